@@ -155,3 +155,18 @@ def test_a_mode_that_needs_an_extra_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", missing)
     assert field_of(population__sample_mode="meta-nash") == "population.sample_mode"
     assert check(population__sample_mode="pfsp")
+
+
+@pytest.mark.parametrize(
+    ("changes", "lags"),
+    [
+        ({}, "of the lags 1 to 7, only those up to 3 are drawn"),
+        ({"population.lag_range": "[0, 4]"}, "of the lags 0 to 4, only those up to 3 are drawn"),
+        ({"population.lag_range": "[2, 3]", "population.max_active_lora": "1"}, "lags 2 to 3, none is drawn"),
+        ({"population.max_active_lora": "8"}, None),
+        ({"population.sample_mode": "random"}, None),
+    ],
+)
+def test_a_run_says_which_lags_its_pool_is_too_small_for(changes, lags):
+    notes = notes_on(load_config("quickstart", {"population.sample_mode": "lagged"} | changes))
+    assert [lags in note for note in notes] == [True] * (lags is not None)

@@ -466,6 +466,26 @@ def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path
     assert "line 1: the line is damaged" in failing(capsys, "random", "optimal", *out, tmp_path / "one")
 
 
+def test_a_budget_is_spread_over_pairs_whose_games_all_ended_alike():
+    schedule, table = Schedule(["a", "b", "c"], 20, 600, 0), PayoffTable()
+    counts = Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            counts[frozenset(game.seating)] += 1
+            table.add(game.number, game.seating, (0.0, 0.0))
+    assert [*counts.values()] == [200, 200, 200]
+
+
+def test_a_checkpoint_whose_weights_are_gone_is_one_line(trained, tmp_path, capsys):
+    run_directory = tmp_path / "kuhn"
+    shutil.copytree(trained, run_directory)
+    for weights in run_directory.rglob("adapter_model.safetensors"):
+        weights.unlink()
+    refused = failing(capsys, run_directory, "random", "--env", "kuhn_poker", "--out", tmp_path / "out")
+    assert "MEMBER: the weights of" in refused
+    assert "cannot be read" in refused
+
+
 def test_a_member_that_has_learned_since_is_refused(trained, tmp_path, capsys):
     run_directory = tmp_path / "kuhn"
     shutil.copytree(trained, run_directory)
@@ -512,7 +532,7 @@ def test_hostile_names_and_answers_stay_text(text):
             # Names do not depend on how many matrices are drawn, and every one of them is solved.
             patch.setattr(resampled_shares, "RESAMPLES", 4)
             rankings = rank(table, [name, "b", "c"], games)
-        return Page(tournament_html(name, 0, table, rankings, []))
+        return Page(tournament_html(name, 0, table, rankings, {}))
 
     if text in ("b", "c"):
         return
@@ -531,7 +551,7 @@ def test_the_page_shows_a_cycle_and_who_is_dominated():
             for noise in (1, 1, 1, 1, -1) * 4:
                 games.append((seating, (noise * reward, -noise * reward)))
                 table.add(len(games), *games[-1])
-    html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), [])
+    html = tournament_html("rps", 0, table, rank(table, ["rock", "paper", "scissors", "last"], games), {})
     assert "A cycle: rock beats scissors beats paper beats rock." in html
     assert html.count("dominated by") >= 1
     # Once below the table, and once below the chart of Nash averaging and alpha-rank.

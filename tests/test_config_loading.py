@@ -264,7 +264,8 @@ def test_the_error_for_an_unrecognisable_field_lists_the_fields_of_its_section()
 
 def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
     assert problem({"learning.algorithm.path": "mine.py:Loss"}) == (
-        'learning.algorithm.regulariser: there is no such field. It belongs to type "reinforce"'
+        'learning.algorithm.regulariser: there is no such field. It belongs to type "reinforce". '
+        "Leave it out; --learning.algorithm '{type = \"...\"}' replaces the whole table"
     )
     assert problem({"rewards.final": '[{type = "role_advantage", win = 2}]'}) == (
         'rewards.final.0.win: there is no such field. It belongs to type "win_draw_loss"'
@@ -346,19 +347,19 @@ def test_only_vllm_spreads_a_model_over_gpus():
 
 
 def test_a_base_is_shared_only_by_several_learners_and_not_in_four_bits():
-    shared = {"run.runtime": "ray", "ray.shard_base": True}
+    shared = {"run.runtime": "ray", "ray.shard_base": "true"}
     assert problem(shared).startswith("ray.shard_base: is for several learners")
-    shared["ray.learners"] = 2
+    shared["ray.learners"] = "2"
     assert load_config("quickstart", shared).ray.shard_base
     assert problem(shared | {"model.quantization": "nf4"}).startswith("model.quantization: a base of four")
 
 
 def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
     assert load_config("quickstart", {}).uses_buffer
-    for unused in ({}, {"buffer.log_batches": False}):
+    for unused in ({}, {"buffer.log_batches": "false"}):
         assert not load_config("debate", unused).uses_buffer
     for used in ({"buffer.batch_size": 5}, {"buffer.type": "episode"}, {"rewards.sampling": "[]"}):
-        assert load_config("debate", used | {"buffer.log_batches": False}).uses_buffer
+        assert load_config("debate", used | {"buffer.log_batches": "false"}).uses_buffer
 
 
 def test_the_factors_of_policies_have_been_replaced_by_rates_of_their_own():
@@ -374,7 +375,7 @@ def test_the_factors_of_policies_have_been_replaced_by_rates_of_their_own():
     [
         ({"other": "first"}, "other is none of the fixed_opponents"),
         ({"random": "third"}, "there is no policy third"),
-        ({"random": "first"}, "no fixed opponent plays in the place of second"),
+        ({"random": "first"}, "no fixed opponent, .* plays in the place of second"),
     ],
 )
 def test_the_places_of_fixed_opponents_are_checked(places, problem):
@@ -382,3 +383,29 @@ def test_the_places_of_fixed_opponents_are_checked(places, problem):
     population = {"sample_mode": "fixed", "fixed_opponents": ["random"], "places": places}
     with pytest.raises(InputError, match=rf"population.places: .*{problem}"):
         _load_dict({"envs": games, "population": population})
+
+
+def test_a_policy_that_only_meets_opponents_of_weight_0_is_refused():
+    games = [{"id": "kuhn_poker", "policies": ["first", "second"]}]
+    population = {
+        "sample_mode": "fixed",
+        "fixed_opponents": ["optimal", "random"],
+        "weights": [1, 0],
+        "places": {"optimal": "first", "random": "second"},
+    }
+    with pytest.raises(InputError, match=r"population.places: .*plays in the place of second"):
+        _load_dict({"envs": games, "population": population})
+
+
+@pytest.mark.parametrize("name", ["ckpt-10", "attacker-ckpt-5", "fixed-random", "my-average"])
+def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
+    games = [{"id": "kuhn_poker", "policies": ["first", name]}]
+    with pytest.raises(InputError, match=f"envs.policies: '{name}' is not a valid name"):
+        _load_dict({"envs": games})
+    with pytest.raises(InputError, match=f"'{name}' is not a valid name"):
+        _load_dict({"envs": [{"id": "kuhn_poker"}], "frozen": {name: "an-adapter"}})
+
+
+def test_a_table_in_place_of_a_list_of_tables_gets_its_brackets():
+    with pytest.raises(InputError, match=r"Write \[\[envs\]\], one for each entry"):
+        _load_dict({"envs": {"id": "kuhn_poker"}})

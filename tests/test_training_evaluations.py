@@ -114,3 +114,19 @@ def test_a_nash_conv_that_is_too_slow_at_once_is_refused(model, tmp_path):  # no
     with pytest.raises(InputError, match=r"took over .* Allow more time"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_two_templates_of_one_game_are_measured_apart(model, tmp_path):  # noqa: F811
+    both = '[{id = "kuhn_poker"}, {id = "kuhn_poker", template = "qwen3-zs"}]'
+    changes = {"learning__steps": "1", "evaluation__games": "4", "evaluation__nash_conv": "false"}
+    config = configure(model, envs=both, **changes)
+    run(config, tmp_path / "run")
+    found = [
+        name for name in names(tmp_path / "run") if name.startswith("step-000001") and ".jsonl" not in name
+    ]
+    assert found == [
+        "step-000001-kuhn_poker-for-2-fewshot-chat-random.json",
+        "step-000001-kuhn_poker-for-2-qwen3-zs-random.json",
+    ]
+    kept = json.loads((tmp_path / "run" / "evaluation" / found[0]).read_text())
+    assert kept["env_id"] == "kuhn_poker for 2, fewshot-chat"

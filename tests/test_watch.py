@@ -13,7 +13,7 @@ from selfplay.read import line_tail
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.numbers import number_text
-from selfplay.read.population import Meeting
+from selfplay.read.population import Meeting, Population
 from selfplay.read.rollouts import LoggedRollout
 from selfplay.read.run_view import RunView
 from selfplay.read.series import Series
@@ -157,6 +157,11 @@ def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
 
 def test_games_against_oneself_are_not_a_match():
     view = RunView("", meetings={"ckpt-0": {"ckpt-0": Meeting(10)}})
+    assert "No matches between models" in population_panel(view, Size(80, 20)).plain
+
+
+def test_a_moment_in_which_nobody_has_met_yet_shows_so():
+    view = RunView("", moments=[Population(3)])
     assert "No matches between models" in population_panel(view, Size(80, 20)).plain
 
 

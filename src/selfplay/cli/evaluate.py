@@ -9,7 +9,14 @@ import typer
 from rich.console import Console
 
 from selfplay.cli.files import check_writable, json_text, write_text
-from selfplay.cli.model_options import ENV_HELP, PLAYER_HELP, TEMPLATE_HELP, checked_seats, first_environment
+from selfplay.cli.model_options import (
+    ENV_HELP,
+    PLAYER_HELP,
+    TEMPLATE_HELP,
+    check_no_role,
+    checked_seats,
+    first_environment,
+)
 from selfplay.core import InputError
 from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import absolute
@@ -53,6 +60,7 @@ def evaluate(
         if env is None:
             values = _measured(model, role or [], seed)
         else:
+            check_no_role(bool(role), env)
             played = _played(
                 model, env, opponent, games, template, players, seed or 0, temperature, nash_conv
             )

@@ -50,7 +50,11 @@ def finetune(
 
     config = load_config(words[0], overrides)
     parent = Path(config.run.directory)
-    directory = named_run_directory(parent, name) if name else new_run_directory(parent, Path(words[0]).stem)
+    directory = (
+        named_run_directory(parent, name)
+        if name is not None
+        else new_run_directory(parent, Path(words[0]).stem)
+    )
     if dry_run:
         whole = with_base_run(config)
         show_dry_run(whole, [*check_finetune(whole, directory), f"run directory {directory}"])

@@ -12,8 +12,9 @@ def first_environment(run: str) -> str | None:
     """Return the first environment of a run or mixture; ``None`` if it plays a program.
 
     Raises:
-        InputError: it is neither.
+        InputError: it is neither, or nothing.
     """
+    from selfplay.commands.model_source import find_player
     from selfplay.config.loading import load_config
     from selfplay.training.run_names import find_mixture, find_run, split_checkpoint
 
@@ -28,9 +29,20 @@ def first_environment(run: str) -> str | None:
     try:
         directory = find_run(split_checkpoint(run)[0])
     except InputError as error:
+        find_player(run)  # a name that means nothing is the greater problem
         raise InputError("--env", f"is missing, and {run} is not a run", "Name an environment") from error
     config = load_config(str(directory / "config.toml"), {})
     return config.envs[0].id if config.envs else None
+
+
+def check_no_role(given: bool, env: str) -> None:
+    """Check that no role is given where a game is played.
+
+    Raises:
+        InputError: one is.
+    """
+    if given:
+        raise InputError("--role", f"is for programs, but {env} is a game", "Leave it out")
 
 
 def checked_seats(env: str, players: int | None, template: str | None) -> int:

@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.model_options import ENV_HELP, PLAYER_HELP, TEMPLATE_HELP, checked_seats, first_environment
+from selfplay.cli.model_options import (
+    ENV_HELP,
+    PLAYER_HELP,
+    TEMPLATE_HELP,
+    check_no_role,
+    checked_seats,
+    first_environment,
+)
 from selfplay.core import InputError
 from selfplay.core.own_classes import absolute
 
@@ -24,6 +31,7 @@ def play(
     if env is None:
         _play_role(run, role, seed)
         return
+    check_no_role(role is not None, env)
     env = absolute(env, Path())
     checked_seats(env, None, template)
     from selfplay.commands.model_source import find_player

@@ -36,6 +36,7 @@ def psro(
     from selfplay.training.checks import check_config
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_directory import PSRO_FILE
+    from selfplay.training.run_names import check_plain_name
 
     words, overrides = split_arguments(arguments or [])
     if len(words) != 1:
@@ -50,6 +51,8 @@ def psro(
     config = load_config(words[0], overrides)
     check_psro(config)
     check_installed("selfplay psro")
+    if name is not None:
+        check_plain_name(name)
     path = Path(config.run.directory) / (name or f"psro-{Path(words[0]).stem}")
     if not (path / PSRO_FILE).exists():
         check_config(config)

@@ -35,7 +35,7 @@ def train(
         str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
     ] = None,
 ) -> None:
-    """Train a model by self-play into runs/NAME, or continue a run that ended or was killed."""
+    """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
         given = [*words, *(f"--{key}" for key in overrides)]
@@ -57,6 +57,18 @@ def train(
     _start(words[0], overrides, recipe, name, dry_run)
 
 
+_SECTIONS = {
+    "algorithm": "learning.algorithm.type",
+    "credit": "credit.type",
+    "env": "envs.0.id",
+    "envs": "envs.0.id",
+    "lr": "learning.learning_rate",
+    "model": "model.name",
+    "program": "program.type",
+}
+"""What options that name no field are meant to set."""
+
+
 def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """Separate plain words from ``--a.b value`` and ``--a.b=value``.
 
@@ -72,13 +84,25 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
             continue
         option, equals, value = argument.partition("=")
         if not option.startswith("--") or "." not in option:
-            raise InputError(option, "there is no such option", "See the --help of the command")
+            raise InputError(option, "there is no such option", _meant(option))
         if not equals:
             value = next(remaining, "--")
         if value.startswith("--"):
             raise InputError(option, "has no value", f"Give one: {option} VALUE")
         overrides[option.removeprefix("--")] = value
     return words, overrides
+
+
+def _meant(option: str) -> str:
+    """Suggest the field that an option without a dot may mean."""
+    from selfplay.config.fields import ANY_ENTRY, config_fields
+
+    name = option.lstrip("-").replace("-", "_")
+    field = _SECTIONS.get(name)
+    if field is None:
+        named = [one.written for one in config_fields() if one.name == name and ANY_ENTRY not in one.written]
+        field = ".".join(named[0]) if named else None
+    return "See the --help of the command" if field is None else f"Did you mean --{field}?"
 
 
 def _start(
@@ -92,7 +116,7 @@ def _start(
     config = load_config(source, overrides, recipe)
     parent = Path(config.run.directory)
     stem = "-".join(Path(one).stem for one in (source, recipe) if one is not None)
-    run_dir = named_run_directory(parent, name) if name else new_run_directory(parent, stem)
+    run_dir = named_run_directory(parent, name) if name is not None else new_run_directory(parent, stem)
     found = check_config(config)
     found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:

@@ -49,7 +49,7 @@ class GameFeed:
     Args:
         buffer, pool: handles.
         demand: size and readiness of an update's batch.
-        add_every: the policies join the pool every ``add_every`` updates.
+        add_every: the policies join the pool every ``add_every`` updates; ``None`` for never.
         opponent_paths: returns the directory of the adapter that joins the pool, by policy.
         exploiters: those of a league, if there is one.
         patience: seconds without a batch, or in which games do not end, after which the feed gives up.
@@ -61,7 +61,7 @@ class GameFeed:
         pool: Any,
         *,
         demand: Demand,
-        add_every: int,
+        add_every: int | None,
         opponent_paths: Paths,
         exploiters: ClusterExploiters | None = None,
         patience: float = PATIENCE,
@@ -105,7 +105,7 @@ class GameFeed:
         if saved.step:
             if playing:
                 await self._settle(saved.step)
-            if saved.step % self.add_every == 0:
+            if self.add_every is not None and saved.step % self.add_every == 0:
                 await self.add_checkpoints(saved.step)
             if self.exploiters is not None:
                 saved = await self.exploiters.learned(saved)

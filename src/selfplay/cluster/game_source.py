@@ -78,7 +78,7 @@ class ClusterGames:
                 games=games,
                 failed_share=config.collection.max_failed_fraction,
             ),
-            add_every=config.population.add_every,
+            add_every=config.population.add_every if config.keeps_copies else None,
             opponent_paths=self._paths_of_copies,
             exploiters=self.exploiters,
         )

@@ -19,7 +19,7 @@ from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.mixture import Mixture, mapped
-from selfplay.evaluation.nash_conv import NashConvResult, nash_conv
+from selfplay.evaluation.nash_conv import NashConvResult, TooSlow, nash_conv
 from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.training import assembly
@@ -182,7 +182,7 @@ def evaluate(
         view.stop()
     kept = _kept_value(env.id, played, console) if solved else None
     console.print(match_table([result], kept))
-    measured = exact_measure(engine, env, seats, console) if exact else None
+    measured = _measured_in_time(engine, env, seats, console) if exact else None
     if measured is not None:
         console.print(exact_table(measured))
     return Evaluated(
@@ -196,6 +196,17 @@ def evaluate(
         kept,
         measured,
     )
+
+
+def _measured_in_time(
+    engine: EmbeddedEngine, env: EnvSettings, seats: Sequence[str | Mixture[str]], console: Console
+) -> NashConvResult | None:
+    """Compute NashConv; ``None`` if it would take too long, because the match that was played counts too."""
+    try:
+        return exact_measure(engine, env, seats, console)
+    except TooSlow as error:
+        print_line(console, f"note: NashConv is left out: {error.problem}")
+        return None
 
 
 def exact_measure(

@@ -10,7 +10,7 @@ from selfplay.config.base import Settings
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, is_reserved
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, is_reserved
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,6 @@ def _member(file: Path, entry: MixtureEntry) -> MixtureMember:
     if entry.adapter is None:
         return MixtureMember(entry.name, None, entry.weight)
     adapter = file.parent / entry.adapter
-    if not (adapter / ADAPTER_CONFIG).is_file():
+    if not all((adapter / part).is_file() for part in (ADAPTER_CONFIG, ADAPTER_FILE)):
         raise InputError(str(file), f"{adapter} is not an adapter", "Put it back, or correct the file")
     return MixtureMember(entry.name, adapter, entry.weight)

@@ -3,8 +3,10 @@
 A name is found without torch, so that a wrong one is reported at once.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from selfplay.commands.mixture_file import MixtureMember, read_mixture
@@ -17,7 +19,7 @@ from selfplay.evaluation.mixture import Mixture
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import default_seats
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_names import find_checkpoint, find_mixture, paths_of, split_checkpoint
+from selfplay.training.run_names import close_run, find_checkpoint, find_mixture, paths_of, split_checkpoint
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,25 @@ def find_player(name: str) -> ModelSource:
     return ModelSource(content.model, None, content.max_tokens, content.envs, members)
 
 
+def _check_base_model(name: str) -> None:
+    """Check, as far as that takes no time, that ``name`` may be a base model.
+
+    Raises:
+        InputError: it is a directory without a model, or neither a path nor a name of a model.
+    """
+    path = Path(os.path.expanduser(name))
+    if not name or (path.is_dir() and not (path / "config.json").is_file()):
+        problem = (
+            f"{name!r} is neither a run, an adapter nor a model: it has no config.toml and no config.json"
+        )
+        raise InputError("MODEL_OR_RUN", problem, "Name one that is")
+    if name != BUNDLED_MODEL and "/" not in name and not path.exists():
+        close = close_run(name) or next(iter(get_close_matches(name.lower(), [BUNDLED_MODEL])), None)
+        where = "A Hugging Face id has the form organisation/name; runs are in ./runs."
+        fix = where if close is None else f"Did you mean {close}?"
+        raise InputError("MODEL_OR_RUN", f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}", fix)
+
+
 def find_model(name: str) -> ModelSource:
     """Find the model that ``name`` means: a run, an adapter or a base model.
 
@@ -127,10 +148,5 @@ def find_model(name: str) -> ModelSource:
             _, adapter_config = load_adapter(path)
             base = str(adapter_config["base_model_name_or_path"])
             return ModelSource(ModelSettings(name=base), path)
-    if name != BUNDLED_MODEL and "/" not in name and not Path(name).exists():
-        raise InputError(
-            "MODEL_OR_RUN",
-            f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}",
-            "A Hugging Face id has the form organisation/name; runs are in ./runs.",
-        )
+    _check_base_model(name)
     return ModelSource(ModelSettings(name=name))

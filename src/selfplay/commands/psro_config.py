@@ -24,6 +24,8 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
     """
     if not isinstance(config.play, Games):
         raise InputError("program", "PSRO is for games", "Give [[envs]]")
+    if config.league is not None:
+        raise InputError("league", "PSRO has a population of its own", "Leave [league] out")
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
     env = config.envs[0]

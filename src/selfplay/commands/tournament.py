@@ -283,9 +283,12 @@ def _write(tournament: Tournament, files: TournamentFiles, outcome: Outcome) -> 
         "failures": outcome.failures,
     }
     write_payoffs(files.path, about, outcome.table, [member.uid for member in tournament.members])
-    samples = [
-        [files.sample_path(tournament.schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)]
-        for group in range(len(tournament.schedule.groups))
-    ]
+    schedule = tournament.schedule
+    samples = {
+        " and ".join(schedule.uids[member] for member in members): [
+            files.sample_path(schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)
+        ]
+        for group, members in enumerate(schedule.groups)
+    }
     page = tournament_html(tournament.env.name, tournament.seed, outcome.table, outcome.rankings, samples)
     write_file(files.path / PAGE, page.encode())

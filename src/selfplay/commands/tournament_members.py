@@ -69,10 +69,18 @@ class Member:
         """Return a fingerprint, by which a tournament that goes on knows the member again.
 
         It is that of the adapters, and of a mixture's weights.
+
+        Raises:
+            InputError: an adapter's weights cannot be read.
         """
         digest = sha256()
         for name, path in self.adapters().items():
-            digest.update(name.encode() + b"\0" + (path / ADAPTER_FILE).read_bytes())
+            try:
+                weights = (path / ADAPTER_FILE).read_bytes()
+            except OSError as error:  # a run that still trains deletes old checkpoints
+                problem = f"the weights of {self.name} cannot be read ({error.strerror})"
+                raise InputError("MEMBER", problem, "Name a checkpoint that is there") from error
+            digest.update(name.encode() + b"\0" + weights)
         mixed = () if self.source is None else self.source.members
         for one in mixed:
             digest.update(f"{one.name} {one.weight}".encode())

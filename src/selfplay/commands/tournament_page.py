@@ -1,7 +1,7 @@
 """A tournament as one HTML page that looks like a run's report and needs no network."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -40,7 +40,7 @@ _GREY = "#8a94a3"
 
 
 def tournament_html(
-    env_id: str, seed: int, table: PayoffTable, rankings: Rankings, samples: Sequence[Sequence[Path]]
+    env_id: str, seed: int, table: PayoffTable, rankings: Rankings, samples: Mapping[str, Sequence[Path]]
 ) -> str:
     """Return the whole page. All text is escaped, and the page's policy allows only its own scripts.
 
@@ -49,7 +49,8 @@ def tournament_html(
         seed: root of all randomness.
         table: the payoffs.
         rankings: what is read off them.
-        samples: for each pair, the logs of the games to read; those that do not exist are left out.
+        samples: for each pair by its name, the logs of the games to read; those that do not exist are left
+            out.
     """
     charts, figures = charts_html(_sections(rankings), 0)
     members, matrix = counted(len(rankings.members), "member"), rankings.matrix
@@ -239,18 +240,18 @@ def _rows_layout(axis: str, rows: int) -> Json:
     }
 
 
-def _games_html(samples: Sequence[Sequence[Path]], seats: int) -> str:
-    groups = [
-        [
+def _games_html(samples: Mapping[str, Sequence[Path]], seats: int) -> str:
+    groups = {
+        name: [
             replace(one, index=number)
             for number, path in enumerate(paths)
             if path.is_file()
             for one in first_episodes(path, 1)
         ]
-        for paths in samples
-    ]
+        for name, paths in samples.items()
+    }
     names = [f"seat {seat}" for seat in range(seats)]
-    listed = [_group_html(episodes, names) for episodes in groups if episodes]
+    listed = [_group_html(name, episodes, names) for name, episodes in groups.items() if episodes]
     if not listed:
         return ""
     note = f"The first deal of every {'pair, in both' if seats == 2 else 'group, in two'} seat orders."
@@ -260,13 +261,11 @@ def _games_html(samples: Sequence[Sequence[Path]], seats: int) -> str:
     )
 
 
-def _group_html(episodes: Sequence[LoggedEpisode], seats: list[str]) -> str:
-    """Return the games of a group, the members named as in the first one."""
-    agents = episodes[0].rollout.artifact
-    names = [str(agent.get("model", "")) for agent in agents["agents"]] if isinstance(agents, dict) else []
+def _group_html(name: str, episodes: Sequence[LoggedEpisode], seats: list[str]) -> str:
+    """Return the games of a group under its members' names."""
     shared = Shared({}, {}, seats, is_evaluation=True)
     shown = "".join(game_html(one, shared, unfolded=False) for one in episodes)
-    return f'<div class="group"><h3>{escape(" and ".join(names))}</h3>{shown}</div>'
+    return f'<div class="group"><h3>{escape(name)}</h3>{shown}</div>'
 
 
 def _known(value: float, condition: bool = True) -> float | None:

@@ -94,7 +94,7 @@ class Schedule:
             spreads = self._spreads(table)
             for _ in range(0, min(left, GAMES_PER_CHOICE), self.round):
                 open_groups = [group for group, count in enumerate(scheduled) if count < self.most_games]
-                widest = max(open_groups, key=lambda group: spreads[group] / math.sqrt(scheduled[group]))
+                widest = max(open_groups, key=lambda group: _uncertainty(spreads[group], scheduled[group]))
                 batch += [self.game(widest, scheduled[widest] + order) for order in range(self.round)]
                 scheduled[widest] += self.round
             yield batch
@@ -122,3 +122,8 @@ class Schedule:
             ]
             found.append(math.sqrt(sum(squares) / len(squares)))
         return found
+
+
+def _uncertainty(spread: float, games: int) -> tuple[float, int]:
+    """Return what orders groups: the standard error of the payoff and, where it is equal, fewer games."""
+    return spread / math.sqrt(games), -games

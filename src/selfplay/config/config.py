@@ -171,9 +171,10 @@ class Config(Settings):
         unknown = {*places.values()} - {*self.policies}
         if unknown:
             raise InputError("population.places", f"there is no policy {min(unknown)}", known)
+        weights = self.population.weights_by_name
         for policy in self.policies:
-            if not any(places.get(name, policy) == policy for name in self.population.fixed_opponents):
-                problem = f"no fixed opponent plays in the place of {policy}"
+            if not any(places.get(name, policy) == policy and weight for name, weight in weights.items()):
+                problem = f"no fixed opponent, or only those of weight 0, plays in the place of {policy}"
                 raise InputError("population.places", problem, "Name one that does")
         return self
 

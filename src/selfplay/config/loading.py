@@ -31,7 +31,8 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
         source: path of a TOML file, or the name of a bundled preset.
         recipe: name or path of a recipe, which is laid over the source and under ``overrides``.
         overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
-            is not valid TOML is taken as text; ``None`` leaves a field out.
+            is not valid TOML is taken as text, unless it begins like a list or a table; ``None`` leaves a
+            field out.
 
     Raises:
         InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
@@ -43,7 +44,7 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
         _make_paths_absolute(changes, Path(recipe).parent)
         apply_recipe(data, changes)
     for name, text in overrides.items():
-        _override(data, name, None if text is None else _toml_value(text))
+        _override(data, name, None if text is None else _toml_value(name, text))
     _make_paths_absolute(data, Path())
     try:
         return Config.model_validate(data)
@@ -120,11 +121,20 @@ def _no_such_source(source: str) -> InputError:
     return InputError(source, "no file or preset has this name", hint)
 
 
-def _toml_value(text: str) -> Any:
-    """Parse one TOML value; return the text itself if it is not valid TOML."""
+def _toml_value(name: str, text: str) -> Any:
+    """Parse one TOML value; return the text itself if it is not valid TOML.
+
+    Raises:
+        InputError: the text begins like a list or a table, but is none.
+    """
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        if text.startswith(("[", "{")):
+            problem = f"{text} is not TOML: {error}"
+            raise InputError(
+                name, problem, "Put texts in quotes: '[\"random\"]' or '{type = \"gae\"}'"
+            ) from error
         return text
     return table["value"] if set(table) == {"value"} else text
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
 from selfplay.core.own_classes import name_of
 
@@ -20,8 +20,9 @@ def check_policy_name(name: str, field: str) -> None:
     Raises:
         InputError: it cannot; ``field`` is where the name is given.
     """
-    if not re.fullmatch(r"[\w-]+", name) or name == BASE:
-        raise InputError(field, f"{name!r} is not a valid name", "Use letters, digits, _ and -")
+    if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
+        fix = f"Use letters, digits, _ and -; not {RESERVED}"
+        raise InputError(field, f"{name!r} is not a valid name", fix)
 
 
 class EnvSettings(Settings):
@@ -79,6 +80,12 @@ class Games:
     def names(self) -> list[str]:
         """The names of what is played."""
         return [env.name for env in self.envs]
+
+    def label(self, env: EnvSettings) -> str:
+        """Return the name of an environment among these: with seats and template if another has the name."""
+        if self.names.count(env.name) == 1:
+            return env.name
+        return f"{env.name} for {env.num_players}, {env.template}"
 
     @property
     def policies(self) -> list[str]:

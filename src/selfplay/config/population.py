@@ -39,6 +39,12 @@ class PopulationSettings(Settings):
     """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: in each episode one of them,
     drawn at random, is trained, and members of the pool play the others. If not given, all roles."""
 
+    @property
+    def weights_by_name(self) -> dict[str, float]:
+        """How often each fixed opponent is drawn, in proportion."""
+        names = self.fixed_opponents
+        return dict(zip(names, self.weights or [1.0] * len(names), strict=True))
+
     @field_validator("lag_range")
     @classmethod
     def _lags_in_order(cls, lag_range: tuple[int, int]) -> tuple[int, int]:

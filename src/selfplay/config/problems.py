@@ -43,6 +43,8 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         return InputError(field, f"{problem.format(bound)} (got {shown})", fix.format(bound))
     if kind == "literal_error":
         return _wrong_choice(field, shown, detail["ctx"]["expected"])
+    if kind == "list_type" and isinstance(detail["input"], dict):
+        return InputError(field, f"must be a list (got {shown})", f"Write [[{field}]], one for each entry")
     if kind in _TYPES:
         problem, fix = _TYPES[kind]
         return InputError(field, f"{problem} (got {shown})", fix.format(shown))
@@ -130,7 +132,10 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
     owners = [other.path[-2] for other in fields if other.written == _written(field)]
     if owners:
-        return f'It belongs to type "{owners[0]}"'
+        belongs = f'It belongs to type "{owners[0]}"'
+        section, _, _ = field.rpartition(".")
+        whole = f"""--{section} '{{type = "..."}}' replaces the whole table"""
+        return belongs if ANY_ENTRY in table else f"{belongs}. Leave it out; {whole}"
     named = (other.written for other in fields if other.name == name and _has_one_path(other.written))
     namesakes = {".".join(written) for written in named}
     very_close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.85)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from selfplay.config.base import Settings
 from selfplay.core import InputError
-from selfplay.core.adapters import AVERAGE, REFERENCE, is_reserved
+from selfplay.core.adapters import RESERVED, is_reserved
 from selfplay.core.history import History
 
 
@@ -19,7 +19,7 @@ def _names(adapters: dict[str, str]) -> dict[str, str]:
             raise InputError(
                 "adapters",
                 f"{name!r} is not a valid name",
-                f"Use letters, digits, _ and -; no name that ends in {AVERAGE} or {REFERENCE}",
+                f"Use letters, digits, _ and -; not {RESERVED}",
             )
     return adapters
 

@@ -1,5 +1,6 @@
 """Adapters, as learners, engines and pools know them: their names, layers and files."""
 
+import re
 from typing import Literal
 
 TRAINED = "default"
@@ -27,9 +28,17 @@ DELIVERY_FILE = "delivery.json"
 """The learner's description of an adapter, with which an engine checks what it serves."""
 
 
+RESERVED = (
+    f'"{BASE}", a name that ends in "{AVERAGE}" or "{REFERENCE}", or one like "ckpt-10" or "fixed-random"'
+)
+"""The names of :func:`is_reserved`, for messages."""
+
+
 def is_reserved(name: str) -> bool:
-    """Return whether a name is the model's own, or may be that of an adapter that follows a policy."""
-    return name == BASE or name.endswith((AVERAGE, REFERENCE))
+    """Return whether a name may be another's: the model without an adapter, an adapter that follows a policy,
+    or a member of the pool (``ckpt-10`` and ``solver-ckpt-10`` are copies of policies)."""
+    of_the_pool = name.startswith("fixed-") or re.fullmatch(r"(.+-)?ckpt-\d+", name) is not None
+    return name == BASE or of_the_pool or name.endswith((AVERAGE, REFERENCE))
 
 
 def average_of(policy: str) -> str:

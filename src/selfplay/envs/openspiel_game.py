@@ -1,6 +1,9 @@
 """OpenSpiel games: every turn-based game, with legal moves by name and chance from the seed tree."""
 
+import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
@@ -16,6 +19,19 @@ MAX_POSITIONS = 500_000
 MAX_SECONDS = 60.0
 
 
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what is written to the process's stderr, where OpenSpiel prints the errors that it raises."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 @lru_cache(maxsize=256)
 def load_game(env_id: str) -> Any:
     """Return the ``pyspiel.Game`` of an id such as ``kuhn_poker`` or ``kuhn_poker(players=3)``.
@@ -29,9 +45,10 @@ def load_game(env_id: str) -> Any:
     if name not in pyspiel.registered_names():
         raise InputError("env.id", f"OpenSpiel has no game {name!r}", suggest(name))
     try:
-        game = pyspiel.load_game(env_id)
+        with _without_stderr():
+            game = pyspiel.load_game(env_id)
     except pyspiel.SpielError as error:
-        line = str(error).strip().splitlines()[-1]
+        line = str(error).strip().splitlines()[-1].rstrip(".")
         raise InputError(
             "env.id", f"OpenSpiel rejects {env_id!r}: {line}", "Correct the game's parameters"
         ) from error

@@ -12,6 +12,9 @@ from selfplay.core.confidence_intervals import Interval, mean_interval
 from selfplay.core.text import one_line
 from selfplay.evaluation.nash_conv import NashConvResult
 
+LEAST_ROUNDS = 20
+"""In fewer rounds, gains that happen to be alike would have an interval without width."""
+
 
 @dataclass(frozen=True)
 class SeatGain:
@@ -47,6 +50,7 @@ class Exploited:
         max_updates: those that it was allowed; it had fewer if it settled.
         training_games: games that it was trained on.
         minutes: time that its training took, evaluations included.
+        failures: games that measure it and could not be finished, by reason; nothing else counts them.
         exact: the exact measure, where it can be computed.
     """
 
@@ -58,12 +62,13 @@ class Exploited:
     max_updates: int
     training_games: int
     minutes: float
+    failures: Mapping[str, int]
     exact: NashConvResult | None
 
     @property
     def found(self) -> bool:
-        """Whether the sum of the gains is above 0 beyond its interval."""
-        return self.total.low > 0
+        """Whether the sum of the gains is above 0 beyond its interval, which takes ``LEAST_ROUNDS``."""
+        return self.total.low > 0 and min(one.games for one in self.seats) >= LEAST_ROUNDS
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values; intervals are [low, mid, high]."""
@@ -91,6 +96,7 @@ class Exploited:
             "total": list(self.total),
             "found": self.found,
             "budget": budget,
+            "failures": dict(self.failures),
             "exact": None if self.exact is None else self.exact.to_dict(),
         }
 
@@ -121,10 +127,15 @@ def gains_of(
                 _mean([best[game] - own[game] for game in games]),
             )
         )
+    return seats, _mean(complete_rounds(num_players, own, best))
+
+
+def complete_rounds(num_players: int, own: Mapping[int, float], best: Mapping[int, float]) -> list[float]:
+    """Return the sum of the gains in each round whose games are all finished in both matches."""
     rounds: dict[int, list[float]] = {}
-    for game in both:
+    for game in sorted(own.keys() & best.keys()):
         rounds.setdefault(game // num_players, []).append(best[game] - own[game])
-    return seats, _mean([sum(gains) for gains in rounds.values() if len(gains) == num_players])
+    return [sum(gains) for gains in rounds.values() if len(gains) == num_players]
 
 
 def _mean(values: Sequence[float]) -> Interval:
@@ -154,6 +165,9 @@ def _notes(result: Exploited) -> list[str]:
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
+    if result.failures:
+        reasons = "; ".join(one_line(f"{count} x {reason}") for reason, count in result.failures.items())
+        lines.append(f"{sum(result.failures.values())} games failed and are not counted: {reasons}")
     if result.exact is not None and result.exact.legal_mass < 1:
         lines.append(
             f"Exact is for the legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the "

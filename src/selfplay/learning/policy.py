@@ -26,7 +26,7 @@ from selfplay.core.adapters import (
     BASE,
     LORA_ALPHA,
     LORA_RANK,
-    REFERENCE,
+    RESERVED,
     TRAINED,
     Quantization,
     average_of,
@@ -317,8 +317,7 @@ def _check_policy_names(policies: Sequence[str]) -> None:
             raise InputError(
                 "policies",
                 f"{name!r} cannot name a policy",
-                f'Use letters, digits, "-" and "_"; not "{BASE}", no name that ends in "{AVERAGE}" or '
-                f'"{REFERENCE}", and no method of a torch module.',
+                f'Use letters, digits, "-" and "_"; not {RESERVED}, and no method of a torch module.',
             )
     if not policies or len({name.lower() for name in policies}) < len(policies):
         raise InputError(

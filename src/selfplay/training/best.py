@@ -97,13 +97,13 @@ def check_keep_best(config: Config) -> None:
     if not isinstance(played, Games):
         return
     names = [
-        FigureName(name, env.name)
+        FigureName(name, played.label(env))
         for env in played.envs
         for opponent in evaluation_opponents(config, env) or [""]
         for name in match_figure_names(opponent)
     ]
     if config.evaluation.nash_conv:
-        names += [FigureName(name, env.name) for env in played.envs for name in (NASH_CONV, MASS)]
+        names += [FigureName(name, played.label(env)) for env in played.envs for name in (NASH_CONV, MASS)]
     _check_name(keep_best, names)
 
 

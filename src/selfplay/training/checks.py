@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selfplay.config import Config
-from selfplay.config.algorithms import Algorithm, PythonAlgorithm
+from selfplay.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
 from selfplay.config.play import EnvSettings
+from selfplay.config.population import PopulationSettings
+from selfplay.config.programs import PythonProgram
 from selfplay.config.run import TrackingSettings
 from selfplay.core import Arena, InputError
 from selfplay.core.adapters import BASE
@@ -51,6 +53,7 @@ def check_config(config: Config) -> list[str]:
     given = find_given(config, policies)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     for field, algorithm in config.learning.algorithms_of(policies).items():
+        _check_answers_are_listed(config, algorithm, field)
         found += _check_algorithm(algorithm, field)
     if config.population.sample_mode == "meta-nash":
         check_installed("population.sample_mode")
@@ -91,6 +94,14 @@ def _check_frozen(config: Config) -> None:
     for name in PLAYER_NAMES:
         if name in config.frozen:
             raise InputError(f"frozen.{name}", "is the name of a scripted player", "Rename it")
+
+
+def _check_answers_are_listed(config: Config, algorithm: Algorithm, field: str) -> None:
+    """Raise an InputError if an algorithm over legal answers is to learn from a program that lists none."""
+    free = config.program is not None and not isinstance(config.program, PythonProgram)
+    if free and isinstance(algorithm, OverAnswersSettings):
+        problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
+        raise InputError(field, problem, "Choose another algorithm, such as reinforce")
 
 
 def _check_algorithm(algorithm: Algorithm, field: str) -> list[str]:
@@ -156,7 +167,7 @@ def check_nash_conv(env_id: str) -> None:
         raise InputError(
             "evaluation.nash_conv",
             f"{env_id} is not an OpenSpiel game",
-            "Set it to false",
+            "Leave it out",
         )
     from selfplay.evaluation.nash_conv import states_of
 
@@ -214,9 +225,22 @@ def _check_mixture(config: Config, field: str) -> None:
 
 def notes_on(config: Config) -> list[str]:
     """Return what a user who starts a run with this configuration should know, one line each."""
+    notes = _note_on_lags(config.population)
     if config.evaluation.opponents is not None:
+        return notes
+    return notes + [why_base(env.id) for env in config.envs if BASE in evaluation_opponents(config, env)]
+
+
+def _note_on_lags(population: PopulationSettings) -> list[str]:
+    """Return a note if fewer copies stay active than have a lag in the range. The latest one is active."""
+    low, high = population.lag_range
+    needed = high + 1 if low == 0 else high - low + 2
+    if population.sample_mode != "lagged" or population.max_active_lora >= needed:
         return []
-    return [why_base(env.id) for env in config.envs if BASE in evaluation_opponents(config, env)]
+    drawn = high - (needed - population.max_active_lora)
+    of_range = f"only those up to {drawn} are drawn" if drawn >= low else "none is drawn"
+    why = f"because population.max_active_lora is {population.max_active_lora}; all need {needed}"
+    return [f"of the lags {low} to {high}, {of_range}, {why}"]
 
 
 def _check_optimal(env_id: str) -> None:

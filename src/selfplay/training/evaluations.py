@@ -1,13 +1,14 @@
 """Run the evaluations of a run: matches and exact measures, written to its directory."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Group
 
 from selfplay.config import Config
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EnvSettings, Games
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
@@ -77,14 +78,15 @@ class Evaluations:
         """
         summary, directory = {}, self.directory.evaluation
         for env in self.config.envs:
-            of_env = f" in {env.name}" if len(self.config.envs) > 1 else ""
+            label = self._label(env)
+            of_env = f" in {label}" if len(self.config.envs) > 1 else ""
             alone: list[str | None] = [None]
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{env.name}: {games} games against {opponent or 'the environment'}")
+                progress.say(f"{label}: {games} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
                 finished: list[int] = []
                 result = await self._match(env, opponent, games, progress, rollouts, finished)
-                name = f"{env.name}-{opponent or 'alone'}"
+                name = f"{label}-{opponent or 'alone'}"
                 self.directory.check_epoch()
                 write_evaluation(directory, step, name, result)
                 shown = [rollouts[index] for index in sorted(rollouts)]
@@ -109,7 +111,8 @@ class Evaluations:
         Raises:
             InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
         """
-        progress.say(f"{env.name}: NashConv")
+        label = self._label(env)
+        progress.say(f"{label}: NashConv")
         try:
             with progress.counting("positions"):
                 exact = await nash_conv(
@@ -124,10 +127,11 @@ class Evaluations:
         except TooSlow as error:
             if step == 0:
                 raise
-            progress.warn_of(step, f"NashConv of {env.name} is left out: {error.problem}")
+            progress.warn_of(step, f"NashConv of {label} is left out: {error.problem}")
             return {}
         self.directory.check_epoch()
-        write_evaluation(self.directory.evaluation, step, f"{env.name}-nash-conv", exact)
+        exact = replace(exact, env_id=label)
+        write_evaluation(self.directory.evaluation, step, f"{label}-nash-conv", exact)
         summary = {f"NashConv{of_env}": f"{exact.nash_conv:.3f}"}
         if not exact.is_playable:
             summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
@@ -149,7 +153,7 @@ class Evaluations:
             if index < self.config.tracking.games_logged:
                 rollouts[index] = rollout
 
-        return await play_match(
+        result = await play_match(
             self.arena,
             env.id,
             env.num_players,
@@ -166,6 +170,10 @@ class Evaluations:
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )
+        return replace(result, env_id=self._label(env))
+
+    def _label(self, env: EnvSettings) -> str:
+        return Games(self.config.envs).label(env)
 
     def _opponents(self, env: EnvSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
         """Return who plays each seat of the opponent."""
@@ -176,9 +184,8 @@ class Evaluations:
     def _mixture(self, policy: str) -> Mixture[AgentSpec]:
         """Return the fixed opponents that take the place of a policy."""
         population = self.config.population
-        names = population.fixed_opponents
-        weights = dict(zip(names, population.weights or [1.0] * len(names), strict=True))
-        here = [name for name in names if population.places.get(name, policy) == policy]
+        weights = population.weights_by_name
+        here = [name for name in weights if population.places.get(name, policy) == policy]
         return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
     def _models(self, env: EnvSettings) -> list[str]:

@@ -184,6 +184,7 @@ class GameSource:
         Games in flight finish first, because they may be playing against a copy that retires. They are logged
         with this update, so that a checkpoint after it does not lose them.
         """
+        self.directory.check_epoch()
         if self.opponents.is_due(step):
             drained = await self.collector.drain()
             self.directory.check_epoch()

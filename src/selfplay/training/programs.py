@@ -20,7 +20,7 @@ from selfplay.core import (
     SelfplayError,
     derive_seed,
 )
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, RESERVED, is_reserved
 from selfplay.core.credit import CreditBesideCritics
 from selfplay.core.errors import reason_of
 from selfplay.core.own_classes import build_own, own_class
@@ -164,11 +164,11 @@ def _check_roles(arena: Arena, config: Config) -> None:
     for role in arena.roles.values():
         if role.policy in arena.frozen:
             continue
-        if not re.fullmatch(r"[\w-]+", role.policy):
+        if not re.fullmatch(r"[\w-]+", role.policy) or is_reserved(role.policy):
             raise InputError(
                 "policy",
                 f"role {role.id} has policy {role.policy!r}, which is not a valid name",
-                "Use letters, digits, _ and -",
+                f"Use letters, digits, _ and -; not {RESERVED}",
             )
         if role.temperature < MIN_TEMPERATURE:
             raise InputError(

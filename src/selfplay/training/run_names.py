@@ -100,6 +100,7 @@ def paths_of(name: str) -> tuple[Path, Path]:
 
 def new_run_directory(parent: Path, stem: str) -> Path:
     """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ..."""
+    _check_parent(parent)
     path, number = parent / stem, 1
     while path.exists():
         number += 1
@@ -111,10 +112,10 @@ def named_run_directory(parent: Path, name: str) -> Path:
     """Return ``parent/name``.
 
     Raises:
-        InputError: the name is not plain, or is taken.
+        InputError: the name is not plain, or is taken, or nothing can be in ``parent``.
     """
-    if not _NAME.fullmatch(name):
-        raise InputError("--name", f"{name!r} is not a plain name", "Use letters, digits, '.', '_' and '-'")
+    check_plain_name(name)
+    _check_parent(parent)
     path = parent / name
     if path.exists() and not RunDirectory(path).never_began():
         raise InputError(
@@ -125,9 +126,35 @@ def named_run_directory(parent: Path, name: str) -> Path:
     return path
 
 
+def check_plain_name(name: str) -> None:
+    """Check the name of a directory for results.
+
+    Raises:
+        InputError: it is not plain.
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError("--name", f"{name!r} is not a plain name", "Use letters, digits, '.', '_' and '-'")
+
+
+def _check_parent(parent: Path) -> None:
+    """Raise an InputError if a file is where the directory of all runs would be."""
+    existing = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError("run.directory", f"{existing} is not a directory", "Choose another place")
+
+
+def close_run(name: str) -> str | None:
+    """Return the run in ``runs`` whose name is most like ``name``; ``None`` if none is like it."""
+    close = difflib.get_close_matches(name, _runs(), n=1)
+    return close[0] if close else None
+
+
+def _runs() -> list[str]:
+    return sorted(path.parent.name for path in RUNS.glob("*/config.toml"))
+
+
 def _known_runs(name: str) -> str:
-    runs = sorted(path.parent.name for path in RUNS.glob("*/config.toml"))
-    close = difflib.get_close_matches(name, runs, n=1)
-    if close:
-        return f"Did you mean {close[0]}?"
+    runs, close = _runs(), close_run(name)
+    if close is not None:
+        return f"Did you mean {close}?"
     return f"There are: {', '.join(runs)}" if runs else "Train one first: selfplay train kuhn"

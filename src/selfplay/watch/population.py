@@ -25,7 +25,7 @@ def population_panel(view: RunView, room: Size) -> Content:
     enough space, the number of games is below it.
     """
     population = view.population()
-    if population is None:
+    if population is None or not population.members:  # so far nobody met a frozen copy
         return Content.styled(NO_MATCHES, MUTED)
     drawn = {uid: int(figures.get("drawn", 0)) for uid, figures in view.pool().items()}
     rows = _matrix(population, room)
