@@ -6,6 +6,9 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
+NORMAL_95 = NormalDist().inv_cdf(0.975)
+"""The number of standard deviations around the mean that cover 95% of a normal distribution."""
+
 
 class Interval(NamedTuple):
     """An estimate (``mid``) and the bounds of its confidence interval."""

@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.core.confidence_intervals import Interval
+from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.population.payoffs import PayoffTable
 
 SCALE, BASE, CENTRE = 400.0, 10.0, 1000.0
@@ -85,7 +84,7 @@ def bradley_terry(results: Results) -> list[Interval]:
     inverse_MM = np.linalg.pinv(hessian_MM)
     variances_M = np.diag(inverse_MM @ _laplacian(squares_MM) @ inverse_MM)
     unit = SCALE / math.log(BASE)
-    spread_M = NormalDist().inv_cdf(0.975) * np.sqrt(np.maximum(variances_M, 0.0)) * unit
+    spread_M = NORMAL_95 * np.sqrt(np.maximum(variances_M, 0.0)) * unit
     mids = CENTRE + ratings_M * unit
     return [
         Interval(float(mid - spread), float(mid), float(mid + spread))

@@ -5,13 +5,12 @@ import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay.core.confidence_intervals import Interval
+from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.population.number_ranges import NumberRanges
 
 Seating = tuple[str, ...]
@@ -109,6 +108,15 @@ class PayoffMatrix:
         """Half of what the row earns more than the column: antisymmetric; ``mean_MM`` if sums are zero."""
         advantage_MM: NDArray[np.float64] = (self.mean_MM - self.mean_MM.T) / 2
         return advantage_MM
+
+    @property
+    def advantage_error_MM(self) -> NDArray[np.float64]:
+        """The standard error of :attr:`advantage_MM`, or an upper bound of it in a game that is not zero-sum.
+
+        The rewards of the two are of the same games: they vary most if one's gain is the other's loss.
+        """
+        error_MM: NDArray[np.float64] = (self.error_MM + self.error_MM.T) / 2
+        return error_MM
 
 
 class PayoffTable:
@@ -224,7 +232,7 @@ class PayoffTable:
         if not played:
             return None
         mean, error = self._mean_of_seats(played)
-        return Interval(mean - _QUANTILE * error, mean, mean + _QUANTILE * error)
+        return Interval(mean - NORMAL_95 * error, mean, mean + NORMAL_95 * error)
 
     def forget(self, uids: Collection[str]) -> None:
         """Delete every seating with one of these members. The numbers of their games stay known."""
@@ -245,7 +253,7 @@ class PayoffTable:
         ]
 
     def _row(self, seat: int, uid: str, seating: Seating, payoff: Payoff) -> dict[str, Any]:
-        mean, spread = payoff.mean(seat), _QUANTILE * payoff.error(seat, self.reward_range)
+        mean, spread = payoff.mean(seat), NORMAL_95 * payoff.error(seat, self.reward_range)
         return {
             "seat": seat,
             "member": uid,
@@ -322,14 +330,13 @@ def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, floa
     mean = variance = 0.0
     for name, weight in mixture.items():
         column = place[name]
-        error = (matrix.error_MM[row, column] + matrix.error_MM[column, row]) / 2
+        error = matrix.advantage_error_MM[row, column]
         mean += 2 * weight * float(matrix.advantage_MM[row, column])
         variance += (2 * weight * float(error)) ** 2
-    spread = _QUANTILE * math.sqrt(variance)
+    spread = NORMAL_95 * math.sqrt(variance)
     return Interval(mean - spread, mean, mean + spread)
 
 
-_QUANTILE = NormalDist().inv_cdf(0.975)
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]
 
 

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from selfplay.core.confidence_intervals import Interval
+from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
 from selfplay.population.ratings import Rating, TrueSkillRatings
@@ -195,7 +194,7 @@ def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledSh
 
 
 def _normal(mean: float, error: float) -> Interval:
-    spread = NormalDist().inv_cdf(0.975) * error
+    spread = NORMAL_95 * error
     return Interval(mean - spread, mean, mean + spread)
 
 

@@ -1,6 +1,5 @@
 """Shares of members in a meta-strategy, and how far they move if the payoffs are drawn again."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ def resampled_shares(name: MetaStrategy, matrix: PayoffMatrix) -> list[Resampled
         return None
     shares_M = meta_strategy(name, matrix.mean_MM)
     draw = np.random.default_rng(0)
-    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
+    error_MM = matrix.advantage_error_MM
     drawn_DM = []
     for _ in range(RESAMPLES):
         noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)

@@ -1,11 +1,9 @@
 """Who beats whom beyond noise: the members that another dominates, and the cycles."""
 
-import math
-from statistics import NormalDist
-
 import numpy as np
 from numpy.typing import NDArray
 
+from selfplay.core.confidence_intervals import NORMAL_95
 from selfplay.population.payoffs import PayoffMatrix
 
 LEAST_GAMES = 20
@@ -20,8 +18,7 @@ def beats(matrix: PayoffMatrix) -> NDArray[np.bool_]:
     the row earns more than the column. The standard error takes two more games into account, one at each end
     of the range of rewards (:meth:`Payoff.deviation`). A pair with fewer than 20 games has no edge.
     """
-    error_MM = np.hypot(matrix.error_MM, matrix.error_MM.T) / math.sqrt(2)
-    low_MM = np.nan_to_num(matrix.advantage_MM - _quantile() * error_MM, nan=-1.0)
+    low_MM = np.nan_to_num(matrix.advantage_MM - NORMAL_95 * matrix.advantage_error_MM, nan=-1.0)
     beats_MM: NDArray[np.bool_] = (low_MM > 0) & (matrix.games_MM >= LEAST_GAMES)
     return beats_MM
 
@@ -44,7 +41,7 @@ def dominated(matrix: PayoffMatrix) -> dict[str, str]:
                 continue
             gain_M = matrix.mean_MM[other] - matrix.mean_MM[row]
             error_M = np.hypot(matrix.error_MM[other], matrix.error_MM[row])
-            beyond_M = np.nan_to_num(gain_M - _quantile() * error_M, nan=-1.0, neginf=-1.0)
+            beyond_M = np.nan_to_num(gain_M - NORMAL_95 * error_M, nan=-1.0, neginf=-1.0)
             beyond_M[~(certain_MM[other] & certain_MM[row])] = -1.0
             if (gain_M >= -_ROUNDING).all() and beyond_M.max() > clearest:
                 found[uid], clearest = better, float(beyond_M.max())
@@ -78,7 +75,3 @@ def cycles(members: tuple[str, ...], beats_MM: NDArray[np.bool_]) -> list[tuple[
 def _from_lowest(cycle: list[int]) -> list[int]:
     start = cycle.index(min(cycle))
     return cycle[start:] + cycle[:start]
-
-
-def _quantile() -> float:
-    return NormalDist().inv_cdf(0.975)
