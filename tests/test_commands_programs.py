@@ -100,7 +100,7 @@ def test_a_person_plays_a_role(finished, role, capsys, monkeypatch):
         (["eval", "RUN", "--role", "Finder=base"], "error: --role: the program has no role Finder"),
         (["eval", "RUN", "--role", "Hider"], "error: --role: 'Hider' names no player"),
         (["play", "RUN"], "error: --role: is missing: the run plays a program"),
-        (["eval", "nosuch"], "error: --env: is missing, and nosuch is not a run"),
+        (["eval", "nosuch"], "error: MODEL_OR_RUN: 'nosuch' is neither a run"),
         (["eval", "RUN@9"], "has no checkpoint of update 9"),
     ],
 )
