@@ -12,7 +12,7 @@ and in brackets the smallest. Nobody wins against perfect play; uniformly random
 ``reinforce`` is the plain policy gradient of mirror self-play.
 
 Command:  python benchmarks/magnet_in_networks.py [--games 48] [--updates 200] [--seeds 3]
-Needs:    this package. About three minutes of one core for a row.
+Needs:    this package. About a minute of one core for a row.
 """
 
 import argparse
