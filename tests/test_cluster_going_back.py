@@ -186,6 +186,13 @@ async def three_updates(config: Config, path: Path) -> Services:
     return run
 
 
+async def test_no_copies_join_the_pool_in_a_mode_that_draws_none(config, tmp_path):
+    mirror = config.population.model_copy(update={"sample_mode": "mirror"})
+    run = Services(config.model_copy(update={"population": mirror}), tmp_path / "run")
+    await run.train(2)
+    assert run.copies() == ["ckpt-0"]
+
+
 def damage_update_3(path: Path) -> None:
     (path / "learner" / "000003" / "state.json").write_text("{")
 

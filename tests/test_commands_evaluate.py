@@ -1,7 +1,9 @@
 """Matches of runs and adapters against each other, and their results for machines."""
 
+import importlib
 import json
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,16 @@ def test_the_exact_measure_is_computed_where_it_is_asked_for(trained, capsys):
     assert exact["nash_conv"] == pytest.approx(sum(exact["exploitability"]))
     assert len(exact["policy"]) == 12
     assert json.loads(evaluated(capsys, trained, "--json").out)["exact"] is None
+
+
+def test_a_measure_that_would_take_too_long_leaves_the_match(trained, capsys, monkeypatch):
+    module = importlib.import_module("selfplay.evaluation.nash_conv")  # the package has a function of this name
+    monkeypatch.setattr(module, "SCORED_AT_ONCE", 5)
+    monkeypatch.setattr(module, "perf_counter", count(0, 10**6).__next__)
+    printed = evaluated(capsys, trained, "--nash-conv", "--json")
+    assert json.loads(printed.out)["exact"] is None
+    assert json.loads(printed.out)["games"] > 0
+    assert "note: NashConv is left out: scoring the 12 positions" in " ".join(printed.err.split())
 
 
 @pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])

@@ -434,6 +434,7 @@ def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
     members = [str(solved), str(solved / "member-001"), "random"]
     words = ["tournament", *members, "--env", ROCK_PAPER_SCISSORS, "--games", "40", "--out", str(out)]
     assert main(words) == 0
+    assert f"<h3>{solved.name} and member-001</h3>" in (out / "tournament.html").read_text()
     agents = {
         agent["model"]
         for file in (out / "games").iterdir()

@@ -1,12 +1,14 @@
 """OpenSpiel games."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 
 from selfplay.core import EpisodeError, InputError
 from selfplay.envs.catalog import make_game
-from selfplay.envs.openspiel_game import OpenSpielGame, game_at, information_states
+from selfplay.envs.openspiel_game import OpenSpielGame, game_at, information_states, load_game
 from selfplay.envs.templates import get_template
 
 
@@ -196,3 +198,16 @@ def test_games_with_too_many_information_states_are_rejected():
         information_states("liars_dice", 5000, 50_000)
     with pytest.raises(InputError, match="more than 50,000 information states"):
         information_states("tic_tac_toe")
+
+
+def test_a_rejected_game_prints_nothing_besides_its_error(capfd):
+    with pytest.raises(InputError, match=r"rejects 'kuhn_poker\(players=31\)': num_players_ = 31"):
+        load_game("kuhn_poker(players=31)")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_games_are_loaded_without_a_standard_error():
+    code = "from selfplay.envs.openspiel_game import load_game; print(load_game('kuhn_poker'))"
+    command = f'exec "{sys.executable}" -c "{code}" 2>&-'
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert found.stdout == "kuhn_poker()\n"

@@ -146,7 +146,11 @@ def test_a_zero_sum_matrix_is_antisymmetric(games):
 
 def test_games_of_a_member_against_itself_are_counted_once():
     table = table_of([(0, ("a", "a"), (1.0, -1.0), None), (1, ("a", "a"), (0.0, 0.0), None)])
-    assert table.matrix(["a"]).games_MM.tolist() == [[2]]
+    matrix = table.matrix(["a"])
+    assert matrix.games_MM.tolist() == [[2]]
+    assert (matrix.mean_MM[0, 0], matrix.error_MM[0, 0]) == (0.0, 0.0), (
+        "one seat's reward is the other's loss"
+    )
 
 
 def test_the_advantage_leaves_out_what_both_players_earn():

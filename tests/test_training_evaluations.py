@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from selfplay.commands.list_runs import headline
 from selfplay.core import InputError
+from selfplay.evaluation.figures import read_figures
 from selfplay.replay.rollout_log import RolloutLine
 from selfplay.training.single_process import resume
 from selfplay.training.start_log import note_session
@@ -130,3 +132,5 @@ def test_two_templates_of_one_game_are_measured_apart(model, tmp_path):  # noqa:
     ]
     kept = json.loads((tmp_path / "run" / "evaluation" / found[0]).read_text())
     assert kept["env_id"] == "kuhn_poker for 2, fewshot-chat"
+    figures = headline(config, read_figures(tmp_path / "run" / "evaluation", 1))
+    assert [str(one.name) for one in figures] == ["win rate against random in kuhn_poker for 2, fewshot-chat"]

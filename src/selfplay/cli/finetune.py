@@ -46,15 +46,11 @@ def finetune(
     from selfplay.commands.finetune import finetune as finetune_run
     from selfplay.commands.finetune_base_run import with_base_run
     from selfplay.config import load_config
-    from selfplay.training.run_names import named_run_directory, new_run_directory
+    from selfplay.training.run_names import run_directory
 
     config = load_config(words[0], overrides)
     parent = Path(config.run.directory)
-    directory = (
-        named_run_directory(parent, name)
-        if name is not None
-        else new_run_directory(parent, Path(words[0]).stem)
-    )
+    directory = run_directory(parent, name, Path(words[0]).stem)
     if dry_run:
         whole = with_base_run(config)
         show_dry_run(whole, [*check_finetune(whole, directory), f"run directory {directory}"])

@@ -14,9 +14,9 @@ def first_environment(run: str) -> str | None:
     Raises:
         InputError: it is neither, or nothing.
     """
-    from selfplay.commands.model_source import find_player
+    from selfplay.commands.model_source import check_base_model
     from selfplay.config.loading import load_config
-    from selfplay.training.run_names import find_mixture, find_run, split_checkpoint
+    from selfplay.training.run_names import find_mixture, find_run, is_run_or_adapter, split_checkpoint
 
     mixture = find_mixture(run)
     if mixture is not None:
@@ -29,7 +29,8 @@ def first_environment(run: str) -> str | None:
     try:
         directory = find_run(split_checkpoint(run)[0])
     except InputError as error:
-        find_player(run)  # a name that means nothing is the greater problem
+        if not is_run_or_adapter(run):
+            check_base_model(run)  # a name that means nothing is the greater problem
         raise InputError("--env", f"is missing, and {run} is not a run", "Name an environment") from error
     config = load_config(str(directory / "config.toml"), {})
     return config.envs[0].id if config.envs else None

@@ -57,7 +57,7 @@ def train(
     _start(words[0], overrides, recipe, name, dry_run)
 
 
-_SECTIONS = {
+_MEANT = {
     "algorithm": "learning.algorithm.type",
     "credit": "credit.type",
     "env": "envs.0.id",
@@ -66,7 +66,7 @@ _SECTIONS = {
     "model": "model.name",
     "program": "program.type",
 }
-"""What options that name no field are meant to set."""
+"""The fields that options mean which have the name of no field, or of a section."""
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -95,14 +95,11 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def _meant(option: str) -> str:
     """Suggest the field that an option without a dot may mean."""
-    from selfplay.config.fields import ANY_ENTRY, config_fields
+    from selfplay.config.problems import namesakes
 
     name = option.lstrip("-").replace("-", "_")
-    field = _SECTIONS.get(name)
-    if field is None:
-        named = [one.written for one in config_fields() if one.name == name and ANY_ENTRY not in one.written]
-        field = ".".join(named[0]) if named else None
-    return "See the --help of the command" if field is None else f"Did you mean --{field}?"
+    meant = [_MEANT[name]] if name in _MEANT else namesakes(name)
+    return f"Did you mean --{meant[0]}?" if len(meant) == 1 else "See the --help of the command"
 
 
 def _start(
@@ -111,12 +108,12 @@ def _start(
     from selfplay.config import load_config
     from selfplay.training.checks import check_config, notes_on
     from selfplay.training.progress_views import print_line, working
-    from selfplay.training.run_names import named_run_directory, new_run_directory
+    from selfplay.training.run_names import run_directory
 
     config = load_config(source, overrides, recipe)
     parent = Path(config.run.directory)
     stem = "-".join(Path(one).stem for one in (source, recipe) if one is not None)
-    run_dir = named_run_directory(parent, name) if name is not None else new_run_directory(parent, stem)
+    run_dir = run_directory(parent, name, stem)
     found = check_config(config)
     found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:

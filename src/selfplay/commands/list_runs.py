@@ -171,7 +171,7 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     found = sorted(figures, key=lambda figure: figure.name) if config.program is not None else list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
     if isinstance(config.play, Games):
-        env_id, opponents = config.play.envs[0].name, config.evaluation.opponents
+        env_id, opponents = config.play.label(config.play.envs[0]), config.evaluation.opponents
         wins = f"{WINS} against {opponents[0]}" if opponents else WINS
         found = [figure for figure in found if figure.name.env_id == env_id]
         won = [figure for figure in found if figure.name.name.startswith(wins)]

@@ -105,7 +105,7 @@ def find_player(name: str) -> ModelSource:
     return ModelSource(content.model, None, content.max_tokens, content.envs, members)
 
 
-def _check_base_model(name: str) -> None:
+def check_base_model(name: str) -> None:
     """Check, as far as that takes no time, that ``name`` may be a base model.
 
     Raises:
@@ -148,5 +148,5 @@ def find_model(name: str) -> ModelSource:
             _, adapter_config = load_adapter(path)
             base = str(adapter_config["base_model_name_or_path"])
             return ModelSource(ModelSettings(name=base), path)
-    _check_base_model(name)
+    check_base_model(name)
     return ModelSource(ModelSettings(name=name))

@@ -136,15 +136,20 @@ def _hint_for_unknown(location: Location, field: str) -> str:
         section, _, _ = field.rpartition(".")
         whole = f"""--{section} '{{type = "..."}}' replaces the whole table"""
         return belongs if ANY_ENTRY in table else f"{belongs}. Leave it out; {whole}"
-    named = (other.written for other in fields if other.name == name and _has_one_path(other.written))
-    namesakes = {".".join(written) for written in named}
+    named = namesakes(name)
     very_close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.85)
-    if len(namesakes) == 1 and not very_close:
-        return f"Did you mean {', '.join(namesakes)}?"
+    if len(named) == 1 and not very_close:
+        return f"Did you mean {named[0]}?"
     close = very_close or difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
     return f"Fields of this section: {', '.join(siblings)}"
+
+
+def namesakes(name: str) -> list[str]:
+    """Return the fields of this name, as a user writes them, but for those that need an entry's index."""
+    named = (other.written for other in config_fields() if other.name == name)
+    return list(dict.fromkeys(".".join(written) for written in named if _has_one_path(written)))
 
 
 def _written(field: str) -> tuple[str, ...]:

@@ -1,26 +1,19 @@
 """Who plays the roles of a program, and adapters of earlier runs that play or are trained further."""
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from selfplay.config.base import Settings
-from selfplay.core import InputError
-from selfplay.core.adapters import RESERVED, is_reserved
+from selfplay.config.play import check_policy_name
 from selfplay.core.history import History
 
 
 def _names(adapters: dict[str, str]) -> dict[str, str]:
     for name in adapters:
-        if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
-            raise InputError(
-                "adapters",
-                f"{name!r} is not a valid name",
-                f"Use letters, digits, _ and -; not {RESERVED}",
-            )
+        check_policy_name(name, "adapters")
     return adapters
 
 

@@ -22,7 +22,12 @@ MAX_SECONDS = 60.0
 @contextmanager
 def _without_stderr() -> Iterator[None]:
     """Discard what is written to the process's stderr, where OpenSpiel prints the errors that it raises."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed, so nothing is printed there
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield

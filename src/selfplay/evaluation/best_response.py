@@ -10,6 +10,7 @@ from rich.text import Text
 
 from selfplay.core.confidence_intervals import Interval, mean_interval
 from selfplay.core.text import one_line
+from selfplay.evaluation.match_result import failures_text
 from selfplay.evaluation.nash_conv import NashConvResult
 
 LEAST_ROUNDS = 20
@@ -46,6 +47,7 @@ class Exploited:
         model: the policy as the user named it.
         seats: what is gained in each seat.
         total: the sum of the gains, whose interval respects that the seats of a round share a deal.
+        rounds: how many rounds that sum is the mean of.
         updates: updates of the best response.
         max_updates: those that it was allowed; it had fewer if it settled.
         training_games: games that it was trained on.
@@ -58,6 +60,7 @@ class Exploited:
     model: str
     seats: list[SeatGain]
     total: Interval
+    rounds: int
     updates: int
     max_updates: int
     training_games: int
@@ -68,7 +71,7 @@ class Exploited:
     @property
     def found(self) -> bool:
         """Whether the sum of the gains is above 0 beyond its interval, which takes ``LEAST_ROUNDS``."""
-        return self.total.low > 0 and min(one.games for one in self.seats) >= LEAST_ROUNDS
+        return self.total.low > 0 and self.rounds >= LEAST_ROUNDS
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values; intervals are [low, mid, high]."""
@@ -94,6 +97,7 @@ class Exploited:
             "model": self.model,
             "seats": seats,
             "total": list(self.total),
+            "rounds": self.rounds,
             "found": self.found,
             "budget": budget,
             "failures": dict(self.failures),
@@ -103,8 +107,10 @@ class Exploited:
 
 def gains_of(
     num_players: int, own: Mapping[int, float], best: Mapping[int, float]
-) -> tuple[list[SeatGain], Interval]:
-    """Compare two matches game by game; return the gain in each seat, and the sum of the gains.
+) -> tuple[list[SeatGain], Interval, int]:
+    """Compare two matches game by game.
+
+    Returns the gain in each seat, the sum of the gains, and the number of rounds that it is the mean of.
 
     Game i is about seat i % num_players, and the games of one round (equal i // num_players) have the same
     deal, as in ``play_match``. Only games that are finished in both matches count, and in the sum only rounds
@@ -127,15 +133,11 @@ def gains_of(
                 _mean([best[game] - own[game] for game in games]),
             )
         )
-    return seats, _mean(complete_rounds(num_players, own, best))
-
-
-def complete_rounds(num_players: int, own: Mapping[int, float], best: Mapping[int, float]) -> list[float]:
-    """Return the sum of the gains in each round whose games are all finished in both matches."""
     rounds: dict[int, list[float]] = {}
-    for game in sorted(own.keys() & best.keys()):
+    for game in both:
         rounds.setdefault(game // num_players, []).append(best[game] - own[game])
-    return [sum(gains) for gains in rounds.values() if len(gains) == num_players]
+    complete = [sum(gains) for gains in rounds.values() if len(gains) == num_players]
+    return seats, _mean(complete), len(complete)
 
 
 def _mean(values: Sequence[float]) -> Interval:
@@ -166,8 +168,8 @@ def _notes(result: Exploited) -> list[str]:
         f"{result.minutes:.1f} minutes.",
     ]
     if result.failures:
-        reasons = "; ".join(one_line(f"{count} x {reason}") for reason, count in result.failures.items())
-        lines.append(f"{sum(result.failures.values())} games failed and are not counted: {reasons}")
+        failed = sum(result.failures.values())
+        lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
     if result.exact is not None and result.exact.legal_mass < 1:
         lines.append(
             f"Exact is for the legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the "

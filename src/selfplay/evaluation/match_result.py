@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from selfplay.core.confidence_intervals import Interval, mean_interval, wilson_interval
+from selfplay.core.text import one_line
 
 Side = Literal["model", "opponent"]
 Outcome = Literal["win", "draw", "loss"]
@@ -204,3 +205,8 @@ class MatchResult(Outcomes):
             for seat, seat_values in values["by_seat"].items()
         }
         return cls(**counts, by_seat=by_seat)
+
+
+def failures_text(reasons: Mapping[str, int]) -> str:
+    """Return how many games failed, by reason, as one line."""
+    return one_line("; ".join(f"{count} x {reason}" for reason, count in reasons.items()))

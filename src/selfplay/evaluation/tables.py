@@ -10,7 +10,7 @@ from selfplay.core.confidence_intervals import Interval
 from selfplay.core.text import one_line
 from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.kept_value import KeptValue
-from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.match_result import MatchResult, failures_text
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.evaluation.result_files import EvaluationResult
@@ -158,7 +158,7 @@ def _notes(results: Sequence[MatchResult]) -> Text:
     lines = ["In parentheses: 95% intervals."] if results else []
     for result in results:
         if result.failed:
-            reasons = "; ".join(f"{count} x {reason}" for reason, count in result.failure_reasons.items())
+            reasons = failures_text(result.failure_reasons)
             lines.append(f"{_title(result)}: {result.failed} games failed and are not counted: {reasons}")
         if result.scheduled_games != result.requested_games:
             lines.append(

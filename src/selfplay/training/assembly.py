@@ -228,7 +228,7 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
 def sampling_rule(config: Config) -> SamplingRule:
     """Return the settings of the sample modes."""
     population = config.population
-    weights = dict(zip(population.fixed_opponents, population.weights, strict=False))
+    weights = population.weights_by_name if population.weights else {}
     return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
 
 

@@ -98,8 +98,21 @@ def paths_of(name: str) -> tuple[Path, Path]:
     return RUNS / name, Path(os.path.expanduser(name))
 
 
+def run_directory(parent: Path, name: str | None, stem: str) -> Path:
+    """Return the directory of a new run: ``parent/name``, or without a name one called after ``stem``.
+
+    Raises:
+        InputError: the name is not plain, or is taken, or nothing can be in ``parent``.
+    """
+    return new_run_directory(parent, stem) if name is None else named_run_directory(parent, name)
+
+
 def new_run_directory(parent: Path, stem: str) -> Path:
-    """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ..."""
+    """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ...
+
+    Raises:
+        InputError: nothing can be in ``parent``.
+    """
     _check_parent(parent)
     path, number = parent / stem, 1
     while path.exists():
