@@ -99,7 +99,7 @@ def test_the_exact_measure_is_computed_where_it_is_asked_for(trained, capsys):
 
 
 def test_a_measure_that_would_take_too_long_leaves_the_match(trained, capsys, monkeypatch):
-    module = importlib.import_module("selfplay.evaluation.nash_conv")  # the package has a function of this name
+    module = importlib.import_module("selfplay.evaluation.nash_conv")  # not its function
     monkeypatch.setattr(module, "SCORED_AT_ONCE", 5)
     monkeypatch.setattr(module, "perf_counter", count(0, 10**6).__next__)
     printed = evaluated(capsys, trained, "--nash-conv", "--json")
