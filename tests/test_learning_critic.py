@@ -29,7 +29,7 @@ from selfplay.learning.critic import Critic
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.return_scale import ReturnScale
+from selfplay.learning.running_scale import RunningScale
 from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
@@ -286,7 +286,7 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_and_the_targets_stay(
 
 
 def test_the_deviation_of_returns_forgets_slowly_and_ignores_batches_without_a_reward():
-    scale = ReturnScale()
+    scale = RunningScale()
     assert scale.value == 1
     for returns in ([3.0, -1.0], [0.0, 0.0], [5.0, 5.0]):
         scale.add(returns)

@@ -43,7 +43,7 @@ def positions(*given: tuple[list[int], list[list[int]]]) -> LegalAnswers:
 
 def test_an_answer_is_worth_its_mean_advantage_above_the_position_drawn_to_zero():
     # [1, 2, 3] is worth (1 + 0.5 - 0.5 + 0.75) / (3 + 1), and [9, 8] is worth (2 + 0.75) / (1 + 1).
-    values = ActionValues.of(RECORDS)
+    values = ActionValues.of(RECORDS, {})
     legal = positions(([1, 2, 3], LEGAL), ([9, 8], [YES, NO, MAYBE]), ([5], LEGAL))
     assert values.scale == pytest.approx(SCALE)
     expected = [*VALUES[1, 2, 3], *VALUES[9, 8], 0.0, 0.0]
@@ -55,7 +55,7 @@ def test_legal_answers_of_equal_worth_have_equal_values_beside_illegal_ones():
     given = [(YES, 0.25)] * 8 + [(NO, 0.25)] + [([1], -0.75)] * 3
     records = [make_record([1], answer, advantage, alternatives=legal) for answer, advantage in given]
     others = [make_record([2], YES, advantage, alternatives=LEGAL) for advantage in (0.75, -0.25)]
-    values = ActionValues.of([*records, *others])
+    values = ActionValues.of([*records, *others], {})
     assert values.of_answers(positions(([1], legal))) == pytest.approx([0.0, 0.0, 0.0])
     assert values.of_answers(positions(([2], LEGAL)))[0] == pytest.approx(0.0)
     assert values.scale == pytest.approx(math.sqrt((9 * 0.25**2 + 3 * 0.75**2 + 0.75**2 + 0.25**2) / 14))
@@ -66,7 +66,7 @@ def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation
     later.later = [make_record([3], YES, 3.0, alternatives=LEGAL)]
     later.temperature = 0.5
     other = make_record([6], NO, -3.0, alternatives=LEGAL)
-    values = ActionValues.of([later, other])
+    values = ActionValues.of([later, other], {})
     same = LegalAnswers.collect([Position(bytes_of([1, 2, 3]), LEGAL, 0.5)])
     assert values.of_answers(same) == pytest.approx([1.5 / 1.5 / 3.0, 0.0])
     assert not values.of_answers(positions(([1, 2, 3], LEGAL))).any()
@@ -75,15 +75,15 @@ def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation
 def test_a_position_that_is_lost_whatever_is_played_says_little_of_the_answers():
     records = [make_record([1], YES, -1.0, alternatives=LEGAL) for _ in range(99)]
     won = [make_record([2], YES, 1.0, alternatives=LEGAL) for _ in range(99)]
-    found = ActionValues.of([*records, *won]).of_answers(positions(([1], LEGAL), ([2], LEGAL)))
+    found = ActionValues.of([*records, *won], {}).of_answers(positions(([1], LEGAL), ([2], LEGAL)))
     assert found == pytest.approx([-0.01 * 99 / 99.5, 0.0, 0.01 * 99 / 99.5, 0.0])
 
 
 @pytest.mark.parametrize("advantage", [0.0, -1.4e-17, 1e-9])
 def test_a_batch_in_which_nothing_was_gained_has_no_values(advantage):
     records = [make_record([1], YES, advantage, alternatives=LEGAL)]
-    assert abs(ActionValues.of(records).of_answers(positions(([1], LEGAL)))).max() < 1e-8
-    assert not ActionValues.of([]).of_answers(positions(([1], LEGAL))).any()
+    assert abs(ActionValues.of(records, {}).of_answers(positions(([1], LEGAL)))).max() < 1e-8
+    assert not ActionValues.of([], {}).of_answers(positions(([1], LEGAL))).any()
 
 
 def test_the_stakes_of_one_game_do_not_matter_to_another_in_the_same_batch():
@@ -92,7 +92,7 @@ def test_the_stakes_of_one_game_do_not_matter_to_another_in_the_same_batch():
     for records, name in ((poker, "poker"), (coins, "coins")):
         for record in records:
             record.meta = {"env_id": name}
-    values = ActionValues.of([*poker, *coins])
+    values = ActionValues.of([*poker, *coins], {})
     found = values.of_answers(positions(([1], LEGAL), ([2], LEGAL)))
     assert found == pytest.approx([1 / 1.5, -1 / 1.5, 1 / 1.5, -1 / 1.5])
     assert values.scale == pytest.approx(7.0)
@@ -105,7 +105,7 @@ def test_prompts_count_by_the_root_of_their_answers_and_games_by_their_answers()
     )
     coin = make_record([3], YES, 1.0, alternatives=LEGAL)
     coin.meta = {"env_id": "coins"}
-    found = ActionValues.of([*common, rare, coin]).emphasis_of(
+    found = ActionValues.of([*common, rare, coin], {}).emphasis_of(
         positions(([1], LEGAL), ([2], LEGAL), ([3], LEGAL))
     )
     shares = found * [9, 9, 1, 1, 1, 1]

@@ -8,8 +8,10 @@ steps:
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k + PRIOR) / scale
 
-``scale`` is the root mean square of the advantages of all the batch's steps in the same game, so the values
-do not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games
+``scale`` is the root mean square of the advantages of all steps in the same game so far, of this batch and
+earlier ones (see ``running_scale``), so the values do not depend on whether a game pays 1 or 13. Divided by
+the scale of its own batch alone, the few games that still end otherwise would count the more, the more alike
+the others become. An answer that nobody gave has the value 0. Where many games
 meet a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what
 lies above c remains, without which nothing could be learned from it. Illegal answers have no value, and play
 no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
@@ -24,7 +26,7 @@ high in the games of many positions; counting alike ends lower in liar's dice an
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,6 +36,7 @@ from selfplay.core import TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.core.zero_advantages import NO_ADVANTAGE
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
+from selfplay.learning.running_scale import RunningScale
 from selfplay.learning.sequences import bytes_of
 
 PRIOR = 0.5
@@ -74,10 +77,18 @@ class ActionValues:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, records: Iterable[TrainingRecord]) -> "ActionValues":
-        """Average the advantages of a whole batch; see the module."""
+    def of(
+        cls, records: Iterable[TrainingRecord], scales: MutableMapping[str, RunningScale]
+    ) -> "ActionValues":
+        """Average the advantages of a whole batch; see the module.
+
+        ``scales`` are those of the games so far, and take this batch into account.
+
+        Raises:
+            SelfplayError: an advantage is not finite.
+        """
         steps = list(_steps(records))
-        centre_of, scale_of = _centres(steps), _scales(steps)
+        centre_of, scale_of = _centres(steps), _scales(steps, scales)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
@@ -126,13 +137,14 @@ def _centres(steps: list[_Step]) -> dict[str, float]:
     return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
 
 
-def _scales(steps: list[_Step]) -> dict[str, float]:
-    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
-    squares: defaultdict[str, list[float]] = defaultdict(list)
+def _scales(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
+    """Take a batch's steps into account, and return the scale of each game's advantages."""
+    of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
-        squares[step.game].append(step.advantage**2)
-    roots = {game: float(np.sqrt(np.mean(some))) for game, some in squares.items()}
-    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
+        of_game[step.game].append(step.advantage)
+    for game, some in of_game.items():
+        scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
+    return {game: scales[game].value for game in of_game}
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:

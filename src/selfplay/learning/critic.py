@@ -5,7 +5,7 @@ state h of the prompt's last token after the last norm, of size D,
 
     V = r (w . u + b),    u = (h - c) / (s sqrt(D)),
 
-where r is the root mean square of the returns so far (:mod:`selfplay.learning.return_scale`). All that is
+where r is the root mean square of the returns so far (:mod:`selfplay.learning.running_scale`). All that is
 learned from is divided by r: values, their targets, and the advantages, so no constant is in units of reward.
 When r changes, w and b are multiplied by the old r and divided by the new one, so that V stays (PopArt, van
 Hasselt et al. 2016, arXiv 1602.07714).
@@ -48,7 +48,7 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.policy import PolicyModel
-from selfplay.learning.return_scale import ReturnScale
+from selfplay.learning.running_scale import RunningScale
 from selfplay.learning.states import States, StateSums
 
 SMALLEST_SPREAD = 1e-3
@@ -110,7 +110,7 @@ class Critic:
         self.bias = Parameter(torch.zeros((), device=policy.device))
         self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
         self.scale = 0.0
-        self.returns = ReturnScale()
+        self.returns = RunningScale()
 
     def parameters(self) -> list[Parameter]:
         """Return the head's weights."""
@@ -134,7 +134,7 @@ class Critic:
             self.bias.copy_(state["bias"])
             self.centre_D.copy_(state["centre"])
         self.scale = float(state["scale"])
-        self.returns = ReturnScale(float(state.get("mean_square", 0.0)), int(state.get("batches", 0)))
+        self.returns = RunningScale(float(state.get("mean_square", 0.0)), int(state.get("batches", 0)))
 
     def centre(self, sums: StateSums) -> None:
         """Take c from the states of the whole batch, and s if it is the first one."""

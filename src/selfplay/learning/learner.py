@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -32,6 +32,8 @@ AVERAGE_WARMUP = 9
 """The average is evaluated and kept, so it soon forgets the untrained weights; see ``following``."""
 REFERENCE_PREFIX = "reference."
 """Begins the names of the reference's weights among a learner's tensors."""
+ALGORITHM_PREFIX = "algorithm."
+"""Begins the names of the algorithm's state among them."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 
@@ -185,7 +187,6 @@ class Learner:
         self.optimizer.param_groups[0]["lr"] = learning_rate
         if self.skip_zero_advantages:
             records = without_zero_advantages(records)
-        self.algorithm.begin(records, self.version)
         epochs = epochs_of(
             records,
             self.epochs,
@@ -194,7 +195,8 @@ class Learner:
             self.algorithm.max_train_len,
         )
         several = self.epochs * len(epochs[0]) > 1
-        with self._unchanged_by_failure() if several or self.critic is not None else nullcontext():
+        with self._unchanged_by_failure(several):
+            self.algorithm.begin(records, self.version)
             if len(epochs[0]) > 1:
                 self._prepare(epochs)
             table = AnswerTable(records)
@@ -343,13 +345,19 @@ class Learner:
         return Share(work(minibatch.packed), minibatch.packed.counts)
 
     @contextmanager
-    def _unchanged_by_failure(self) -> Iterator[None]:
-        """Undo what an update changed before it fails: earlier steps, and what the critic measured."""
-        before = self.tensors()
+    def _unchanged_by_failure(self, several: bool) -> Iterator[None]:
+        """Undo what an update changed before it fails: what algorithm and critic measured, and earlier steps.
+
+        ``several`` is whether the update has several steps.
+        """
+        measured = self.algorithm.state()
+        before = self.tensors() if several or self.critic is not None else None
         try:
             yield
         except BaseException:  # an interrupt must not leave half an update behind either
-            load_training_tensors(self.policy, self.adapter, self.optimizer, before, self.critic)
+            self.algorithm.load_state(measured)
+            if before is not None:
+                load_training_tensors(self.policy, self.adapter, self.optimizer, before, self.critic)
             raise
 
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
@@ -386,14 +394,15 @@ class Learner:
             self.reference.follow(self.age)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return trained weights, AdamW's moments and step counts, and the reference's weights.
+        """Return trained weights, AdamW's moments and step counts, the reference's weights and the algorithm's
+        state.
 
         Their names are the same for any policy.
         """
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
             tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
-        return tensors
+        return tensors | {ALGORITHM_PREFIX + key: value for key, value in self.algorithm.state().items()}
 
     def start_again(self, tensors: dict[str, Tensor]) -> None:
         """Become what the learner was when it returned these :meth:`tensors`, before its first update.
@@ -415,6 +424,7 @@ class Learner:
             InputError: the weights belong to another adapter, or the reference's are missing.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
+        self.algorithm.load_state(part_of(tensors, ALGORITHM_PREFIX))
         if self.reference is not None:
             weights = part_of(tensors, REFERENCE_PREFIX)
             if not weights:

@@ -7,6 +7,7 @@ contain it.
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,13 @@ class BaseAlgo(ABC):
         ``version`` is that of the policy before the update.
         """
         self.mean_length = mean_answer_length(records, self.max_train_len)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what later updates need to know of earlier ones, by name; here nothing."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`; without tensors, that before the first update."""
 
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
         """Pack records. ``version`` is the policy version that learns; ``None`` treats all as on-policy."""

@@ -1,7 +1,7 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the root mean square of the batch's advantages, and the magnet rho, from
+``action_values``), in units of the root mean square of the advantages so far, and the magnet rho, from
 which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
@@ -17,8 +17,10 @@ up over the batch's prompts, each weighted by the square root of the number of a
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
@@ -26,6 +28,7 @@ from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
+from selfplay.learning.running_scale import RunningScale
 
 
 class OverAnswers(BaseAlgo):
@@ -48,6 +51,18 @@ class OverAnswers(BaseAlgo):
         self.alpha = alpha
         self.uniform = uniform
         self._values = ActionValues()
+        self._scales: dict[str, RunningScale] = {}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the scale of each game's advantages: its mean square and the number of batches in it."""
+        return {
+            game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
+            for game, one in self._scales.items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`."""
+        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in state.items()}
 
     @property
     def compared_with(self) -> set[str]:
@@ -73,7 +88,7 @@ class OverAnswers(BaseAlgo):
                 "choose another learning.algorithm, such as reinforce"
             )
         super().begin(records, version)
-        self._values = ActionValues.of(records)
+        self._values = ActionValues.of(records, self._scales)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
