@@ -40,26 +40,26 @@ def text_prompt(text: str) -> Messages:
 
 
 @functools.cache
-def tiny_model(architecture: str, tied: bool = True, seed: int = 0) -> Path:
+def tiny_model(architecture: str, tied: bool = True, seed: int = 0, head_size: int = 8) -> Path:
     """Save a model of 2 layers, hidden size 32, 4 heads on 2 key-value heads; return its directory.
 
     The weights are large enough for next-token distributions to be far from uniform.
     """
-    directory = Path(_DIRECTORY.name) / f"{architecture}-{'tied' if tied else 'untied'}-{seed}"
+    directory = Path(_DIRECTORY.name) / f"{architecture}-{'tied' if tied else 'untied'}-{seed}-{head_size}"
     tokenizer = _byte_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _build_model(architecture, tied, len(tokenizer), tokenizer.eos_token_id)
+        model = _build_model(architecture, tied, head_size, len(tokenizer), tokenizer.eos_token_id)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 
 
 @functools.cache
-def roomy_model() -> Path:
+def roomy_model(head_size: int = 8) -> Path:
     """A tiny Llama whose context has room for a few-shot prompt of bytes."""
-    directory = Path(_DIRECTORY.name) / "roomy"
-    shutil.copytree(tiny_model("llama"), directory)
+    directory = Path(_DIRECTORY.name) / f"roomy-{head_size}"
+    shutil.copytree(tiny_model("llama", head_size=head_size), directory)
     config = json.loads((directory / "config.json").read_text())
     config["max_position_embeddings"] = 16384
     (directory / "config.json").write_text(json.dumps(config))
@@ -135,7 +135,9 @@ def _byte_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _build_model(architecture: str, tied: bool, vocab_size: int, eos_token_id: int) -> PreTrainedModel:
+def _build_model(
+    architecture: str, tied: bool, head_size: int, vocab_size: int, eos_token_id: int
+) -> PreTrainedModel:
     shape = {
         "vocab_size": vocab_size,
         "hidden_size": 32,
@@ -143,7 +145,7 @@ def _build_model(architecture: str, tied: bool, vocab_size: int, eos_token_id: i
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": head_size,
         "max_position_embeddings": CONTEXT_LENGTH,
         "initializer_range": 0.3,
         "tie_word_embeddings": tied,
