@@ -1,5 +1,7 @@
 """All actions: its gradients by plain autograd from the formulas, and a learner that follows them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,17 +10,19 @@ from selfplay.core import SelfplayError
 from selfplay.core.adapters import reference_of
 from selfplay.learning.algorithms import AllActions
 from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.legal_answers import LegalAnswers
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
+from selfplay.learning.trie import build_plan
 from test_learning_magnet import (
     LEGAL,
     MAYBE,
     NO,
     RECORDS,
     SCALE,
-    VALUES,
     YES,
     answer_logprobs,
     magnet_policy,
+    positions,
     scaled,
 )
 from tiny_models import make_record, tiny_policy
@@ -29,6 +33,8 @@ PROMPTS = [
     ([9, 8], [YES, NO, MAYBE], 5 / 6 * 2**0.5 / (3**0.5 + 2**0.5)),
 ]
 """Prompts of the records with their legal answers and weight in the loss."""
+VALUES = {(1, 2, 3): [0.625 / 2.1, -0.9375 / 1.1], (9, 8): [0.0, 0.625 / 1.1, 0.0]}
+"""What the answers of the records are worth, times the scale; the records say that they were certain."""
 
 
 def gradients(algorithm: AllActions, policy: PolicyModel, records=RECORDS) -> list[torch.Tensor]:
@@ -101,6 +107,27 @@ def test_neurd_pushes_no_answer_further_out_than_its_bound():
         found = gradients(AllActions("neurd", alpha, UNIFORM, beta=bound), policy)
         assert_equal(found, plain_gradients(policy, objective))
     assert set(kept) == {True, False}
+
+
+def test_weights_of_the_same_pass_are_those_of_a_pass_of_their_own(monkeypatch):
+    policy, passes = magnet_policy(), []
+    run = policy.hidden_states
+    monkeypatch.setattr(policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
+    found = gradients(AllActions(), policy)
+    same = len(passes)
+    monkeypatch.setattr(LegalAnswers, "undivided", lambda *args: False)
+    assert_equal(gradients(AllActions(), policy), found)
+    assert len(passes) == 2 * same + 1
+
+
+def test_answers_to_one_prompt_may_be_in_two_plans():
+    legal = positions(([1], [[2], [3]]), ([4], [[5], [6]]))
+    together, apart = build_plan([[1], [1]], [[2], [3]]), build_plan([[4]], [[5]])
+    rest = build_plan([[4]], [[6]])
+    whole = build_plan([[1], [1], [4], [4]], [[2], [3], [5], [6]])
+    numbered = [replace(apart, sample_S=apart.sample_S + 2), replace(rest, sample_S=rest.sample_S + 3)]
+    assert legal.undivided([whole], 0)
+    assert not legal.undivided([together, *numbered], 0)
 
 
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])

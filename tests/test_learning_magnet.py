@@ -12,7 +12,7 @@ from selfplay.config.learning import LearningSettings, PolicySettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.learning.action_values import ActionValues
-from selfplay.learning.algorithms import Magnet
+from selfplay.learning.algorithms import Magnet, Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.logprobs import plan_logprobs
@@ -48,6 +48,35 @@ def test_an_answer_is_worth_its_mean_advantage_above_the_position_drawn_to_zero(
     assert values.scale == pytest.approx(SCALE)
     expected = [*VALUES[1, 2, 3], *VALUES[9, 8], 0.0, 0.0]
     assert values.of_answers(legal) * SCALE == pytest.approx(expected)
+
+
+def test_unbiased_values_are_divided_by_the_chance_that_anybody_gave_the_answer():
+    # Two of four steps gave YES, drawn with the chances 0.1 and 0.3; the mean of all four is 0.
+    given = [(YES, 2.0, 0.1), (YES, 1.0, 0.3), (NO, -1.0, 0.7), (NO, -2.0, 0.7)]
+    records = [
+        make_record(
+            [1],
+            answer,
+            advantage,
+            logprobs=[math.log(chance), *[0.0] * (len(answer) - 1)],
+            alternatives=LEGAL,
+        )
+        for answer, advantage, chance in given
+    ]
+    values = ActionValues.of(records, {}, unbiased=True).of_answers(positions(([1], LEGAL)))
+    scale = math.sqrt((4 + 1 + 1 + 4) / 4)
+    yes = 3.0 / (2 * (1 - 0.8**4) + 0.1) / scale
+    no = -3.0 / (2 * (1 - 0.3**4) + 0.1) / scale
+    assert values == pytest.approx([yes, no])
+
+
+def test_the_scale_is_that_of_all_batches_so_far():
+    scales = {}
+    loud = [make_record([1], YES, 2.0, alternatives=LEGAL), make_record([1], NO, -2.0, alternatives=LEGAL)]
+    assert ActionValues.of(loud, scales).scale == pytest.approx(2.0)
+    quiet = scaled(loud, 0.1)
+    assert ActionValues.of(quiet, scales).scale == pytest.approx(math.sqrt((4 + 0.04) / 2))
+    assert ActionValues.of(scaled(loud, 0.0), scales).scale == pytest.approx(math.sqrt((4 + 0.04) / 2))
 
 
 def test_legal_answers_of_equal_worth_have_equal_values_beside_illegal_ones():
@@ -356,3 +385,33 @@ def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_ever
     learner.update(RECORDS)
     assert len(algorithm.weights) == 4
     assert all(torch.equal(one[key], before[key]) for one in algorithm.weights for key in before)
+
+
+def test_the_scale_goes_on_where_a_saved_learner_left_it_and_begins_anew_with_its_policy():
+    learner = learner_with(1, max_mismatch=1e6)
+    untrained = learner.tensors()
+    learner.update(RECORDS)
+    saved = learner.tensors()
+    other = learner_with(1, max_mismatch=1e6)
+    other.load_tensors(saved, 1, 6)
+    expected = learner.update(scaled(RECORDS, 3.0))["value_scale"]
+    assert expected == pytest.approx(SCALE * math.sqrt((1 + 9) / 2))
+    assert other.update(scaled(RECORDS, 3.0))["value_scale"] == pytest.approx(expected)
+    other.start_again(untrained)
+    assert other.update(RECORDS)["value_scale"] == pytest.approx(SCALE)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
+    learner = learner_with(epochs, max_mismatch=0.0)
+    with pytest.raises(SelfplayError, match="engine and learner disagree"):
+        learner.update(scaled(RECORDS, 9.0))
+    assert not [name for name in learner.tensors() if name.startswith("algorithm.")]
+
+
+def test_the_state_of_another_algorithm_is_an_error():
+    learner = learner_with(1, max_mismatch=1e6)
+    learner.update(RECORDS)
+    other = learner_with(1, Reinforce())
+    with pytest.raises(InputError, match="the saved state is of another algorithm"):
+        other.load_tensors(learner.tensors(), 1, 6)

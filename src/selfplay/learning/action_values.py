@@ -3,19 +3,29 @@
 Let A_1, ..., A_n be the advantages of the steps that gave a legal answer to a prompt, and c the mean over all
 such steps of the batch in the same game. The mean of the former, drawn towards c as if by one further step,
 m = (A_1 + ... + A_n + c) / (n + 1), is what the position was worth whatever legal answer was given. The value
-of an answer that was given k times is the mean advantage above m, drawn towards 0 as if by ``PRIOR`` further
-steps:
+of an answer that was given k times is the mean advantage above m, drawn towards 0 as if by further steps:
 
-    Q(a) = sum over the steps that gave a of (A_i - m) / (k + PRIOR) / scale
+    Q(a) = sum over the steps that gave a of (A_i - m) / (k + ``PRIOR``) / scale
 
 ``scale`` is the root mean square of the advantages of all steps in the same game so far, of this batch and
 earlier ones (see ``running_scale``), so the values do not depend on whether a game pays 1 or 13. Divided by
 the scale of its own batch alone, the few games that still end otherwise would count the more, the more alike
-the others become. An answer that nobody gave has the value 0. Where many games
-meet a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what
-lies above c remains, without which nothing could be learned from it. Illegal answers have no value, and play
-no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
-better than those that were not.
+the others become. An answer that nobody gave has the value 0. Where many games meet a prompt, Q is centred
+there, whatever baseline the advantages have; where one game does, a third of what lies above c remains,
+without which nothing could be learned from it. Illegal answers have no value, and play no part in m and c: if
+their losses lowered these, every legal answer that happened to be given would look better than those that
+were not.
+
+Because an answer that nobody gave has the value 0, the mean of Q over many batches is too near 0 by the
+chance that anybody gives it, P(a) = 1 - (1 - p(a))^N, where N is the number of steps at the prompt and p(a)
+the mean of the probabilities with which its steps drew it. Where few games meet a position, rare answers
+would hardly move. Values that are ``unbiased`` are divided by this chance,
+
+    Q(a) = sum over the steps that gave a of (A_i - m) / (k P(a) + ``LEAST_CHANCE``) / scale
+
+as a single step's are by p(a) in importance sampling; where many games meet a prompt, P(a) is about 1 and
+nothing changes. The price is noise: rarely, a rare answer has a large value. A loss that is linear in the
+values averages it away. In ``magnet``, whose target is an exponential of them, it would not cancel.
 
 Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
 the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
@@ -25,6 +35,7 @@ steps. In tables (``benchmarks/magnet_in_tables.py``), counting by steps ends tw
 high in the games of many positions; counting alike ends lower in liar's dice and higher in goofspiel.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -41,6 +52,8 @@ from selfplay.learning.sequences import bytes_of
 
 PRIOR = 0.5
 """Number of steps without advantage that are added to those of each answer."""
+LEAST_CHANCE = 0.1
+"""What is added to k P(a), so that no single step is worth more than ten times its advantage."""
 
 Given = tuple[float, bytes, bytes]
 """A temperature, a prompt and an answer to it, as bytes of token ids."""
@@ -53,7 +66,7 @@ Asked = tuple[float, bytes]
 class _Step(NamedTuple):
     """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type.
 
-    ``legal`` is whether it gave one of them.
+    ``legal`` is whether it gave one of them, and ``chance`` the probability with which it was drawn.
     """
 
     game: str
@@ -62,6 +75,7 @@ class _Step(NamedTuple):
     drawn: bytes
     advantage: float
     legal: bool
+    chance: float
 
 
 @dataclass
@@ -78,7 +92,10 @@ class ActionValues:
 
     @classmethod
     def of(
-        cls, records: Iterable[TrainingRecord], scales: MutableMapping[str, RunningScale]
+        cls,
+        records: Iterable[TrainingRecord],
+        scales: MutableMapping[str, RunningScale],
+        unbiased: bool = False,
     ) -> "ActionValues":
         """Average the advantages of a whole batch; see the module.
 
@@ -95,13 +112,15 @@ class ActionValues:
         values: dict[Given, float] = {}
         for (temperature, prompt), some in at_prompt.items():
             legal = [step for step in some if step.legal]
-            centre = centre_of[some[0].game]
-            middle = (sum(step.advantage for step in legal) + centre) / (len(legal) + 1)
-            above: defaultdict[bytes, list[float]] = defaultdict(list)
+            game = some[0].game
+            middle = (sum(step.advantage for step in legal) + centre_of[game]) / (len(legal) + 1)
+            gave: defaultdict[bytes, list[_Step]] = defaultdict(list)
             for step in legal:
-                above[step.drawn].append((step.advantage - middle) / scale_of[step.game])
-            for drawn, those in above.items():
-                values[temperature, prompt, drawn] = sum(those) / (len(those) + PRIOR)
+                gave[step.drawn].append(step)
+            for drawn, those in gave.items():
+                above = sum(step.advantage - middle for step in those) / scale_of[game]
+                count = _count(those, len(some)) if unbiased else len(those) + PRIOR
+                values[temperature, prompt, drawn] = above / count
         scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
         return cls(values, _emphasis(at_prompt), scale)
 
@@ -114,6 +133,12 @@ class ActionValues:
         """Return emphasis_A, that of each legal answer's prompt."""
         asked = zip(legal.temperatures, legal.prompts, strict=True)
         return np.array([self.emphasis.get((one, prompt), 1.0) for one, prompt in asked])
+
+
+def _count(gave: list[_Step], steps: int) -> float:
+    """Return k P(a) + ``LEAST_CHANCE`` of an answer, from the steps that gave it and the number of all."""
+    chance = min(float(np.mean([step.chance for step in gave])), 1.0)
+    return len(gave) * (1 - (1 - chance) ** steps) + LEAST_CHANCE
 
 
 def _emphasis(at_prompt: Mapping[Asked, list[_Step]]) -> dict[Asked, float]:
@@ -156,7 +181,9 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
             drawn = bytes_of(answer.completion_token_ids)
             if answer.alternatives:
                 legal = answer.completion_token_ids in answer.alternatives
-                yield _Step(_game_of(answer), record.temperature, before, drawn, answer.advantage, legal)
+                chance = math.exp(math.fsum(answer.logprobs))
+                game = _game_of(answer)
+                yield _Step(game, record.temperature, before, drawn, answer.advantage, legal, chance)
             before += drawn
 
 

@@ -394,10 +394,9 @@ class Learner:
             self.reference.follow(self.age)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return trained weights, AdamW's moments and step counts, the reference's weights and the algorithm's
-        state.
+        """Return all that later updates depend on: weights, AdamW's moments and step counts, the reference.
 
-        Their names are the same for any policy.
+        The critic's and the algorithm's states are among them. Their names are the same for any policy.
         """
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:

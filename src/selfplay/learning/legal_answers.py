@@ -74,6 +74,15 @@ class LegalAnswers:
             np.add.at(logprob_A, index, logprobs_C[plan.prediction_S[theirs]])
         return logprob_A
 
+    def undivided(self, plans: list[TreePlan], first_sample: int) -> bool:
+        """Return whether the answers to each prompt are all in one plan."""
+        plan_A = np.zeros(len(self), dtype=np.int64)
+        for number, plan in enumerate(plans):
+            plan_A[plan.sample_S[plan.sample_S >= first_sample] - first_sample] = number
+        one_P = np.zeros(len(self.visits_P), dtype=np.int64)
+        one_P[self.prompt_of_A] = plan_A
+        return bool((one_P[self.prompt_of_A] == plan_A).all())
+
     def uniform_reference(self) -> FloatArray:
         """Return rho_A with the same probability for every legal answer to a prompt."""
         reference_A: FloatArray = (1 / np.bincount(self.prompt_of_A))[self.prompt_of_A]

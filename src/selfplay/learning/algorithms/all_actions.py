@@ -26,12 +26,14 @@ log p(a) less the log of that sum, all is a weighted sum of the log p(a), with t
 or pi(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
 
 The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha. Those
-here depend on the policy's present probabilities, which costs one more forward pass than ``magnet``.
+here depend on the policy's present probabilities, which are those of the pass whose gradient is taken.
 """
 
 import numpy as np
+from torch import Tensor
 
 from selfplay.core.algorithm_names import AnswerGradient, check_name
+from selfplay.learning.algorithms.base import AnswerWeights
 from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
@@ -50,6 +52,7 @@ class AllActions(OverAnswers):
     """
 
     name = "all_actions"
+    unbiased = True
 
     def __init__(
         self,
@@ -63,13 +66,41 @@ class AllActions(OverAnswers):
         self.gradient = gradient
         self.beta = beta
 
+    def weights_in_plans(self, batch: Batch) -> AnswerWeights:
+        """Weigh the answers in each plan by the policy's log-probabilities in the same pass.
+
+        That is possible if no prompt has answers in two plans. Prompts share little with each other where
+        plans are divided, so this is nearly always so.
+        """
+        legal = batch.answers
+        if not legal.undivided(batch.plans, batch.num_answers):
+            return super().weights_in_plans(batch)
+        fixed_A, emphasis_A = self._value_of_reply(batch), self.emphasis(batch)
+
+        def weights_in(index: int, logprobs_C: Tensor) -> FloatArray:
+            own = [logprobs_C.detach().double().cpu().numpy()]
+            logprob_A = legal.sums([batch.plans[index]], own, batch.num_answers)
+            weight_A: FloatArray = self._weights(legal, logprob_A, fixed_A) * emphasis_A
+            return weight_A
+
+        return weights_in
+
     def answer_weights(self, batch: Batch) -> FloatArray:
         """Return the weight of the log-probability of each legal answer; it may be negative."""
-        legal = batch.answers
         logprobs = self.logprobs_of(self.adapter, batch)
-        pi_A = legal.normalised(legal.sums(batch.plans, logprobs, batch.num_answers))
+        logprob_A = batch.answers.sums(batch.plans, logprobs, batch.num_answers)
+        return self._weights(batch.answers, logprob_A, self._value_of_reply(batch))
+
+    def _value_of_reply(self, batch: Batch) -> FloatArray:
+        """Return Q_A + alpha log rho_A, the part of F_A that does not depend on the policy."""
+        fixed_A: FloatArray = self.values(batch) + self.alpha * np.log(self.magnet(batch))
+        return fixed_A
+
+    def _weights(self, legal: LegalAnswers, logprob_A: FloatArray, fixed_A: FloatArray) -> FloatArray:
+        """Return the weights, from the policy's log-probabilities of the answers."""
+        pi_A = legal.normalised(logprob_A)
         log_pi_A = np.log(np.maximum(pi_A, 1e-300))
-        value_A = self.values(batch) - self.alpha * (log_pi_A - np.log(self.magnet(batch)))
+        value_A = fixed_A - self.alpha * log_pi_A
         gain_A = value_A - legal.totals(pi_A * value_A)
         if self.gradient == "policy":
             return pi_A + pi_A * gain_A

@@ -7,14 +7,14 @@ contain it.
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from selfplay.core import TrainingRecord
+from selfplay.core import InputError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference, Regulariser, check_name
 from selfplay.learning.attention_choice import learner_limits
@@ -27,6 +27,9 @@ from selfplay.learning.logprobs import plan_logprobs, plan_outputs, plan_states
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
 from selfplay.learning.states import States
 from selfplay.learning.trie import TreePlan
+
+AnswerWeights = Callable[[int, Tensor], FloatArray]
+"""Returns weight_A from the number of a plan and its logprobs_C; only those of the plan's answers count."""
 
 
 class BaseAlgo(ABC):
@@ -156,7 +159,17 @@ class BaseAlgo(ABC):
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`; without tensors, that before the first update."""
+        """Restore the state of :meth:`state`; without tensors, that before the first update.
+
+        Raises:
+            InputError: the state is of another algorithm.
+        """
+        if state:
+            raise InputError(
+                "learning.algorithm",
+                "the saved state is of another algorithm",
+                "Resume with the settings of the run",
+            )
 
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
         """Pack records. ``version`` is the policy version that learns; ``None`` treats all as on-policy."""
@@ -212,11 +225,11 @@ class BaseAlgo(ABC):
         self._sums.clear()
         self._token_sums.clear()
         self.compute_others(batch)
-        pull_A = self.pull(batch)
+        weights_in = self.weights_in_plans(batch)
         seen = []
         with self.policy.adapter(self.adapter):
             for index in range(len(batch.plans)):
-                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, pull_A)
+                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, weights_in)
                 torch.autograd.backward(loss)
                 self._sums["loss"] += float(loss.detach())
                 seen.append(logprobs_C.detach().double().cpu().numpy())
@@ -229,7 +242,7 @@ class BaseAlgo(ABC):
         self._token_sums[name] += float(values_S.detach().sum())
 
     def _plan_loss(
-        self, batch: Batch, index: int, regulariser_weight: float, pull_A: FloatArray
+        self, batch: Batch, index: int, regulariser_weight: float, weights_in: AnswerWeights
     ) -> tuple[Tensor, Tensor]:
         """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
         plan = batch.plans[index]
@@ -254,7 +267,8 @@ class BaseAlgo(ABC):
                 tokens = self._with_kl_in_advantage(drawn_S, other_S, tokens, batch.num_answers)
         loss = self.loss(drawn_S, tokens)
         if len(batch.answers):
-            weight_S = batch.answers.token_weights(plan, pull_A, batch.num_answers)
+            weight_A = weights_in(index, logprobs_C)
+            weight_S = batch.answers.token_weights(plan, weight_A, batch.num_answers)
             cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
             loss = loss + self.cross_entropy_weight(regulariser_weight) * cross_entropy
         if self.kl_weight:
@@ -343,6 +357,15 @@ class BaseAlgo(ABC):
     def _plan_array(self, plan: TreePlan) -> FloatArray:
         logprobs_C: FloatArray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()
         return logprobs_C
+
+    def weights_in_plans(self, batch: Batch) -> AnswerWeights:
+        """Return what gives the weights of the legal answers' log-probabilities in each plan.
+
+        Here they are those of :meth:`pull`. An algorithm whose weights depend on the policy's present
+        log-probabilities overrides this method, and needs no pass of its own for them.
+        """
+        pull_A = self.pull(batch)
+        return lambda index, logprobs_C: pull_A
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the distribution over legal answers, one number each, that the regulariser pulls to."""

@@ -44,6 +44,8 @@ class OverAnswers(BaseAlgo):
 
     name: ClassVar[str]
     """The algorithm's name in a configuration."""
+    unbiased: ClassVar[bool]
+    """Whether the values are divided by the chance that an answer is given at all; see ``action_values``."""
     learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
@@ -88,7 +90,7 @@ class OverAnswers(BaseAlgo):
                 "choose another learning.algorithm, such as reinforce"
             )
         super().begin(records, version)
-        self._values = ActionValues.of(records, self._scales)
+        self._values = ActionValues.of(records, self._scales, self.unbiased)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
@@ -106,12 +108,16 @@ class OverAnswers(BaseAlgo):
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the weight of each legal answer relative to its prompt's share of the batch's answers."""
-        pull_A: FloatArray = self.answer_weights(batch) * self._values.emphasis_of(batch.answers)
+        pull_A: FloatArray = self.answer_weights(batch) * self.emphasis(batch)
         return pull_A
 
     @abstractmethod
     def answer_weights(self, batch: Batch) -> FloatArray:
         """Return w_A, the weight of the log-probability of each legal answer."""
+
+    def emphasis(self, batch: Batch) -> FloatArray:
+        """Return emphasis_A, by how much the weight of each answer's prompt differs from its share."""
+        return self._values.emphasis_of(batch.answers)
 
     def values(self, batch: Batch) -> FloatArray:
         """Return Q_A, the value of each legal answer."""
