@@ -26,7 +26,7 @@ import pyspiel
 import torch
 
 from game_trees import BoolArray, FloatArray, IntArray
-from magnet_in_tables import DECAY, SLOW_DECAY, SQUARES_DECAY, UNIFORM, Method, normalised, step_of, values_of
+from magnet_in_tables import DECAY, SLOW_DECAY, SQUARES_DECAY, UNIFORM, Method, Values, normalised, step_of
 from measuring import pin_one_thread, print_table
 
 GAME = "tic_tac_toe"
@@ -45,12 +45,17 @@ class Row:
 
 
 CROSS_ENTROPY, POLICY, NEURD = (Method(loss, alpha=0.3) for loss in ("magnet", "policy", "neurd"))
+MORE = 0.8
+"""The default alpha."""
 ROWS = [
     Row(None, epochs=1),
     *(Row(one, rate) for one in (CROSS_ENTROPY, POLICY, NEURD) for rate in (1e-3, 3e-3)),
-    *(Row(replace(one, alpha=0.6), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
+    *(Row(replace(one, alpha=MORE), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
+    Row(replace(CROSS_ENTROPY, unbiased=True), 3e-3),
+    *(Row(replace(one, alpha=MORE, unbiased=False), 3e-3) for one in (POLICY, NEURD)),
     *(Row(replace(CROSS_ENTROPY, eta=eta), 3e-3) for eta in (0.4, 4.0)),
-    *(Row(one, epochs=8) for one in (CROSS_ENTROPY, POLICY)),
+    *(Row(one, epochs=8) for one in (CROSS_ENTROPY, POLICY, replace(POLICY, alpha=MORE))),
+    Row(replace(POLICY, alpha=MORE), 6e-3, epochs=1),
 ]
 """The rows of the table."""
 
@@ -162,6 +167,7 @@ class Learner:
         last = torch.nn.Linear(WIDTH, positions.legal_SA.shape[1])
         self.network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), last)
         self.reference, self.average = deepcopy(self.network), deepcopy(self.network)
+        self.values_of = Values.of(row.method or POLICY)
         momentum = 0.0 if row.method is None else 0.8
         self.adam = torch.optim.Adam(self.network.parameters(), row.rate, betas=(momentum, SQUARES_DECAY))
 
@@ -173,8 +179,9 @@ class Learner:
     def update(self, games: int, number: int, generator: np.random.Generator) -> IntArray:
         """Play and learn; return the positions that were met."""
         legal_SA = self.positions.legal_SA
-        played = self.positions.sample(np.exp(self.policy(self.network)) * legal_SA, games, generator)
-        value_SA, share_S = values_of(self.positions, *played)
+        policy_SA = np.exp(self.policy(self.network)) * legal_SA
+        played = self.positions.sample(policy_SA, games, generator)
+        value_SA, share_S = self.values_of(self.positions.seats, policy_SA, played)
         met = np.flatnonzero(share_S)
         reference_SA = np.exp(self.policy(self.reference)) * legal_SA
         magnet_SA = (1 - UNIFORM) * reference_SA + UNIFORM * legal_SA / legal_SA.sum(axis=1, keepdims=True)

@@ -22,14 +22,16 @@ Needs:    this package.
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
-from selfplay.learning.action_values import PRIOR
+from selfplay.core.zero_advantages import NO_ADVANTAGE
+from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
+from selfplay.learning.running_scale import RunningScale
 from selfplay.replay.transforms_sampling import SEAT_WEIGHT
 
 GAMES = {
@@ -59,7 +61,8 @@ class Method:
 
     The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
     With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
-    how the states of ``fit`` divide one step.
+    how the states of ``fit`` divide one step. ``unbiased`` is as in ``learning.action_values``; if it is
+    ``None``, values are so for the losses that are linear in them.
     """
 
     loss: str
@@ -71,6 +74,7 @@ class Method:
     beta: float = 4.0
     eta: float | None = None
     divided: str = ""
+    unbiased: bool | None = None
 
     @property
     def changes(self) -> str:
@@ -79,6 +83,7 @@ class Method:
         parts += ["one seat"] if self.one_seat else []
         parts += [] if self.eta is None else [f"eta {self.eta:g}"]
         parts += [self.divided] if self.divided else []
+        parts += [] if self.unbiased is None else ["unbiased values" if self.unbiased else "biased values"]
         default = Method(self.loss)
         for name in ("rate", "momentum", "beta"):
             if getattr(self, name) != getattr(default, name):
@@ -96,6 +101,8 @@ METHODS = [
     ),
     *(replace(FIT_ONLY, divided=how) for how in ("by visits", "by root", "alike")),
     IN_LOSS,
+    replace(MAGNET, unbiased=True),
+    *(replace(one, unbiased=False) for one in (POLICY, NEURD)),
     *(replace(MAGNET, eta=eta) for eta in (1.25, 0.4, 0.1)),
     *(replace(method, every=every) for method in (MAGNET, POLICY, NEURD) for every in (5, 10)),
     *(replace(method, alpha=alpha, one_seat=True) for method in (POLICY, NEURD) for alpha in (0.8, 2.0)),
@@ -113,23 +120,47 @@ def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
     return np.where(legal_SA, masked - np.log(np.exp(masked).sum(axis=1, keepdims=True)), 0.0)
 
 
-def values_of(
-    tree: Tree, state_D: IntArray, action_D: IntArray, reward_D: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return value_SA, the value of each action, and the share of each state among the D decisions."""
-    seat_D = np.array(tree.seats)[state_D]
-    seat_mean_D = np.array([reward_D[seat_D == seat].mean() for seat in (0, 1)])[seat_D]
-    count_S = np.bincount(state_D, minlength=len(tree.seats))
-    others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
-    baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
-    advantage_D = reward_D - baseline_D
-    centre = advantage_D.mean()
-    scale = np.sqrt(np.mean(advantage_D**2)) or 1.0  # 0 if all games were the same
-    middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + centre) / (count_S + 1)
-    count_SA, sum_SA = np.zeros(tree.legal_SA.shape), np.zeros(tree.legal_SA.shape)
-    np.add.at(count_SA, (state_D, action_D), 1)
-    np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
-    return sum_SA / (count_SA + PRIOR) / scale, count_S / count_S.sum()
+@dataclass
+class Values:
+    """Makes values of the games of each update, as ``learning.action_values`` does.
+
+    ``unbiased`` is whether they are divided by the chance that an action is taken at all.
+    """
+
+    unbiased: bool
+    scale: RunningScale = field(default_factory=RunningScale)
+
+    @classmethod
+    def of(cls, method: Method) -> "Values":
+        """Return what makes the values for a method."""
+        linear = method.loss not in ("fit", "magnet")
+        return cls(linear if method.unbiased is None else method.unbiased)
+
+    def __call__(
+        self, seats: Sequence[int], policy_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return value_SA, the value of each action, and the share of each state among the decisions.
+
+        A decision has a state, an action and a reward; they were drawn from ``policy_SA``.
+        """
+        state_D, action_D, reward_D = decisions
+        seat_D = np.array(seats)[state_D]
+        seat_mean_D = np.array([reward_D[seat_D == seat].mean() for seat in (0, 1)])[seat_D]
+        count_S = np.bincount(state_D, minlength=len(seats))
+        others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
+        baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
+        advantage_D = reward_D - baseline_D
+        self.scale.add(advantage_D.tolist(), least=NO_ADVANTAGE)
+        middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + advantage_D.mean()) / (count_S + 1)
+        count_SA, sum_SA = np.zeros(policy_SA.shape), np.zeros(policy_SA.shape)
+        np.add.at(count_SA, (state_D, action_D), 1)
+        np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
+        if self.unbiased:
+            given_SA = 1 - (1 - np.minimum(policy_SA, 1.0)) ** count_S[:, None]
+            count_SA = count_SA * given_SA + LEAST_CHANCE
+        else:
+            count_SA = count_SA + PRIOR
+        return sum_SA / count_SA / self.scale.value, count_S / count_S.sum()
 
 
 def step_of(
@@ -179,10 +210,12 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
     alpha_S = np.full(len(tree.seats), method.alpha)
     if method.one_seat:
         alpha_S[np.array(tree.seats) == 1] = 0.0
+    values_of = Values.of(method)
     adam = Adam(np.zeros(legal_SA.shape), np.zeros(legal_SA.shape))
     for update in range(1, updates + 1):
-        state, action, reward = tree.sample(np.exp(policy) * legal_SA, games, generator)
-        value_SA, share_S = values_of(tree, state, action, reward)
+        policy_SA = np.exp(policy) * legal_SA
+        decisions = tree.sample(policy_SA, games, generator)
+        value_SA, share_S = values_of(tree.seats, policy_SA, decisions)
         magnet_SA = (1 - UNIFORM) * np.exp(normalised(follower, legal_SA)) + UNIFORM * equal_SA
         step_SA = step_of(method, alpha_S[:, None], policy, np.log(magnet_SA), value_SA, legal_SA)
         if method.loss == "fit":
