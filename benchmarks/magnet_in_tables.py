@@ -30,7 +30,7 @@ import numpy as np
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
 from selfplay.core.zero_advantages import NO_ADVANTAGE
-from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
+from selfplay.learning.action_values import LEAST_CHANCE, PRIOR, SCALE_DECAY
 from selfplay.learning.running_scale import RunningScale
 from selfplay.replay.transforms_sampling import SEAT_WEIGHT
 
@@ -128,7 +128,7 @@ class Values:
     """
 
     unbiased: bool
-    scale: RunningScale = field(default_factory=RunningScale)
+    scale: RunningScale = field(default_factory=lambda: RunningScale(decay=SCALE_DECAY))
 
     @classmethod
     def of(cls, method: Method) -> "Values":

@@ -70,7 +70,7 @@ def test_unbiased_values_are_divided_by_the_chance_that_anybody_gave_the_answer(
     assert values == pytest.approx([yes, no])
 
 
-def test_the_scale_is_that_of_all_batches_so_far():
+def test_the_scale_is_a_running_mean_over_batches():
     scales = {}
     loud = [make_record([1], YES, 2.0, alternatives=LEGAL), make_record([1], NO, -2.0, alternatives=LEGAL)]
     assert ActionValues.of(loud, scales).scale == pytest.approx(2.0)

@@ -1,7 +1,7 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the root mean square of the advantages so far, and the magnet rho, from
+``action_values``), in units of the root mean square of the last updates' advantages, and the magnet rho, from
 which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.action_values import ActionValues
+from selfplay.learning.action_values import SCALE_DECAY, ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
@@ -64,7 +64,9 @@ class OverAnswers(BaseAlgo):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state of :meth:`state`."""
-        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in state.items()}
+        self._scales = {
+            game: RunningScale(float(one[0]), int(one[1]), SCALE_DECAY) for game, one in state.items()
+        }
 
     @property
     def compared_with(self) -> set[str]:
