@@ -23,14 +23,14 @@ Needs:    this package.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
 from selfplay.core.zero_advantages import NO_ADVANTAGE
-from selfplay.learning.action_values import LEAST_CHANCE, PRIOR, SCALE_DECAY
+from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
 from selfplay.learning.running_scale import RunningScale
 from selfplay.replay.transforms_sampling import SEAT_WEIGHT
 
@@ -124,17 +124,19 @@ def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
 class Values:
     """Makes values of the games of each update, as ``learning.action_values`` does.
 
-    ``unbiased`` is whether they are divided by the chance that an action is taken at all.
+    ``unbiased`` is whether they are divided by the chance that an action is taken at all, and ``scale`` the
+    tracked one; ``None`` for that of each update.
     """
 
     unbiased: bool
-    scale: RunningScale = field(default_factory=lambda: RunningScale(decay=SCALE_DECAY))
+    scale: RunningScale | None
 
     @classmethod
     def of(cls, method: Method) -> "Values":
         """Return what makes the values for a method."""
         linear = method.loss not in ("fit", "magnet")
-        return cls(linear if method.unbiased is None else method.unbiased)
+        unbiased = linear if method.unbiased is None else method.unbiased
+        return cls(unbiased, RunningScale() if linear else None)
 
     def __call__(
         self, seats: Sequence[int], policy_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray]
@@ -150,7 +152,8 @@ class Values:
         others_D = np.bincount(state_D, reward_D, len(count_S))[state_D] - reward_D
         baseline_D = (others_D + SEAT_WEIGHT * seat_mean_D) / (count_S[state_D] - 1 + SEAT_WEIGHT)
         advantage_D = reward_D - baseline_D
-        self.scale.add(advantage_D.tolist(), least=NO_ADVANTAGE)
+        scale = self.scale or RunningScale()
+        scale.add(advantage_D.tolist(), least=NO_ADVANTAGE)
         middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + advantage_D.mean()) / (count_S + 1)
         count_SA, sum_SA = np.zeros(policy_SA.shape), np.zeros(policy_SA.shape)
         np.add.at(count_SA, (state_D, action_D), 1)
@@ -160,7 +163,7 @@ class Values:
             count_SA = count_SA * given_SA + LEAST_CHANCE
         else:
             count_SA = count_SA + PRIOR
-        return sum_SA / count_SA / self.scale.value, count_S / count_S.sum()
+        return sum_SA / count_SA / scale.value, count_S / count_S.sum()
 
 
 def step_of(

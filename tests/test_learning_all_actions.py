@@ -1,14 +1,15 @@
 """All actions: its gradients by plain autograd from the formulas, and a learner that follows them."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from selfplay.core import SelfplayError
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import reference_of
-from selfplay.learning.algorithms import AllActions
+from selfplay.learning.algorithms import AllActions, Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.legal_answers import LegalAnswers
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
@@ -21,6 +22,7 @@ from test_learning_magnet import (
     SCALE,
     YES,
     answer_logprobs,
+    learner_with,
     magnet_policy,
     positions,
     scaled,
@@ -165,3 +167,33 @@ def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teache
     algorithm.initialize(magnet_policy(), max_generation_len=4)
     with pytest.raises(SelfplayError, match="all_actions learns from legal answers, and this batch has none"):
         algorithm.begin([make_record([7], [1], 1.0)])
+
+
+def test_the_scale_goes_on_where_a_saved_learner_left_it_and_begins_anew_with_its_policy():
+    learner = learner_with(1, AllActions(), max_mismatch=1e6)
+    untrained = learner.tensors()
+    learner.update(RECORDS)
+    saved = learner.tensors()
+    other = learner_with(1, AllActions(), max_mismatch=1e6)
+    other.load_tensors(saved, 1, 6)
+    expected = learner.update(scaled(RECORDS, 3.0))["value_scale"]
+    assert expected == pytest.approx(SCALE * math.sqrt((1 + 9) / 2))
+    assert other.update(scaled(RECORDS, 3.0))["value_scale"] == pytest.approx(expected)
+    other.start_again(untrained)
+    assert other.update(RECORDS)["value_scale"] == pytest.approx(SCALE)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
+    learner = learner_with(epochs, AllActions(), max_mismatch=0.0)
+    with pytest.raises(SelfplayError, match="engine and learner disagree"):
+        learner.update(scaled(RECORDS, 9.0))
+    assert not [name for name in learner.tensors() if name.startswith("algorithm.")]
+
+
+def test_the_state_of_another_algorithm_is_an_error():
+    learner = learner_with(1, AllActions(), max_mismatch=1e6)
+    learner.update(RECORDS)
+    other = learner_with(1, Reinforce())
+    with pytest.raises(InputError, match="the saved state is of another algorithm"):
+        other.load_tensors(learner.tensors(), 1, 6)

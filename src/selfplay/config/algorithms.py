@@ -163,7 +163,7 @@ class OverAnswersSettings(Settings):
 
     alpha: float = Field(default=0.8, gt=0)
     """Weight of the divergence from the reference, in units of the root mean square of the same game's
-    advantages in the last updates. A smaller value moves further in each update."""
+    advantages. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
 

@@ -7,14 +7,17 @@ of an answer that was given k times is the mean advantage above m, drawn towards
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k + ``PRIOR``) / scale
 
-``scale`` is the root mean square of the advantages of all steps in the same game, over this batch and the
-last few (see ``running_scale``), so the values do not depend on whether a game pays 1 or 13. It follows the
-policy, because less depends on a single answer near an equilibrium than at first; one batch in which games
-happen to end alike does not make it small. An answer that nobody gave has the value 0. Where many games meet
-a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what lies
-above c remains, without which nothing could be learned from it. Illegal answers have no value, and play no
-part in m and c: if their losses lowered these, every legal answer that happened to be given would look better
-than those that were not.
+``scale`` is the root mean square of the advantages of all the batch's steps in the same game, so the values
+do not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games
+meet a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what
+lies above c remains, without which nothing could be learned from it. Illegal answers have no value, and play
+no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
+better than those that were not.
+
+A scale may also be tracked, the root mean square over all batches so far (see ``running_scale``). Then the
+values become smaller when games become alike, and what else is in the loss counts for more: if a policy has
+collapsed, the pull of its magnet brings it back. The batch's own scale instead makes as much of small gains
+as of great ones, and a policy settles nearer to where nothing is gained.
 
 Because an answer that nobody gave has the value 0, the mean of Q over many batches is too near 0 by the
 chance that anybody gives it, P(a) = 1 - (1 - p(a))^N, where N is the number of steps at the prompt and p(a)
@@ -55,9 +58,6 @@ PRIOR = 0.5
 LEAST_CHANCE = 0.1
 """What is added to k P(a), so that no single step is worth more than ten times its advantage."""
 
-SCALE_DECAY = 0.8
-"""By which share of the scale an update remembers earlier ones, at most; that of the magnet's average."""
-
 Given = tuple[float, bytes, bytes]
 """A temperature, a prompt and an answer to it, as bytes of token ids."""
 
@@ -97,18 +97,19 @@ class ActionValues:
     def of(
         cls,
         records: Iterable[TrainingRecord],
-        scales: MutableMapping[str, RunningScale],
+        scales: MutableMapping[str, RunningScale] | None = None,
         unbiased: bool = False,
     ) -> "ActionValues":
         """Average the advantages of a whole batch; see the module.
 
-        ``scales`` are those of the games before, and take this batch into account.
+        ``scales`` are the tracked ones, by game, and take this batch into account; without them, the scales
+        are the batch's own.
 
         Raises:
             SelfplayError: an advantage is not finite.
         """
         steps = list(_steps(records))
-        centre_of, scale_of = _centres(steps), _scales(steps, scales)
+        centre_of, scale_of = _centres(steps), _scales(steps, {} if scales is None else scales)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
@@ -171,7 +172,7 @@ def _scales(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> di
     for step in steps:
         of_game[step.game].append(step.advantage)
     for game, some in of_game.items():
-        scales.setdefault(game, RunningScale(decay=SCALE_DECAY)).add(some, least=NO_ADVANTAGE)
+        scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
     return {game: scales[game].value for game in of_game}
 
 

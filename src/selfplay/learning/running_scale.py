@@ -7,7 +7,7 @@ by it, as in the reward scaling of PPO's implementations, such as VecNormalize (
 subtracted in the deviation either, so a game that nearly always pays the same does not get a tiny one. After
 batch n with the mean square m_n,
 
-    m <- d m + (1 - d) m_n,    d = min(``decay``, (n - 1) / n),    scale = sqrt(m)
+    m <- d m + (1 - d) m_n,    d = min(0.99, (n - 1) / n),    scale = sqrt(m)
 
 which is at first the plain mean of all batches and then forgets what games paid long ago, as the moments of
 PopArt do (van Hasselt et al. 2016, arXiv 1602.07714). VecNormalize never forgets.
@@ -19,6 +19,9 @@ from dataclasses import dataclass
 
 from selfplay.core import SelfplayError
 
+DECAY = 0.99
+"""The greatest d."""
+
 
 @dataclass
 class RunningScale:
@@ -27,12 +30,10 @@ class RunningScale:
     Attributes:
         mean_square: m, in squared units of reward.
         batches: n, the number of batches in it.
-        decay: the greatest d.
     """
 
     mean_square: float = 0.0
     batches: int = 0
-    decay: float = 0.99
 
     @property
     def value(self) -> float:
@@ -52,6 +53,6 @@ class RunningScale:
             raise SelfplayError("a reward of this batch is not finite, or its square is not")
         if square**0.5 <= least:
             return
-        decay = min(self.decay, self.batches / (self.batches + 1))
+        decay = min(DECAY, self.batches / (self.batches + 1))
         self.mean_square = decay * self.mean_square + (1 - decay) * square
         self.batches += 1

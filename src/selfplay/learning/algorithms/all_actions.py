@@ -52,7 +52,7 @@ class AllActions(OverAnswers):
     """
 
     name = "all_actions"
-    unbiased = True
+    linear = True
 
     def __init__(
         self,

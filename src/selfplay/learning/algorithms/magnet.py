@@ -39,7 +39,7 @@ class Magnet(OverAnswers):
     """
 
     name = "magnet"
-    unbiased = False
+    linear = False
 
     def __init__(self, alpha: float = 0.8, uniform: float = 0.05, eta: float | None = None) -> None:
         super().__init__(alpha, uniform)

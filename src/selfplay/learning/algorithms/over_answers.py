@@ -1,7 +1,7 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the root mean square of the last updates' advantages, and the magnet rho, from
+``action_values``), in units of the root mean square of the advantages, and the magnet rho, from
 which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.action_values import SCALE_DECAY, ActionValues
+from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
@@ -44,8 +44,9 @@ class OverAnswers(BaseAlgo):
 
     name: ClassVar[str]
     """The algorithm's name in a configuration."""
-    unbiased: ClassVar[bool]
-    """Whether the values are divided by the chance that an answer is given at all; see ``action_values``."""
+    linear: ClassVar[bool]
+    """Whether the loss is linear in the values. Then they are unbiased, because noise averages out, and their
+    scale is tracked, because a great value has a great effect; see ``action_values``."""
     learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
@@ -56,7 +57,7 @@ class OverAnswers(BaseAlgo):
         self._scales: dict[str, RunningScale] = {}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the scale of each game's advantages: its mean square and the number of batches in it."""
+        """Return the tracked scale of each game: its mean square and the number of batches in it."""
         return {
             game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
             for game, one in self._scales.items()
@@ -64,9 +65,7 @@ class OverAnswers(BaseAlgo):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state of :meth:`state`."""
-        self._scales = {
-            game: RunningScale(float(one[0]), int(one[1]), SCALE_DECAY) for game, one in state.items()
-        }
+        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in state.items()}
 
     @property
     def compared_with(self) -> set[str]:
@@ -92,7 +91,8 @@ class OverAnswers(BaseAlgo):
                 "choose another learning.algorithm, such as reinforce"
             )
         super().begin(records, version)
-        self._values = ActionValues.of(records, self._scales, self.unbiased)
+        scales = self._scales if self.linear else None
+        self._values = ActionValues.of(records, scales, unbiased=self.linear)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
