@@ -61,8 +61,8 @@ class Method:
 
     The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
     With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
-    how the states of ``fit`` divide one step. ``unbiased`` is as in ``learning.action_values``; if it is
-    ``None``, values are so for the losses that are linear in them.
+    how the states of ``fit`` divide one step. ``corrected`` and ``tracked`` are as in
+    ``learning.action_values``; if they are ``None``, values are so for the losses that are linear in them.
     """
 
     loss: str
@@ -74,7 +74,8 @@ class Method:
     beta: float = 4.0
     eta: float | None = None
     divided: str = ""
-    unbiased: bool | None = None
+    corrected: bool | None = None
+    tracked: bool | None = None
 
     @property
     def changes(self) -> str:
@@ -83,7 +84,8 @@ class Method:
         parts += ["one seat"] if self.one_seat else []
         parts += [] if self.eta is None else [f"eta {self.eta:g}"]
         parts += [self.divided] if self.divided else []
-        parts += [] if self.unbiased is None else ["unbiased values" if self.unbiased else "biased values"]
+        parts += [] if self.corrected is None else [f"{'' if self.corrected else 'un'}corrected values"]
+        parts += [] if self.tracked is None else ["tracked scale" if self.tracked else "scale of the batch"]
         default = Method(self.loss)
         for name in ("rate", "momentum", "beta"):
             if getattr(self, name) != getattr(default, name):
@@ -101,8 +103,10 @@ METHODS = [
     ),
     *(replace(FIT_ONLY, divided=how) for how in ("by visits", "by root", "alike")),
     IN_LOSS,
-    replace(MAGNET, unbiased=True),
-    *(replace(one, unbiased=False) for one in (POLICY, NEURD)),
+    replace(MAGNET, corrected=True),
+    *(replace(one, corrected=False) for one in (POLICY, NEURD)),
+    replace(MAGNET, tracked=True),
+    *(replace(one, tracked=False) for one in (POLICY, NEURD)),
     *(replace(MAGNET, eta=eta) for eta in (1.25, 0.4, 0.1)),
     *(replace(method, every=every) for method in (MAGNET, POLICY, NEURD) for every in (5, 10)),
     *(replace(method, alpha=alpha, one_seat=True) for method in (POLICY, NEURD) for alpha in (0.8, 2.0)),
@@ -124,19 +128,20 @@ def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
 class Values:
     """Makes values of the games of each update, as ``learning.action_values`` does.
 
-    ``unbiased`` is whether they are divided by the chance that an action is taken at all, and ``scale`` the
+    ``corrected`` is whether they are divided by the chance that an action is taken at all, and ``scale`` the
     tracked one; ``None`` for that of each update.
     """
 
-    unbiased: bool
+    corrected: bool
     scale: RunningScale | None
 
     @classmethod
     def of(cls, method: Method) -> "Values":
         """Return what makes the values for a method."""
         linear = method.loss not in ("fit", "magnet")
-        unbiased = linear if method.unbiased is None else method.unbiased
-        return cls(unbiased, RunningScale() if linear else None)
+        tracked = linear if method.tracked is None else method.tracked
+        corrected = linear if method.corrected is None else method.corrected
+        return cls(corrected, RunningScale() if tracked else None)
 
     def __call__(
         self, seats: Sequence[int], policy_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray]
@@ -158,7 +163,7 @@ class Values:
         count_SA, sum_SA = np.zeros(policy_SA.shape), np.zeros(policy_SA.shape)
         np.add.at(count_SA, (state_D, action_D), 1)
         np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
-        if self.unbiased:
+        if self.corrected:
             given_SA = 1 - (1 - np.minimum(policy_SA, 1.0)) ** count_S[:, None]
             count_SA = count_SA * given_SA + LEAST_CHANCE
         else:

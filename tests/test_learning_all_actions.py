@@ -1,19 +1,18 @@
 """All actions: its gradients by plain autograd from the formulas, and a learner that follows them."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from selfplay.core import InputError, SelfplayError
+from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
-from selfplay.learning.algorithms import AllActions, Reinforce
+from selfplay.learning import trie
+from selfplay.learning.algorithms import AllActions, Magnet, Reinforce
+from selfplay.learning.batch import Batch
 from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.legal_answers import LegalAnswers
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.trie import build_plan
 from test_learning_magnet import (
     LEGAL,
     MAYBE,
@@ -24,7 +23,6 @@ from test_learning_magnet import (
     answer_logprobs,
     learner_with,
     magnet_policy,
-    positions,
     scaled,
 )
 from tiny_models import make_record, tiny_policy
@@ -111,25 +109,42 @@ def test_neurd_pushes_no_answer_further_out_than_its_bound():
     assert set(kept) == {True, False}
 
 
-def test_weights_of_the_same_pass_are_those_of_a_pass_of_their_own(monkeypatch):
-    policy, passes = magnet_policy(), []
+@pytest.mark.parametrize("gradient", ["policy", "neurd"])
+def test_answers_that_plans_divide_have_the_same_gradient(monkeypatch, gradient):
+    policy, legal = magnet_policy(), [[4, 5], [6, 7], [8]]
+    branching = [make_record([1, 2, 3], legal[1], 1.0, alternatives=legal)]
+    warm = [make_record([1, 2], legal[0], -1.0, alternatives=legal, temperature=0.5)]
+    records = [*RECORDS, *branching, *warm]
+    whole = packed(policy, records)
+    assert len(whole.plans) == 2
+    assert not whole.answers.divided(whole.plans, whole.num_answers).any()
+    expected = gradients(AllActions(gradient), policy, records)
+
+    monkeypatch.setattr(trie, "HANDY_TOKENS", 1)
+    monkeypatch.setattr(trie, "REPEAT_SHARE", 0)
+    parts = packed(policy, records)
+    divided = parts.answers.divided(parts.plans, parts.num_answers)
+    assert len(parts.plans) > 4
+    assert set(divided.tolist()) == {True, False}
+    assert_equal(gradients(AllActions(gradient), policy, records), expected)
+
+
+def packed(policy: PolicyModel, records: list[TrainingRecord]) -> Batch:
+    algorithm = AllActions()
+    algorithm.initialize(policy, max_generation_len=7)
+    return algorithm.prepare_batch(records)
+
+
+def test_a_batch_whose_prompts_are_whole_has_one_pass_besides_that_of_the_reference(monkeypatch):
+    policy, plans = magnet_policy(), []
+    algorithm = AllActions()
+    algorithm.initialize(policy, max_generation_len=7)
+    algorithm.begin(RECORDS)
+    batch = algorithm.prepare_batch(RECORDS)
     run = policy.hidden_states
-    monkeypatch.setattr(policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
-    found = gradients(AllActions(), policy)
-    same = len(passes)
-    monkeypatch.setattr(LegalAnswers, "undivided", lambda *args: False)
-    assert_equal(gradients(AllActions(), policy), found)
-    assert len(passes) == 2 * same + 1
-
-
-def test_answers_to_one_prompt_may_be_in_two_plans():
-    legal = positions(([1], [[2], [3]]), ([4], [[5], [6]]))
-    together, apart = build_plan([[1], [1]], [[2], [3]]), build_plan([[4]], [[5]])
-    rest = build_plan([[4]], [[6]])
-    whole = build_plan([[1], [1], [4], [4]], [[2], [3], [5], [6]])
-    numbered = [replace(apart, sample_S=apart.sample_S + 2), replace(rest, sample_S=rest.sample_S + 3)]
-    assert legal.undivided([whole], 0)
-    assert not legal.undivided([together, *numbered], 0)
+    monkeypatch.setattr(policy, "hidden_states", lambda *args: plans.append(1) or run(*args))
+    algorithm.update(batch)
+    assert len(plans) == 2 * len(batch.plans)
 
 
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])
@@ -191,9 +206,44 @@ def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
     assert not [name for name in learner.tensors() if name.startswith("algorithm.")]
 
 
-def test_the_state_of_another_algorithm_is_an_error():
+@pytest.mark.parametrize("other", [Reinforce, Magnet])
+def test_the_state_of_another_algorithm_is_an_error(other):
     learner = learner_with(1, AllActions(), max_mismatch=1e6)
     learner.update(RECORDS)
-    other = learner_with(1, Reinforce())
+    tensors = {name: one for name, one in learner.tensors().items() if not name.startswith("reference.")}
+    tensors |= {f"reference.{name}": one for name, one in learner.policy.adapter_state(TRAINED).items()}
     with pytest.raises(InputError, match="the saved state is of another algorithm"):
-        other.load_tensors(learner.tensors(), 1, 6)
+        learner_with(1, other()).load_tensors(tensors, 1, 6)
+
+
+class Counts(Reinforce):
+    """Counts its updates in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = torch.zeros(())
+
+    def begin(self, records, version=0):
+        super().begin(records, version)
+        self.updates += 1
+
+    def state(self):
+        return {"updates": self.updates}
+
+    def load_state(self, state):
+        self.updates = state.get("updates", torch.zeros(()))
+
+
+def test_a_state_that_is_changed_in_place_is_restored_too():
+    learner = learner_with(1, Counts(), max_mismatch=1e6)
+    untrained = learner.tensors()
+    learner.update(RECORDS)
+    learner.max_mismatch = 0.0
+    with pytest.raises(SelfplayError, match="engine and learner disagree"):
+        learner.update(RECORDS)
+    assert learner.algorithm.updates == 1
+    learner.max_mismatch = 1e6
+    for _ in range(2):
+        learner.start_again(untrained)
+        assert learner.algorithm.updates == 0
+        learner.update(RECORDS)

@@ -50,7 +50,7 @@ def test_an_answer_is_worth_its_mean_advantage_above_the_position_drawn_to_zero(
     assert values.of_answers(legal) * SCALE == pytest.approx(expected)
 
 
-def test_unbiased_values_are_divided_by_the_chance_that_anybody_gave_the_answer():
+def test_corrected_values_are_divided_by_the_chance_that_anybody_gave_the_answer():
     # Two of four steps gave YES, drawn with the chances 0.1 and 0.3; the mean of all four is 0.
     given = [(YES, 2.0, 0.1), (YES, 1.0, 0.3), (NO, -1.0, 0.7), (NO, -2.0, 0.7)]
     records = [
@@ -63,7 +63,7 @@ def test_unbiased_values_are_divided_by_the_chance_that_anybody_gave_the_answer(
         )
         for answer, advantage, chance in given
     ]
-    values = ActionValues.of(records, unbiased=True).of_answers(positions(([1], LEGAL)))
+    values = ActionValues.of(records, corrected=True).of_answers(positions(([1], LEGAL)))
     scale = math.sqrt((4 + 1 + 1 + 4) / 4)
     yes = 3.0 / (2 * (1 - 0.8**4) + 0.1) / scale
     no = -3.0 / (2 * (1 - 0.3**4) + 0.1) / scale

@@ -14,21 +14,23 @@ lies above c remains, without which nothing could be learned from it. Illegal an
 no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
 better than those that were not.
 
-A scale may also be tracked, the root mean square over all batches so far (see ``running_scale``). Then the
-values become smaller when games become alike, and what else is in the loss counts for more: if a policy has
-collapsed, the pull of its magnet brings it back. The batch's own scale instead makes as much of small gains
-as of great ones, and a policy settles nearer to where nothing is gained.
+A scale may also be tracked: a running mean over about the last hundred batches (see ``running_scale``). A
+batch in which games happen to end alike then does not make more of its small gains than others make of great
+ones, and where games become alike for good, the values are smaller for that long.
 
 Because an answer that nobody gave has the value 0, the mean of Q over many batches is too near 0 by the
 chance that anybody gives it, P(a) = 1 - (1 - p(a))^N, where N is the number of steps at the prompt and p(a)
 the mean of the probabilities with which its steps drew it. Where few games meet a position, rare answers
-would hardly move. Values that are ``unbiased`` are divided by this chance,
+would hardly move. Values that are ``corrected`` are divided by this chance,
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k P(a) + ``LEAST_CHANCE``) / scale
 
 as a single step's are by p(a) in importance sampling; where many games meet a prompt, P(a) is about 1 and
-nothing changes. The price is noise: rarely, a rare answer has a large value. A loss that is linear in the
-values averages it away. In ``magnet``, whose target is an exponential of them, it would not cancel.
+nothing changes. What keeps the noise bounded also keeps part of the bias: m contains the step's own
+advantage, so that one step alone counts half, and ``LEAST_CHANCE`` is much where k P(a) is little. Of a true
+difference of 1 between two answers with p(a) = 0.5, 0.1 and 0.01, the mean of Q has 0.41, 0.28 and 0.05 where
+one game meets the prompt, 0.99, 0.93 and 0.61 where twenty do. A loss that is linear in the values averages
+their noise away. In ``magnet``, whose target is an exponential of them, it would not cancel.
 
 Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
 the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
@@ -98,7 +100,7 @@ class ActionValues:
         cls,
         records: Iterable[TrainingRecord],
         scales: MutableMapping[str, RunningScale] | None = None,
-        unbiased: bool = False,
+        corrected: bool = False,
     ) -> "ActionValues":
         """Average the advantages of a whole batch; see the module.
 
@@ -123,7 +125,7 @@ class ActionValues:
                 gave[step.drawn].append(step)
             for drawn, those in gave.items():
                 above = sum(step.advantage - middle for step in those) / scale_of[game]
-                count = _count(those, len(some)) if unbiased else len(those) + PRIOR
+                count = _count(those, len(some)) if corrected else len(those) + PRIOR
                 values[temperature, prompt, drawn] = above / count
         scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
         return cls(values, _emphasis(at_prompt), scale)

@@ -350,7 +350,7 @@ class Learner:
 
         ``several`` is whether the update has several steps.
         """
-        measured = self.algorithm.state()
+        measured = _copies(self.algorithm.state())
         before = self.tensors() if several or self.critic is not None else None
         try:
             yield
@@ -401,7 +401,8 @@ class Learner:
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
             tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
-        return tensors | {ALGORITHM_PREFIX + key: value for key, value in self.algorithm.state().items()}
+        state = _copies(self.algorithm.state())
+        return tensors | {ALGORITHM_PREFIX + key: value for key, value in state.items()}
 
     def start_again(self, tensors: dict[str, Tensor]) -> None:
         """Become what the learner was when it returned these :meth:`tensors`, before its first update.
@@ -420,10 +421,11 @@ class Learner:
         ``started`` is the version at which the learner last started again.
 
         Raises:
-            InputError: the weights belong to another adapter, or the reference's are missing.
+            InputError: the weights belong to another adapter, the algorithm's state to another algorithm, or
+                the reference's weights are missing.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
-        self.algorithm.load_state(part_of(tensors, ALGORITHM_PREFIX))
+        self.algorithm.load_state(_copies(part_of(tensors, ALGORITHM_PREFIX)))
         if self.reference is not None:
             weights = part_of(tensors, REFERENCE_PREFIX)
             if not weights:
@@ -436,6 +438,11 @@ class Learner:
         self.version = version
         self.started = started
         self.samples_seen = samples_seen
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies on the CPU, which no later update changes."""
+    return {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
 
 
 def _packed(epochs: list[list[MiniBatch]]) -> list[Batch]:

@@ -18,6 +18,7 @@ from selfplay.learning.trie import TreePlan
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 
 class Position(NamedTuple):
@@ -74,14 +75,17 @@ class LegalAnswers:
             np.add.at(logprob_A, index, logprobs_C[plan.prediction_S[theirs]])
         return logprob_A
 
-    def undivided(self, plans: list[TreePlan], first_sample: int) -> bool:
-        """Return whether the answers to each prompt are all in one plan."""
+    def divided(self, plans: list[TreePlan], first_sample: int) -> BoolArray:
+        """Return divided_A, whether the answers to each answer's prompt are in several plans."""
         plan_A = np.zeros(len(self), dtype=np.int64)
         for number, plan in enumerate(plans):
             plan_A[plan.sample_S[plan.sample_S >= first_sample] - first_sample] = number
         one_P = np.zeros(len(self.visits_P), dtype=np.int64)
         one_P[self.prompt_of_A] = plan_A
-        return bool((one_P[self.prompt_of_A] == plan_A).all())
+        divided_P = np.zeros(len(self.visits_P), dtype=bool)
+        np.logical_or.at(divided_P, self.prompt_of_A, one_P[self.prompt_of_A] != plan_A)
+        divided_A: BoolArray = divided_P[self.prompt_of_A]
+        return divided_A
 
     def uniform_reference(self) -> FloatArray:
         """Return rho_A with the same probability for every legal answer to a prompt."""

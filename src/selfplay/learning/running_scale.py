@@ -50,7 +50,7 @@ class RunningScale:
         """
         square = sum(one * one for one in numbers) / len(numbers)
         if not math.isfinite(square):
-            raise SelfplayError("a reward of this batch is not finite, or its square is not")
+            raise SelfplayError("a reward or an advantage of this batch is not finite, or its square is not")
         if square**0.5 <= least:
             return
         decay = min(DECAY, self.batches / (self.batches + 1))

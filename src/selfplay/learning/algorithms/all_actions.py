@@ -30,13 +30,14 @@ here depend on the policy's present probabilities, which are those of the pass w
 """
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from selfplay.core.algorithm_names import AnswerGradient, check_name
 from selfplay.learning.algorithms.base import AnswerWeights
 from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
-from selfplay.learning.legal_answers import FloatArray, LegalAnswers
+from selfplay.learning.legal_answers import BoolArray, FloatArray, LegalAnswers
 
 
 class AllActions(OverAnswers):
@@ -69,27 +70,30 @@ class AllActions(OverAnswers):
     def weights_in_plans(self, batch: Batch) -> AnswerWeights:
         """Weigh the answers in each plan by the policy's log-probabilities in the same pass.
 
-        That is possible if no prompt has answers in two plans. Prompts share little with each other where
-        plans are divided, so this is nearly always so.
+        A few prompts may have answers in several plans, mostly in conversations. Those plans have another
+        pass, before the others.
         """
-        legal = batch.answers
-        if not legal.undivided(batch.plans, batch.num_answers):
-            return super().weights_in_plans(batch)
+        legal, first = batch.answers, batch.num_answers
         fixed_A, emphasis_A = self._value_of_reply(batch), self.emphasis(batch)
+        divided_A = legal.divided(batch.plans, first)
+        before_A = self._logprobs_of_divided(batch, divided_A)
 
         def weights_in(index: int, logprobs_C: Tensor) -> FloatArray:
-            own = [logprobs_C.detach().double().cpu().numpy()]
-            logprob_A = legal.sums([batch.plans[index]], own, batch.num_answers)
+            own = logprobs_C.detach().double().cpu().numpy()
+            logprob_A = np.where(divided_A, before_A, legal.sums([batch.plans[index]], [own], first))
             weight_A: FloatArray = self._weights(legal, logprob_A, fixed_A) * emphasis_A
             return weight_A
 
         return weights_in
 
-    def answer_weights(self, batch: Batch) -> FloatArray:
-        """Return the weight of the log-probability of each legal answer; it may be negative."""
-        logprobs = self.logprobs_of(self.adapter, batch)
-        logprob_A = batch.answers.sums(batch.plans, logprobs, batch.num_answers)
-        return self._weights(batch.answers, logprob_A, self._value_of_reply(batch))
+    def _logprobs_of_divided(self, batch: Batch, divided_A: BoolArray) -> FloatArray:
+        """Return the policy's log-probabilities of the answers to prompts that plans divide."""
+        first = batch.num_answers
+        plans = [
+            plan for plan in batch.plans if divided_A[plan.sample_S[plan.sample_S >= first] - first].any()
+        ]
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            return batch.answers.sums(plans, [self._plan_array(plan) for plan in plans], first)
 
     def _value_of_reply(self, batch: Batch) -> FloatArray:
         """Return Q_A + alpha log rho_A, the part of F_A that does not depend on the policy."""

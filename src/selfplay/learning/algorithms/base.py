@@ -159,7 +159,9 @@ class BaseAlgo(ABC):
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`; without tensors, that before the first update.
+        """Restore the state of :meth:`state`; without tensors, the one before the first update.
+
+        The tensors are on the CPU.
 
         Raises:
             InputError: the state is of another algorithm.

@@ -51,8 +51,13 @@ class Magnet(OverAnswers):
         if self.eta is not None and self.adapter not in batch.others:
             batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
 
-    def answer_weights(self, batch: Batch) -> FloatArray:
-        """Return the target of each legal answer: the best reply within reach of the magnet."""
+    def pull(self, batch: Batch) -> FloatArray:
+        """Return the target of each legal answer, times how much its prompt counts."""
+        pull_A: FloatArray = self.target(batch) * self.emphasis(batch)
+        return pull_A
+
+    def target(self, batch: Batch) -> FloatArray:
+        """Return the probability of each legal answer in the best reply within reach of the magnet."""
         legal = batch.answers
         reply_A = np.log(self.magnet(batch)) + self.values(batch) / self.alpha
         if self.eta is None:

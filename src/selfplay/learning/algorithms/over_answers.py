@@ -1,8 +1,8 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
-This is what ``magnet`` and ``all_actions`` share. Both know the values Q of the legal answers (see
-``action_values``), in units of the root mean square of the advantages, and the magnet rho, from
-which the policy is held back:
+This is what ``magnet`` and ``all_actions`` share. Both know values Q of the legal answers (see
+``action_values``), in units of the root mean square of the advantages, and the magnet rho, from which the
+policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
 
@@ -16,7 +16,6 @@ up over the batch's prompts, each weighted by the square root of the number of a
 ``action_values`` for the reason).
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -45,8 +44,9 @@ class OverAnswers(BaseAlgo):
     name: ClassVar[str]
     """The algorithm's name in a configuration."""
     linear: ClassVar[bool]
-    """Whether the loss is linear in the values. Then they are unbiased, because noise averages out, and their
-    scale is tracked, because a great value has a great effect; see ``action_values``."""
+    """Whether the loss is linear in the values. Then they are corrected for the chance that nobody gives an
+    answer, because noise averages out, and their scale is tracked, because a great value has a great effect;
+    see ``action_values``."""
     learns_from_draws = False
 
     def __init__(self, alpha: float, uniform: float) -> None:
@@ -64,7 +64,9 @@ class OverAnswers(BaseAlgo):
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`."""
+        """Restore the state of :meth:`state`; see :class:`BaseAlgo`."""
+        if not self.linear or any(one.shape != (2,) for one in state.values()):
+            super().load_state(state)
         self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in state.items()}
 
     @property
@@ -92,7 +94,7 @@ class OverAnswers(BaseAlgo):
             )
         super().begin(records, version)
         scales = self._scales if self.linear else None
-        self._values = ActionValues.of(records, scales, unbiased=self.linear)
+        self._values = ActionValues.of(records, scales, corrected=self.linear)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
@@ -107,15 +109,6 @@ class OverAnswers(BaseAlgo):
         listed = float(batch.answers.visits_P.sum())
         metrics = super().update(batch, regulariser_weight)
         return metrics | {"value_scale": self._values.scale, "listed_share": listed}
-
-    def pull(self, batch: Batch) -> FloatArray:
-        """Return the weight of each legal answer relative to its prompt's share of the batch's answers."""
-        pull_A: FloatArray = self.answer_weights(batch) * self.emphasis(batch)
-        return pull_A
-
-    @abstractmethod
-    def answer_weights(self, batch: Batch) -> FloatArray:
-        """Return w_A, the weight of the log-probability of each legal answer."""
 
     def emphasis(self, batch: Batch) -> FloatArray:
         """Return emphasis_A, by how much the weight of each answer's prompt differs from its share."""
