@@ -210,7 +210,7 @@ def test_kl_in_the_reward_lowers_an_advantage_by_the_divergence_of_the_rest_of_t
     policy, algorithm = tiny_policy(), Watched(kl_weight=0.5, kl_estimator="k1", kl_in="reward")
     algorithm.initialize(policy, 4)
     batch = algorithm.prepare_batch([make_record([1, 2], [3, 4, 5], 2.0), make_record([1], [6], -1.0)])
-    own = algorithm.logprobs_of("default", batch)
+    own = algorithm.logprobs_of("default", batch.plans)
     (plan,) = batch.plans
     base_C = own[0].copy()
     base_C[plan.prediction_S] -= [1.0, 2.0, 4.0, 8.0]

@@ -373,10 +373,10 @@ def test_several_epochs_need_no_forward_pass_before_the_first_step(monkeypatch):
 class NotesWhere(Magnet):
     """Notes the weights with which the policy's log-probabilities were kept."""
 
-    def logprobs_of(self, adapter, batch):
+    def logprobs_of(self, adapter, plans):
         if adapter == self.adapter:
             self.weights.append(self.policy.adapter_state(adapter))
-        return super().logprobs_of(adapter, batch)
+        return super().logprobs_of(adapter, plans)
 
 
 def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_every_mini_batch():

@@ -111,7 +111,8 @@ class ActionValues:
             SelfplayError: an advantage is not finite.
         """
         steps = list(_steps(records))
-        centre_of, scale_of = _centres(steps), _scales(steps, {} if scales is None else scales)
+        centre_of = _centres(steps)
+        scale_of = _scales(steps) if scales is None else _tracked(steps, scales)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
         for step in steps:
             at_prompt[step.temperature, step.prompt].append(step)
@@ -124,7 +125,7 @@ class ActionValues:
             for step in legal:
                 gave[step.drawn].append(step)
             for drawn, those in gave.items():
-                above = sum(step.advantage - middle for step in those) / scale_of[game]
+                above = sum((step.advantage - middle) / scale_of[game] for step in those)
                 count = _count(those, len(some)) if corrected else len(those) + PRIOR
                 values[temperature, prompt, drawn] = above / count
         scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
@@ -168,14 +169,28 @@ def _centres(steps: list[_Step]) -> dict[str, float]:
     return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
 
 
-def _scales(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
-    """Take a batch's steps into account, and return the scale of each game's advantages."""
-    of_game: defaultdict[str, list[float]] = defaultdict(list)
-    for step in steps:
-        of_game[step.game].append(step.advantage)
+def _scales(steps: list[_Step]) -> dict[str, float]:
+    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
+    roots = {
+        game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in _advantages(steps).items()
+    }
+    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
+
+
+def _tracked(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
+    """Take a batch's steps into account, and return the tracked scale of each game's advantages."""
+    of_game = _advantages(steps)
     for game, some in of_game.items():
         scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
     return {game: scales[game].value for game in of_game}
+
+
+def _advantages(steps: list[_Step]) -> dict[str, list[float]]:
+    """Return the advantages of each game's steps."""
+    of_game: defaultdict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        of_game[step.game].append(step.advantage)
+    return of_game
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:

@@ -351,7 +351,9 @@ class Learner:
         ``several`` is whether the update has several steps.
         """
         measured = _copies(self.algorithm.state())
-        before = self.tensors() if several or self.critic is not None else None
+        before = None
+        if several or self.critic is not None:
+            before = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         try:
             yield
         except BaseException:  # an interrupt must not leave half an update behind either

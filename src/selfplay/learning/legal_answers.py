@@ -82,8 +82,7 @@ class LegalAnswers:
             plan_A[plan.sample_S[plan.sample_S >= first_sample] - first_sample] = number
         one_P = np.zeros(len(self.visits_P), dtype=np.int64)
         one_P[self.prompt_of_A] = plan_A
-        divided_P = np.zeros(len(self.visits_P), dtype=bool)
-        np.logical_or.at(divided_P, self.prompt_of_A, one_P[self.prompt_of_A] != plan_A)
+        divided_P = np.bincount(self.prompt_of_A, one_P[self.prompt_of_A] != plan_A) > 0
         divided_A: BoolArray = divided_P[self.prompt_of_A]
         return divided_A
 

@@ -30,7 +30,6 @@ here depend on the policy's present probabilities, which are those of the pass w
 """
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from selfplay.core.algorithm_names import AnswerGradient, check_name
@@ -92,8 +91,7 @@ class AllActions(OverAnswers):
         plans = [
             plan for plan in batch.plans if divided_A[plan.sample_S[plan.sample_S >= first] - first].any()
         ]
-        with torch.no_grad(), self.policy.adapter(self.adapter):
-            return batch.answers.sums(plans, [self._plan_array(plan) for plan in plans], first)
+        return batch.answers.sums(plans, self.logprobs_of(self.adapter, plans), first)
 
     def _value_of_reply(self, batch: Batch) -> FloatArray:
         """Return Q_A + alpha log rho_A, the part of F_A that does not depend on the policy."""

@@ -346,15 +346,15 @@ class BaseAlgo(ABC):
         for name in sorted(self.compared_with):
             adapter = self._adapter_of(name)
             if adapter not in batch.others:
-                batch.others[adapter] = self.logprobs_of(adapter, batch)
+                batch.others[adapter] = self.logprobs_of(adapter, batch.plans)
 
     def _adapter_of(self, name: str) -> str:
         return reference_of(self.adapter) if name == "reference" else BASE
 
-    def logprobs_of(self, adapter: str, batch: Batch) -> list[FloatArray]:
-        """Return logprobs_C of every plan with another adapter, without gradients."""
+    def logprobs_of(self, adapter: str, plans: list[TreePlan]) -> list[FloatArray]:
+        """Return logprobs_C of each plan with an adapter, without gradients."""
         with torch.no_grad(), self.policy.adapter(adapter):
-            return [self._plan_array(plan) for plan in batch.plans]
+            return [self._plan_array(plan) for plan in plans]
 
     def _plan_array(self, plan: TreePlan) -> FloatArray:
         logprobs_C: FloatArray = plan_logprobs(self.policy, plan, limits=self.limits).double().cpu().numpy()

@@ -49,7 +49,7 @@ class Magnet(OverAnswers):
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
         super().compute_others(batch)
         if self.eta is not None and self.adapter not in batch.others:
-            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch)
+            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch.plans)
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer, times how much its prompt counts."""
