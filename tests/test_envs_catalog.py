@@ -113,7 +113,7 @@ def test_games_of_openspiel_that_cannot_be_played_under_their_bare_name_say_why(
     assert reasons["crossword"] == "OpenSpiel does not list its moves"
     assert reasons["mfg_garnet"] == "it is a mean-field game"
     assert reasons["matrix_rps"] == (
-        "its players move at the same time (wrap it: turn_based_simultaneous_game(game=...))"
+        "its players move at the same time (wrap it: turn_based_simultaneous_game(game=matrix_rps()))"
     )
     assert reasons["kuhn_poker"] == ""
 

@@ -107,6 +107,15 @@ def test_nim_says_if_the_last_stone_wins():
     assert "last stone wins" in OpenSpielGame("nim(is_misere=false)", 0).rules(0)
 
 
+def test_a_move_does_not_begin_with_the_number_of_its_player():
+    game = OpenSpielGame("turn_based_simultaneous_game(game=goofspiel(num_cards=3,imp_info=True))", 0)
+    assert game.legal_actions() == ["Bid: 1", "Bid: 2", "Bid: 3"]
+    assert game.apply("Bid: 2")
+    assert game.legal_actions() == ["Bid: 1", "Bid: 2", "Bid: 3"]
+    assert game.apply("Bid: 3")
+    assert game.legal_actions() == ["Bid: 1", "Bid: 3"]
+
+
 def test_an_illegal_move_is_rejected_and_changes_nothing():
     game = game_at("kuhn_poker", (2, 0))
     assert not game.apply("call")
@@ -149,6 +158,7 @@ def test_an_unfinished_game_has_no_rewards():
         "pig",
         "catch",
         "2048",
+        "turn_based_simultaneous_game(game=goofspiel())",
     ],
 )
 def test_moves_have_distinct_names_that_every_template_reads_back(env_id):

@@ -49,9 +49,9 @@ def match_of(wins: int, losses: int, **fields) -> MatchResult:
     return result
 
 
-def text_of(table) -> str:
+def text_of(table, width=160) -> str:
     lines = StringIO()
-    Console(file=lines, width=160).print(table)
+    Console(file=lines, width=width).print(table)
     return lines.getvalue()
 
 
@@ -164,3 +164,13 @@ async def test_nash_conv_of_a_policy_that_cannot_be_played_is_marked():
     assert "1.00% │ 100.00%" in text
     assert "cannot be played" in text
     assert "cannot be played" not in text_of(comparison_table([], [await measure(uniform)]))
+
+
+async def test_a_long_id_leaves_room_for_the_figures():
+    long = "turn_based_simultaneous_game(game=goofspiel(num_cards=4,imp_info=True,points_order=descending))"
+    result = match_of(5, 15, env_id=long)
+    for table in (comparison_table([result], [result]), match_table([result])):
+        text = text_of(table, width=80)
+        assert max(map(len, text.splitlines())) <= 80
+        assert "25.0% (11.2 to 46.9)" in next(line for line in text.splitlines() if "Win" in line)
+        assert long in "".join(one for one in text if one not in " │┃\n")

@@ -1,5 +1,6 @@
 """``selfplay psro``: best responses to mixtures of best responses, and the mixture that they end with."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -68,4 +69,5 @@ def psro(
     if run_psro(config, path, console, console_of_tables()) is not None:
         print_line(console, f"mixture: {path / 'mixture.json'}")
         print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
-        print_line(console, f"next: selfplay eval {path}   or: selfplay play {path}")
+        run = shlex.quote(str(path))
+        print_line(console, f"next: selfplay eval {run}   or: selfplay play {run}")

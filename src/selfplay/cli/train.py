@@ -1,5 +1,6 @@
 """``selfplay train``: start a new run, or continue one."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,7 +143,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         raise InputError(
             "--resume",
             f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
-            f"Use only: selfplay train --resume {run}",
+            f"Use only: selfplay train --resume {shlex.quote(str(run))}",
         )
     from selfplay.config import load_config
     from selfplay.training.progress_views import working
@@ -166,7 +167,9 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         return
     if address is not None:
         raise InputError(
-            "--address", f"{run_dir} is a run of one process", f"Use only: selfplay train --resume {run}"
+            "--address",
+            f"{run_dir} is a run of one process",
+            f"Use only: selfplay train --resume {shlex.quote(str(run))}",
         )
     with working(console, "importing torch"):
         from selfplay.training.single_process import resume as resume_in_process

@@ -1,5 +1,6 @@
 """``selfplay watch``: watch a run live in the terminal."""
 
+import shlex
 import sys
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -34,7 +35,7 @@ def watch(
             source = opened.enter_context(closing(_cluster_source(address, run)))
         else:
             run_dir, source = _directory_source(run)
-            _require_terminal(f"Run it in a terminal, or use: selfplay report {run_dir}")
+            _require_terminal(f"Run it in a terminal, or use: selfplay report {shlex.quote(str(run_dir))}")
         from selfplay.watch.terminal_interface import TerminalInterface
         from selfplay.watch.themes import has_light_terminal
 

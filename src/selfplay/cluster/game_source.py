@@ -25,7 +25,7 @@ from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.metrics import RunMetrics
-from selfplay.training.progress import RunProgress
+from selfplay.training.progress import RunProgress, play_command
 from selfplay.training.run_directory import RunDirectory, delete_after
 from selfplay.training.standings_log import StandingsLog
 
@@ -212,7 +212,7 @@ class ClusterGames:
 
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
-        return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
+        return play_command(self.directory.path, self.config.envs[0].id)
 
     async def _paths_of_copies(self) -> dict[str, str | None]:
         """Return the adapters that join the pool at regular intervals, by policy."""

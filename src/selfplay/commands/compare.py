@@ -1,6 +1,7 @@
 """Runs side by side: runs of one configuration become one entry, whose figures are those of all its runs."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def read_entries(names: Sequence[str]) -> list[Entry]:
     """
     paths = [find_run(name) for name in names]
     if len(paths) < 2:
-        fix = f"Name more, or look at it: selfplay report {names[0]}"
+        fix = f"Name more, or look at it: selfplay report {shlex.quote(names[0])}"
         raise InputError("RUN", "one run cannot be compared", fix)
     found = Counter(path.resolve() for path in paths)
     twice = [name for name, path in zip(names, paths, strict=True) if found[path.resolve()] > 1]

@@ -1,5 +1,6 @@
 """What a new fine-tuning run takes from an earlier one: its parameters, and maybe models to test again."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -82,4 +83,6 @@ def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
 
 
 def _not_done(path: Path, problem: str) -> InputError:
-    return InputError(RUN, f"{path} {problem}", f"Finish it: selfplay finetune --resume {path}")
+    return InputError(
+        RUN, f"{path} {problem}", f"Finish it: selfplay finetune --resume {shlex.quote(str(path))}"
+    )

@@ -66,7 +66,8 @@ def load_game(env_id: str) -> Any:
 def not_playable_reason(game_type: Any) -> str:
     """Return why a ``pyspiel.GameType`` cannot be played turn by turn, or an empty string."""
     if game_type.dynamics == game_type.Dynamics.SIMULTANEOUS:
-        return "its players move at the same time (wrap it: turn_based_simultaneous_game(game=...))"
+        wrapped = f"turn_based_simultaneous_game(game={game_type.short_name}())"
+        return f"its players move at the same time (wrap it: {wrapped})"
     if game_type.dynamics == game_type.Dynamics.MEAN_FIELD:
         return "it is a mean-field game"
     if game_type.short_name == "crossword":

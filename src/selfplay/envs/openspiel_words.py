@@ -9,6 +9,7 @@ from typing import Any
 
 CARD_NAMES = "23456789TJQK"
 _PLAIN = str.maketrans("[]\\", "()|")
+_OWN_TAG = re.compile(r"^\[P\d+\]\s*(?=\S)")
 
 
 class Wording(ABC):
@@ -47,7 +48,10 @@ class PlainWording(Wording):
         return f"{text.strip()}\n{_legal_line(self.moves(state))}"
 
     def moves(self, state: Any) -> list[str]:
-        """Give OpenSpiel's action strings without brackets and backslashes, distinct by action id."""
+        """Give OpenSpiel's action strings, distinct by action id.
+
+        They have no brackets and no backslashes, and do not begin with the number of the player who moves.
+        """
         actions = state.legal_actions()
         names = [_plain_name(state.action_to_string(action)) for action in actions]
         if len(set(names)) == len(names):
@@ -214,8 +218,11 @@ def _who(pid: int, reader: int, players: int) -> str:
 
 
 def _plain_name(text: str) -> str:
-    """Replace characters that would confuse the parsing of answers: brackets, backslashes, line breaks."""
-    return " ".join(text.translate(_PLAIN).split())
+    """Replace characters that would confuse the parsing of answers: brackets, backslashes, line breaks.
+
+    A tag such as ``[P0]`` in front is left out: every move of an answer is the player's own.
+    """
+    return " ".join(_OWN_TAG.sub("", text).translate(_PLAIN).split())
 
 
 def _is_open(game_type: Any) -> bool:

@@ -32,7 +32,7 @@ def match_table(results: Sequence[MatchResult], kept: KeptValue | None = None) -
     table.add_column("", no_wrap=True)
     columns = [_cells(result) for result in results]
     for result in results:
-        table.add_column(Text(one_line(_title(result))), justify="right")
+        table.add_column(Text(one_line(_title(result))), justify="right", overflow="fold")
     for name in columns[0] if columns else ():
         table.add_row(name, *(column[name] for column in columns))
     if kept is not None:
@@ -46,7 +46,7 @@ def exact_table(result: NashConvResult) -> Group:
     """Return a table of an exact measure, with a note if the policy cannot be played."""
     table = Table()
     table.add_column("", no_wrap=True)
-    table.add_column(Text(one_line(_title(result))), justify="right")
+    table.add_column(Text(one_line(_title(result))), justify="right", overflow="fold")
     for name, text in _cells(result).items():
         table.add_row(name, text)
     return Group(table, *([Text(_UNPLAYABLE)] if _is_unplayable(result) else []))
@@ -60,9 +60,9 @@ def comparison_table(before: Sequence[EvaluationResult], after: Sequence[Evaluat
     as a dash.
     """
     table = Table()
-    table.add_column("", no_wrap=True)
-    table.add_column("Before", justify="right")
-    table.add_column("After", justify="right")
+    table.add_column("", overflow="fold")
+    table.add_column("Before", justify="right", no_wrap=True)
+    table.add_column("After", justify="right", no_wrap=True)
     firsts = {_title(result): result for result in before}
     lasts = {_title(result): result for result in after}
     for title in dict.fromkeys([*firsts, *lasts]):

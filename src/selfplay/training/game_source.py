@@ -21,7 +21,7 @@ from selfplay.training.league_exploiters import Exploiters, RestartableLearners
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
-from selfplay.training.progress import RunProgress
+from selfplay.training.progress import RunProgress, play_command
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
@@ -236,7 +236,7 @@ class GameSource:
 
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
-        return f"selfplay play {self.directory.path} --env {self.config.envs[0].id}"
+        return play_command(self.directory.path, self.config.envs[0].id)
 
     async def kept(self, oldest_step: int) -> None:
         """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -349,7 +350,7 @@ class ProgramSource:
 
     def next_command(self) -> str:
         """Return the command that serves the trained model."""
-        return f"selfplay serve {self.directory.path}"
+        return shlex.join(["selfplay", "serve", str(self.directory.path)])
 
     async def kept(self, oldest_step: int) -> None:
         """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""

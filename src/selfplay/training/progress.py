@@ -1,5 +1,6 @@
 """The console output of a run: bars or lines during the run, a table at its end."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,8 +128,13 @@ def _figures(metrics: dict[str, float]) -> str:
 def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
     """Print that a run was interrupted, and the commands that continue it and show it."""
     print_line(console, f"stopped after update {step} of {total}; saved")
-    print_line(console, f"continue with:   selfplay train --resume {run}")
-    print_line(console, f"look at it with: selfplay report {run}")
+    print_line(console, f"continue with:   selfplay train --resume {shlex.quote(str(run))}")
+    print_line(console, f"look at it with: selfplay report {shlex.quote(str(run))}")
+
+
+def play_command(run: Path, env_id: str) -> str:
+    """Return the command, as a shell reads it, to play against a run's policy."""
+    return shlex.join(["selfplay", "play", str(run), "--env", env_id])
 
 
 def print_ending(

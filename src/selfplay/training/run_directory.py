@@ -8,6 +8,7 @@ What is pruned: old checkpoints here, all but the best in ``best.py``, frozen co
 import fcntl
 import os
 import re
+import shlex
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -165,7 +166,7 @@ class RunDirectory:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",
-                f"Look at it: selfplay report {self.path}",
+                f"Look at it: selfplay report {shlex.quote(str(self.path))}",
             )
 
     def check_epoch(self) -> None:
@@ -200,7 +201,8 @@ class RunDirectory:
         with suppress(OSError):  # the disk may be full, which may be the problem
             note_failure(self.path, problem)
         return SelfplayError(
-            f"{problem}. What was learned is saved; continue with: selfplay train --resume {self.path}"
+            f"{problem}. What was learned is saved; continue with: "
+            f"selfplay train --resume {shlex.quote(str(self.path))}"
         )
 
     def cannot_be_written(self, error: Exception) -> SelfplayError:

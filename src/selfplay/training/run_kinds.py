@@ -1,5 +1,6 @@
 """Which command trains a run: ``selfplay train`` or ``selfplay finetune``."""
 
+import shlex
 from pathlib import Path
 
 from selfplay.core import InputError
@@ -8,7 +9,7 @@ from selfplay.finetune.run_files import RunFiles
 
 def resume_command(run: Path) -> str:
     """Return the command that continues a run."""
-    return f"selfplay {kind_of(run)} --resume {run}"
+    return f"selfplay {kind_of(run)} --resume {shlex.quote(str(run))}"
 
 
 def check_kind(run: Path, command: str) -> None:
