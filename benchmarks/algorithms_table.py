@@ -10,13 +10,19 @@ algorithm needs for all its games; the figure is that of the last evaluation wit
 mean and the deviation over seeds. The invalid share is that after all games. Runs that are in the directory
 are not repeated, and unfinished ones are continued.
 
+Runs that shared their core with others, or were stopped for a while, have no minutes of their own. With
+``--clock DIR``, an update takes as long as on average in the short runs there, which are made too if they are
+missing: of each algorithm the first seed and ten updates, one run after the other on an idle machine.
+
 Command:  python benchmarks/algorithms_table.py OUT [--recipes preset grpo ...] [--seeds 0 1 2] [--updates 40]
-          [--games 256] [--every 10] [--minutes M] [--set FIELD=VALUE ...]
+          [--games 256] [--every 10] [--minutes M] [--clock DIR] [--set FIELD=VALUE ...]
 Needs:    this package and the model of the preset. Linux.
 """
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean, stdev
 
 from measuring import print_table
@@ -24,6 +30,7 @@ from selfplay.config import recipe_names
 from training_runs import Curve, add_run_options, train
 
 PRESET = "preset"
+CLOCK_UPDATES = 10
 CORRECTIONS = ("tis", "mis", "icepop", "kpop")
 
 
@@ -65,8 +72,11 @@ def main() -> None:
     named = [name for name in recipe_names() if name not in CORRECTIONS]
     parser.add_argument("--recipes", nargs="+", default=[PRESET, *named])
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--clock", type=Path)
     options = parser.parse_args()
     curves = {name: [curve_of(name, seed, options) for seed in options.seeds] for name in options.recipes}
+    if options.clock is not None:
+        curves = {name: timed_by_clock(name, of_name, options) for name, of_name in curves.items()}
     print_algorithms(curves, options)
 
 
@@ -74,6 +84,15 @@ def curve_of(name: str, seed: int, options: argparse.Namespace) -> Curve:
     """Return the curve of one algorithm with one seed."""
     recipe = [] if name == PRESET else ["--recipe", name]
     return train(name, "quickstart", *recipe, seed=seed, options=options)
+
+
+def timed_by_clock(name: str, of_name: list[Curve], options: argparse.Namespace) -> list[Curve]:
+    """Return the curves of one algorithm with the seconds of its short run."""
+    short = argparse.Namespace(
+        **vars(options) | {"out": options.clock, "updates": CLOCK_UPDATES, "every": CLOCK_UPDATES}
+    )
+    update = curve_of(name, options.seeds[0], short).seconds[-1] / CLOCK_UPDATES
+    return [replace(one, seconds=[update * n for n in range(len(one.seconds))]) for one in of_name]
 
 
 if __name__ == "__main__":
