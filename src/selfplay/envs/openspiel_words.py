@@ -220,7 +220,7 @@ def _who(pid: int, reader: int, players: int) -> str:
 def _plain_name(text: str) -> str:
     """Replace characters that would confuse the parsing of answers: brackets, backslashes, line breaks.
 
-    A tag such as ``[P0]`` in front is left out: every move of an answer is the player's own.
+    A tag such as ``[P0]`` in front is left out, because players name only moves of their own.
     """
     return " ".join(_OWN_TAG.sub("", text).translate(_PLAIN).split())
 
