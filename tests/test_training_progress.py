@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from selfplay.core.shell_command import shell_command
 from selfplay.training import progress_views
-from selfplay.training.progress import RunProgress, play_command, print_stopped
+from selfplay.training.progress import RunProgress, print_stopped
 from selfplay.training.progress_views import BarsView, LinesView, view_of, working
 from selfplay.training.time_estimate import TimeEstimate
 
@@ -197,7 +198,13 @@ def test_progress_prints_the_duration():
 
 def test_a_shell_reads_the_printed_commands_as_they_are_meant():
     run, game = Path("my runs/a"), "connect_four(rows=4,columns=4)"
-    assert shlex.split(play_command(run, game)) == ["selfplay", "play", str(run), "--env", game]
+    assert shlex.split(shell_command("play", run, "--env", game)) == [
+        "selfplay",
+        "play",
+        str(run),
+        "--env",
+        game,
+    ]
     console = terminal(width=200)
     print_stopped(console, 1, 2, run)
     commands = [line.split(": ", 1)[1] for line in console.file.getvalue().splitlines()[1:]]

@@ -1,6 +1,5 @@
 """``selfplay psro``: best responses to mixtures of best responses, and the mixture that they end with."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from selfplay.cli.files import console_of_tables
 from selfplay.cli.train import split_arguments
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 
 _HELP = "A .toml file or a preset; any field follows as --psro.iterations 5."
 
@@ -69,5 +69,4 @@ def psro(
     if run_psro(config, path, console, console_of_tables()) is not None:
         print_line(console, f"mixture: {path / 'mixture.json'}")
         print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
-        run = shlex.quote(str(path))
-        print_line(console, f"next: selfplay eval {run}   or: selfplay play {run}")
+        print_line(console, f"next: {shell_command('eval', path)}   or: {shell_command('play', path)}")

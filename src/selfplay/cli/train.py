@@ -1,6 +1,5 @@
 """``selfplay train``: start a new run, or continue one."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 from selfplay.core.text import one_line
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         raise InputError(
             "--resume",
             f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
-            f"Use only: selfplay train --resume {shlex.quote(str(run))}",
+            f"Use only: {shell_command('train', '--resume', run)}",
         )
     from selfplay.config import load_config
     from selfplay.training.progress_views import working
@@ -169,7 +169,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
         raise InputError(
             "--address",
             f"{run_dir} is a run of one process",
-            f"Use only: selfplay train --resume {shlex.quote(str(run))}",
+            f"Use only: {shell_command('train', '--resume', run)}",
         )
     with working(console, "importing torch"):
         from selfplay.training.single_process import resume as resume_in_process

@@ -1,6 +1,5 @@
 """``selfplay watch``: watch a run live in the terminal."""
 
-import shlex
 import sys
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 
 if TYPE_CHECKING:
     from selfplay.cluster.view import ClusterSource
@@ -35,7 +35,7 @@ def watch(
             source = opened.enter_context(closing(_cluster_source(address, run)))
         else:
             run_dir, source = _directory_source(run)
-            _require_terminal(f"Run it in a terminal, or use: selfplay report {shlex.quote(str(run_dir))}")
+            _require_terminal(f"Run it in a terminal, or use: {shell_command('report', run_dir)}")
         from selfplay.watch.terminal_interface import TerminalInterface
         from selfplay.watch.themes import has_light_terminal
 

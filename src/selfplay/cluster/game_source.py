@@ -20,12 +20,13 @@ from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.accounts import failure_lines, payoff_lines, raised_lines
 from selfplay.config import Config
+from selfplay.core.shell_command import shell_command
 from selfplay.population.standings import Standings
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.metrics import RunMetrics
-from selfplay.training.progress import RunProgress, play_command
+from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory, delete_after
 from selfplay.training.standings_log import StandingsLog
 
@@ -212,7 +213,7 @@ class ClusterGames:
 
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
-        return play_command(self.directory.path, self.config.envs[0].id)
+        return shell_command("play", self.directory.path, "--env", self.config.envs[0].id)
 
     async def _paths_of_copies(self) -> dict[str, str | None]:
         """Return the adapters that join the pool at regular intervals, by policy."""

@@ -1,7 +1,6 @@
 """Runs side by side: runs of one configuration become one entry, whose figures are those of all its runs."""
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval, interval_over_runs
+from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.run_directory import RunDirectory
@@ -118,7 +118,7 @@ def read_entries(names: Sequence[str]) -> list[Entry]:
     """
     paths = [find_run(name) for name in names]
     if len(paths) < 2:
-        fix = f"Name more, or look at it: selfplay report {shlex.quote(names[0])}"
+        fix = f"Name more, or look at it: {shell_command('report', names[0])}"
         raise InputError("RUN", "one run cannot be compared", fix)
     found = Counter(path.resolve() for path in paths)
     twice = [name for name, path in zip(names, paths, strict=True) if found[path.resolve()] > 1]

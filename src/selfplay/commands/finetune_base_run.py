@@ -1,6 +1,5 @@
 """What a new fine-tuning run takes from an earlier one: its parameters, and maybe models to test again."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ from selfplay.config import Config
 from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.state import CheckPointNotFoundError, read_state
 from selfplay.training.run_names import find_run
@@ -83,6 +83,4 @@ def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
 
 
 def _not_done(path: Path, problem: str) -> InputError:
-    return InputError(
-        RUN, f"{path} {problem}", f"Finish it: selfplay finetune --resume {shlex.quote(str(path))}"
-    )
+    return InputError(RUN, f"{path} {problem}", f"Finish it: {shell_command('finetune', '--resume', path)}")

@@ -4,7 +4,6 @@ Only the ends of files are read, and no weights, so that a hundred runs take sec
 """
 
 import os
-import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from selfplay.config.finetune import AgentParameters
 from selfplay.config.loading import load_config
 from selfplay.config.play import Games
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.read.fine_tuning import FineTuningFiles
@@ -110,7 +110,7 @@ def list_runs(directory: Path) -> list[ListedRun]:
             raise InputError("DIR", "there is no run here", "Train one first: selfplay train kuhn")
         raise InputError("DIR", f"there is no directory {directory}", "Name the directory of your runs")
     if (directory / "config.toml").exists():
-        fix = f"Name the directory above it, or look at it: selfplay report {shlex.quote(str(directory))}"
+        fix = f"Name the directory above it, or look at it: {shell_command('report', directory)}"
         raise InputError("DIR", f"{directory} is itself a run", fix)
     try:
         paths = [path for path in directory.iterdir() if _is_run(path)]

@@ -10,6 +10,7 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, InferenceClient, Role, SelfplayError
 from selfplay.core.play import seat_role
+from selfplay.core.shell_command import shell_command
 from selfplay.population.standings import standings
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
@@ -21,7 +22,7 @@ from selfplay.training.league_exploiters import Exploiters, RestartableLearners
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
-from selfplay.training.progress import RunProgress, play_command
+from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer, draw_batch
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
@@ -236,7 +237,7 @@ class GameSource:
 
     def next_command(self) -> str:
         """Return the command to play against the trained model."""
-        return play_command(self.directory.path, self.config.envs[0].id)
+        return shell_command("play", self.directory.path, "--env", self.config.envs[0].id)
 
     async def kept(self, oldest_step: int) -> None:
         """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import shlex
 from collections import Counter
 from typing import Any
 
@@ -28,6 +27,7 @@ from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
+from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
@@ -350,7 +350,7 @@ class ProgramSource:
 
     def next_command(self) -> str:
         """Return the command that serves the trained model."""
-        return shlex.join(["selfplay", "serve", str(self.directory.path)])
+        return shell_command("serve", self.directory.path)
 
     async def kept(self, oldest_step: int) -> None:
         """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""

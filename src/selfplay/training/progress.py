@@ -1,6 +1,5 @@
 """The console output of a run: bars or lines during the run, a table at its end."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group
 
+from selfplay.core.shell_command import shell_command
 from selfplay.read.numbers import duration_text
 from selfplay.read.warnings import WarningLog
 from selfplay.training.progress_views import print_line, view_of
@@ -128,13 +128,8 @@ def _figures(metrics: dict[str, float]) -> str:
 def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
     """Print that a run was interrupted, and the commands that continue it and show it."""
     print_line(console, f"stopped after update {step} of {total}; saved")
-    print_line(console, f"continue with:   selfplay train --resume {shlex.quote(str(run))}")
-    print_line(console, f"look at it with: selfplay report {shlex.quote(str(run))}")
-
-
-def play_command(run: Path, env_id: str) -> str:
-    """Return the command, as a shell reads it, to play against a run's policy."""
-    return shlex.join(["selfplay", "play", str(run), "--env", env_id])
+    print_line(console, f"continue with:   {shell_command('train', '--resume', run)}")
+    print_line(console, f"look at it with: {shell_command('report', run)}")
 
 
 def print_ending(

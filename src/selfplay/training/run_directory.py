@@ -8,13 +8,13 @@ What is pruned: old checkpoints here, all but the best in ``best.py``, frozen co
 import fcntl
 import os
 import re
-import shlex
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
+from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import resume_command
 from selfplay.training.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.start_log import note_failure
@@ -166,7 +166,7 @@ class RunDirectory:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",
-                f"Look at it: selfplay report {shlex.quote(str(self.path))}",
+                f"Look at it: {shell_command('report', self.path)}",
             )
 
     def check_epoch(self) -> None:
@@ -202,7 +202,7 @@ class RunDirectory:
             note_failure(self.path, problem)
         return SelfplayError(
             f"{problem}. What was learned is saved; continue with: "
-            f"selfplay train --resume {shlex.quote(str(self.path))}"
+            f"{shell_command('train', '--resume', self.path)}"
         )
 
     def cannot_be_written(self, error: Exception) -> SelfplayError:

@@ -1,15 +1,15 @@
 """Which command trains a run: ``selfplay train`` or ``selfplay finetune``."""
 
-import shlex
 from pathlib import Path
 
 from selfplay.core import InputError
+from selfplay.core.shell_command import shell_command
 from selfplay.finetune.run_files import RunFiles
 
 
 def resume_command(run: Path) -> str:
     """Return the command that continues a run."""
-    return f"selfplay {kind_of(run)} --resume {shlex.quote(str(run))}"
+    return shell_command(kind_of(run), "--resume", run)
 
 
 def check_kind(run: Path, command: str) -> None:
