@@ -6,9 +6,9 @@ equally many games. Only the recipes differ, so the learning rate is the preset'
 correct for differences between engine and learner are left out, because here these differ by rounding only.
 
 Minutes are those of playing and learning, without evaluations. If not given, they are those that the fastest
-algorithm needs for all its games; the figure is that of the last evaluation within them. The table gives the
-mean and the deviation over seeds. The invalid share is that after all games. Runs that are in the directory
-are not repeated, and unfinished ones are continued.
+algorithm needs for all its games, with its slowest seed; the figure is that of the last evaluation within
+them. The table gives the mean and the deviation over seeds. The invalid share is that after all games. Runs
+that are in the directory are not repeated, and unfinished ones are continued.
 
 Runs that shared their core with others, or were stopped for a while, have no minutes of their own. With
 ``--clock DIR``, an update takes as long as on average in the short runs there, which are made too if they are
@@ -41,7 +41,7 @@ def with_deviation(values: Sequence[float]) -> str:
 
 def print_algorithms(curves: dict[str, list[Curve]], options: argparse.Namespace) -> None:
     """Print a row for each algorithm, the best after equal games first."""
-    fastest = min(mean(one.seconds[-1] for one in of_name) for of_name in curves.values())
+    fastest = min(max(one.seconds[options.updates] for one in of_name) for of_name in curves.values())
     seconds = fastest if options.minutes is None else 60 * options.minutes
     rows = []
     for name, of_name in curves.items():
@@ -53,7 +53,7 @@ def print_algorithms(curves: dict[str, list[Curve]], options: argparse.Namespace
                     name,
                     with_deviation(last),
                     with_deviation([one.nash_conv_within(seconds) for one in of_name]),
-                    f"{mean(one.seconds[-1] / options.updates for one in of_name):.2f}",
+                    f"{mean(one.seconds[options.updates] / options.updates for one in of_name):.2f}",
                     f"{mean(one.invalid[options.updates] for one in of_name):.1%}",
                 ],
             )
@@ -91,7 +91,7 @@ def timed_by_clock(name: str, of_name: list[Curve], options: argparse.Namespace)
     short = argparse.Namespace(
         **vars(options) | {"out": options.clock, "updates": CLOCK_UPDATES, "every": CLOCK_UPDATES}
     )
-    update = curve_of(name, options.seeds[0], short).seconds[-1] / CLOCK_UPDATES
+    update = curve_of(name, options.seeds[0], short).seconds[CLOCK_UPDATES] / CLOCK_UPDATES
     return [replace(one, seconds=[update * n for n in range(len(one.seconds))]) for one in of_name]
 
 

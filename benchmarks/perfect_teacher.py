@@ -53,7 +53,9 @@ class PerfectTeacher(BaseAlgo):
     def pull(self, batch: Batch) -> FloatArray:
         """Return the perfect player's probability of each legal answer."""
         answers = zip(batch.answers.prompts, batch.answers.answers, strict=True)
-        return np.array([self._best_at(prompt).get(self._text(ids[:-1]), 0.0) for prompt, ids in answers])
+        chance_A = np.array([self._best_at(prompt).get(self._text(ids[:-1]), 0.0) for prompt, ids in answers])
+        assert np.allclose(batch.answers.totals(chance_A), 1), "the best moves are not all among the answers"
+        return chance_A
 
     def _best_at(self, prompt: bytes) -> dict[str, float]:
         """Return the perfect player's moves by name, at the position with which a prompt ends."""

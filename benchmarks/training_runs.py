@@ -92,7 +92,8 @@ def add_run_options(parser: ArgumentParser, *, updates: int, games: int, every: 
 def train(name: str, preset: str, *given: str, seed: int, options: Namespace) -> Curve:
     """Train ``preset`` on one thread, as far as the run is not there already, and read it.
 
-    ``given`` are further arguments of ``selfplay train``, and ``options`` those of :func:`add_run_options`.
+    ``given`` are further arguments of ``selfplay train``, and ``options`` those of :func:`add_run_options`. A
+    run that is there is known by its name and number of updates; other options need another directory.
 
     Raises:
         subprocess.CalledProcessError: the run failed.

@@ -88,6 +88,24 @@ def test_a_recipe_without_a_critic_removes_that_of_the_configuration(tmp_path):
     assert over(own_critic, "magnet", tmp_path).learning.critic is None
 
 
+def test_a_recipe_is_for_every_policy(tmp_path):
+    text = """
+        [[envs]]
+        id = "kuhn_poker"
+        policies = ["first", "second"]
+
+        [learning.policies.second]
+        learning_rate = 1e-5
+        epochs = 3
+        critic = {}
+        algorithm = {type = "a2c"}
+    """
+    config = over(text, "grpo", tmp_path)
+    second = config.learning.policies["second"]
+    assert (second.algorithm, second.critic, second.epochs) == (None, None, None)
+    assert second.learning_rate == 1e-5
+
+
 def test_a_recipe_that_says_nothing_of_advantages_keeps_the_critic(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('[learning]\nepochs = 4\n[learning.algorithm]\ntype = "ppo"\n')

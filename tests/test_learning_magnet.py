@@ -70,6 +70,37 @@ def test_corrected_values_are_divided_by_the_chance_that_anybody_gave_the_answer
     assert values == pytest.approx([yes, no])
 
 
+@pytest.mark.parametrize(
+    ("chance", "steps", "found"),
+    [
+        *((0.5, 1, 0.42), (0.1, 1, 0.27), (0.01, 1, 0.05)),
+        *((0.5, 20, 0.99), (0.1, 20, 0.93), (0.01, 20, 0.63)),
+    ],
+)
+def test_corrected_values_have_the_stated_part_of_a_true_difference(chance, steps, found):
+    # YES is worth 1 and NO 0; the step at another prompt makes the mean over the game what it is on average.
+    mean = 0.0
+    for given in range(steps + 1):
+        records = [
+            *[make_record([1], YES, 1.0, logprobs=[math.log(chance), 0.0], alternatives=LEGAL)] * given,
+            *[make_record([1], NO, 0.0, logprobs=[math.log(1 - chance), 0.0, 0.0], alternatives=LEGAL)]
+            * (steps - given),
+            make_record([2], YES, (steps + 1) * chance - given, alternatives=LEGAL),
+        ]
+        values = ActionValues.of(records, corrected=True)
+        yes, no = values.of_answers(positions(([1], LEGAL)))
+        probability = math.comb(steps, given) * chance**given * (1 - chance) ** (steps - given)
+        mean += probability * (yes - no) * values.scale
+    assert mean == pytest.approx(found, abs=0.005)
+
+
+@pytest.mark.parametrize("scales", [None, {}])
+@pytest.mark.parametrize("advantage", [math.nan, math.inf])
+def test_an_advantage_that_is_not_finite_is_an_error(advantage, scales):
+    with pytest.raises(SelfplayError, match="an advantage of this batch is not finite"):
+        ActionValues.of([make_record([1], YES, advantage, alternatives=LEGAL)], scales)
+
+
 def test_a_tracked_scale_is_a_running_mean_and_another_is_that_of_the_batch():
     scales = {}
     loud = [make_record([1], YES, 2.0, alternatives=LEGAL), make_record([1], NO, -2.0, alternatives=LEGAL)]

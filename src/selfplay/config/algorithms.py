@@ -26,7 +26,8 @@ class AlgorithmSettings(Settings):
     """Weight of the regulariser at the first update, in units of reward; with a critic, in units of their
     running deviation."""
     regulariser_weight_end: float = Field(default=0.02, ge=0)
-    """Weight of the regulariser at the last update; it changes geometrically in between."""
+    """Weight of the regulariser at the last update; it changes geometrically in between, or along a
+    cosine if one of the two is 0."""
 
 
 class LossSettings(AlgorithmSettings):

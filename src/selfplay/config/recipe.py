@@ -43,15 +43,22 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
 
     Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole,
     because the fields of one loss mean nothing to another. A recipe that says how rewards become advantages,
-    with ``learning.critic``, ``credit`` or ``rewards.sampling``, replaces all three.
+    with ``learning.critic``, ``credit`` or ``rewards.sampling``, replaces all three. What it sets in
+    ``learning`` is for every policy, so policies lose such fields of their own.
     """
     learning, rewards = _table(recipe, "learning"), _table(recipe, "rewards")
-    if "algorithm" in learning:
-        _table(data, "learning").pop("algorithm", None)
+    replaced = {name for name in learning if name != "policies"}
     if "critic" in learning or "credit" in recipe or "sampling" in rewards:
-        _table(data, "learning").pop("critic", None)
+        replaced.add("critic")
         data.pop("credit", None)
         _table(data, "rewards").pop("sampling", None)
+    in_data = _table(data, "learning")
+    for name in replaced & {"algorithm", "critic"}:
+        in_data.pop(name, None)
+    policies = _table(in_data, "policies")
+    for policy in policies:
+        for name in replaced:
+            _table(policies, policy).pop(name, None)
     _merge(data, recipe)
 
 

@@ -28,8 +28,8 @@ would hardly move. Values that are ``corrected`` are divided by this chance,
 as a single step's are by p(a) in importance sampling; where many games meet a prompt, P(a) is about 1 and
 nothing changes. What keeps the noise bounded also keeps part of the bias: m contains the step's own
 advantage, so that one step alone counts half, and ``LEAST_CHANCE`` is much where k P(a) is little. Of a true
-difference of 1 between two answers with p(a) = 0.5, 0.1 and 0.01, the mean of Q has 0.41, 0.28 and 0.05 where
-one game meets the prompt, 0.99, 0.93 and 0.61 where twenty do. A loss that is linear in the values averages
+difference of 1 between two answers with p(a) = 0.5, 0.1 and 0.01, the mean of Q has 0.42, 0.27 and 0.05 where
+one game meets the prompt, 0.99, 0.93 and 0.63 where twenty do. A loss that is linear in the values averages
 their noise away. In ``magnet``, whose target is an exponential of them, it would not cancel.
 
 Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
@@ -48,7 +48,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from selfplay.core import TrainingRecord
+from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.core.zero_advantages import NO_ADVANTAGE
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
@@ -111,6 +111,8 @@ class ActionValues:
             SelfplayError: an advantage is not finite.
         """
         steps = list(_steps(records))
+        if not all(math.isfinite(step.advantage) for step in steps):
+            raise SelfplayError("an advantage of this batch is not finite; look at its rewards")
         centre_of = _centres(steps)
         scale_of = _scales(steps) if scales is None else _tracked(steps, scales)
         at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)

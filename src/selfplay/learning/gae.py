@@ -10,7 +10,9 @@ environment. With the value V_t of the state before turn t and the reward r_t of
 A record gives each answer a reward R_t: the outcome for its role, and what its own transforms add to that.
 The reward of the turn itself is the difference to the next turn's, r_t = R_t - R_{t+1}, and r_T = R_T at the
 end. Where only the outcome is rewarded, it is 0 before the end. With gamma = lambda = 1 the target of each
-turn is its R_t, and no turn pays for what another one's transforms added.
+turn is its R_t, and no turn pays for what another one's transforms added. With lambda < 1, A_t contains
+(1 - lambda) times the opposite of what the next turn's transforms added beyond V_{t+1}; it is 0 in the mean
+once the critic expects it.
 
 A batch may have only a part of a trajectory: a buffer draws single steps, steps become stale, and a record is
 cut at ``max_train_len``. A turn whose next one is missing counts as the last. Its target is then R_t, the

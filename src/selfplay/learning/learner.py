@@ -42,7 +42,8 @@ MAX_DRIFT = 1.0
 class Schedule:
     """A value that goes from ``start`` to ``end`` in ``steps`` updates, along a cosine or geometrically.
 
-    It is scaled up linearly over the first ``warmup`` updates.
+    A geometric one goes along a cosine too if one of its ends is 0. The value is scaled up linearly over the
+    first ``warmup`` updates.
     """
 
     start: float

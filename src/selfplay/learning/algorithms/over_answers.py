@@ -84,7 +84,8 @@ class OverAnswers(BaseAlgo):
 
         Raises:
             SelfplayError: no answer of the first batch has legal answers beside it, so there is nothing to
-                learn. In a later batch this may be chance, and is left to ``listed_share``.
+                learn. In a later batch this may be chance, and is left to ``listed_share``. Or an advantage
+                is not finite.
         """
         listed = any(answer.alternatives for record in records for answer in record.answers)
         if version == 0 and not listed:
