@@ -246,9 +246,8 @@ class BaseAlgo(ABC):
     def _plan_loss(
         self, batch: Batch, index: int, regulariser_weight: float, weights_in: AnswerWeights
     ) -> tuple[Tensor, Tensor]:
-        """Return one plan's part of the loss, all terms included, and the plan's logprobs_C."""
+        """Return one plan's part of the loss, the sum of all terms, and the plan's logprobs_C."""
         plan = batch.plans[index]
-        prediction_S, own_S = self._tensor(plan.prediction_S), self._drawn(plan, batch)
         found = plan_outputs(
             self.policy,
             plan,
@@ -256,36 +255,53 @@ class BaseAlgo(ABC):
             entropies=self.entropy_weight > 0,
             values=None if self.critic is None else self.critic.values,
         )
-        logprobs_C = found.logprobs_C
-        logprobs_S = logprobs_C[prediction_S]
-        drawn_S = logprobs_S[own_S]
+        logprobs_S = found.logprobs_C[self._tensor(plan.prediction_S)]
+        drawn_S = logprobs_S[self._drawn(plan, batch)]
         tokens = batch.tokens(plan, self.policy.device)
         if not batch.measured:
             self._add_mismatch(drawn_S, tokens)
-        if self.kl_weight:
-            other_C = batch.others[self._adapter_of(self.kl_to)][index]
-            other_S = self._tensor(other_C[plan.prediction_S].astype(np.float32))[own_S]
-            if self.kl_in == "reward":
-                tokens = self._with_kl_in_advantage(drawn_S, other_S, tokens, batch.num_answers)
+        other_S = self._other(batch, index) if self.kl_weight else None
+        if other_S is not None and self.kl_in == "reward":
+            tokens = self._with_kl_in_advantage(drawn_S, other_S, tokens, batch.num_answers)
         loss = self.loss(drawn_S, tokens)
         if len(batch.answers):
-            weight_A = weights_in(index, logprobs_C)
-            weight_S = batch.answers.token_weights(plan, weight_A, batch.num_answers)
-            cross_entropy = -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
+            weight_A = weights_in(index, found.logprobs_C)
+            cross_entropy = self._cross_entropy(batch, plan, weight_A, logprobs_S)
             loss = loss + self.cross_entropy_weight(regulariser_weight) * cross_entropy
-        if self.kl_weight:
-            kl_S = self.correct(divergence(self.kl_estimator, drawn_S, other_S), drawn_S, tokens)
-            if self.kl_in == "loss":
-                loss = loss + self.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
-            self.add_metric(f"kl_to_{self.kl_to}", kl_S)
+        if other_S is not None:
+            loss = loss + self._kl_loss(drawn_S, other_S, tokens, batch)
         if found.entropy_C is not None:
-            entropy_S = found.entropy_C[prediction_S][own_S]
-            entropy = self.aggregate(entropy_S, tokens) / batch.num_answers
-            loss = loss - self.entropy_weight * entropy
-            self.add_metric("entropy", entropy_S)
+            loss = loss - self._entropy_gain(found.entropy_C, plan, tokens, batch)
         if self.critic is not None and found.value_C is not None:
             loss = loss + self._value_loss(self.critic, found.value_C, plan, batch)
-        return loss, logprobs_C
+        return loss, found.logprobs_C
+
+    def _other(self, batch: Batch, index: int) -> Tensor:
+        """Return other_S, the log-probabilities of a plan's drawn tokens by what ``kl_to`` names."""
+        plan = batch.plans[index]
+        other_C = batch.others[self._adapter_of(self.kl_to)][index]
+        return self._tensor(other_C[plan.prediction_S].astype(np.float32))[self._drawn(plan, batch)]
+
+    def _cross_entropy(
+        self, batch: Batch, plan: TreePlan, weight_A: FloatArray, logprobs_S: Tensor
+    ) -> Tensor:
+        """Return one plan's part of the cross-entropy over legal answers."""
+        weight_S = batch.answers.token_weights(plan, weight_A, batch.num_answers)
+        return -(self._tensor(weight_S.astype(np.float32)) * logprobs_S).sum()
+
+    def _kl_loss(self, drawn_S: Tensor, other_S: Tensor, tokens: Tokens, batch: Batch) -> Tensor:
+        """Return one plan's part of the KL divergence in the loss; 0 if it is in the reward."""
+        kl_S = self.correct(divergence(self.kl_estimator, drawn_S, other_S), drawn_S, tokens)
+        self.add_metric(f"kl_to_{self.kl_to}", kl_S)
+        if self.kl_in == "reward":
+            return torch.zeros((), device=self.policy.device)
+        return self.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
+
+    def _entropy_gain(self, entropy_C: Tensor, plan: TreePlan, tokens: Tokens, batch: Batch) -> Tensor:
+        """Return one plan's part of what the loss is lowered by for the entropy."""
+        entropy_S = entropy_C[self._tensor(plan.prediction_S)][self._drawn(plan, batch)]
+        self.add_metric("entropy", entropy_S)
+        return self.entropy_weight * self.aggregate(entropy_S, tokens) / batch.num_answers
 
     def _value_loss(self, critic: Critic, value_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
         """Return one plan's part of the critic's loss."""
