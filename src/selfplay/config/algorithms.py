@@ -167,6 +167,9 @@ class OverAnswersSettings(Settings):
     advantages. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
+    memory: float = Field(default=16.0, ge=0)
+    """How many earlier answers to a prompt count at most, beside those of the batch; they lose a fifth of
+    their weight with every update. 0 for the batch alone."""
 
 
 class MagnetSettings(OverAnswersSettings):

@@ -14,6 +14,9 @@ lies above c remains, without which nothing could be learned from it. Illegal an
 no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
 better than those that were not.
 
+The steps at a prompt are those of the batch and of an ``AnswerMemory``, which counts earlier ones for less:
+n, k and the sums are over both. Everything else is the batch's alone.
+
 A scale may also be tracked: a running mean over about the last hundred batches (see ``running_scale``). A
 batch in which games happen to end alike then does not make more of its small gains than others make of great
 ones, and where games become alike for good, the values are smaller for that long.
@@ -41,16 +44,16 @@ high in the games of many positions; counting alike ends lower in liar's dice an
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.core.zero_advantages import NO_ADVANTAGE
+from selfplay.learning.answer_memory import AnswerMemory, AtPrompt, Step, Tally, key_of, key_of_prompt
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
 from selfplay.learning.running_scale import RunningScale
 from selfplay.learning.sequences import bytes_of
@@ -60,39 +63,17 @@ PRIOR = 0.5
 LEAST_CHANCE = 0.1
 """What is added to k P(a), so that no single step is worth more than ten times its advantage."""
 
-Given = tuple[float, bytes, bytes]
-"""A temperature, a prompt and an answer to it, as bytes of token ids."""
-
-
-Asked = tuple[float, bytes]
-"""A temperature and a prompt, as bytes of token ids."""
-
-
-class _Step(NamedTuple):
-    """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type.
-
-    ``legal`` is whether it gave one of them, and ``chance`` the probability with which it was drawn.
-    """
-
-    game: str
-    temperature: float
-    prompt: bytes
-    drawn: bytes
-    advantage: float
-    legal: bool
-    chance: float
-
 
 @dataclass
 class ActionValues:
-    """The values of answers in a batch.
+    """The values of answers in a batch, by the keys of prompt and answer (see ``answer_memory``).
 
     ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps.
     ``scale`` is what advantages were divided by: the mean over games, weighted by their steps.
     """
 
-    values: Mapping[Given, float] = field(default_factory=dict)
-    emphasis: Mapping[Asked, float] = field(default_factory=dict)
+    values: Mapping[bytes, Mapping[bytes, float]] = field(default_factory=dict)
+    emphasis: Mapping[bytes, float] = field(default_factory=dict)
     scale: float = 1.0
 
     @classmethod
@@ -101,11 +82,12 @@ class ActionValues:
         records: Iterable[TrainingRecord],
         scales: MutableMapping[str, RunningScale] | None = None,
         corrected: bool = False,
+        memory: AnswerMemory | None = None,
     ) -> "ActionValues":
         """Average the advantages of a whole batch; see the module.
 
         ``scales`` are the tracked ones, by game, and take this batch into account; without them, the scales
-        are the batch's own.
+        are the batch's own. So does ``memory``; without it, the batch counts alone.
 
         Raises:
             SelfplayError: an advantage is not finite.
@@ -115,55 +97,63 @@ class ActionValues:
             raise SelfplayError("an advantage of this batch is not finite; look at its rewards")
         centre_of = _centres(steps)
         scale_of = _scales(steps) if scales is None else _tracked(steps, scales)
-        at_prompt: defaultdict[Asked, list[_Step]] = defaultdict(list)
-        for step in steps:
-            at_prompt[step.temperature, step.prompt].append(step)
-        values: dict[Given, float] = {}
-        for (temperature, prompt), some in at_prompt.items():
-            legal = [step for step in some if step.legal]
-            game = some[0].game
-            middle = (sum(step.advantage for step in legal) + centre_of[game]) / (len(legal) + 1)
-            gave: defaultdict[bytes, list[_Step]] = defaultdict(list)
-            for step in legal:
-                gave[step.drawn].append(step)
-            for drawn, those in gave.items():
-                above = sum((step.advantage - middle) / scale_of[game] for step in those)
-                count = _count(those, len(some)) if corrected else len(those) + PRIOR
-                values[temperature, prompt, drawn] = above / count
+        game_of = {step.asked: step.game for step in steps}
+        known = (AnswerMemory() if memory is None else memory).add(steps)
+        values = {
+            asked: _values_at(at_prompt, centre_of[game_of[asked]], scale_of[game_of[asked]], corrected)
+            for asked, at_prompt in known.items()
+        }
         scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
-        return cls(values, _emphasis(at_prompt), scale)
+        return cls(values, _emphasis(steps, game_of), scale)
 
     def of_answers(self, legal: LegalAnswers) -> FloatArray:
         """Return value_A, the value of each legal answer."""
         given = zip(legal.temperatures, legal.prompts, legal.answers, strict=True)
-        return np.array([self.values.get((one, prompt, bytes_of(ids)), 0.0) for one, prompt, ids in given])
+        return np.array(
+            [
+                self.values.get(key_of_prompt(temperature, prompt), {}).get(key_of(bytes_of(ids)), 0.0)
+                for temperature, prompt, ids in given
+            ]
+        )
 
     def emphasis_of(self, legal: LegalAnswers) -> FloatArray:
         """Return emphasis_A, that of each legal answer's prompt."""
         asked = zip(legal.temperatures, legal.prompts, strict=True)
-        return np.array([self.emphasis.get((one, prompt), 1.0) for one, prompt in asked])
+        return np.array([self.emphasis.get(key_of_prompt(*one), 1.0) for one in asked])
 
 
-def _count(gave: list[_Step], steps: int) -> float:
-    """Return k P(a) + ``LEAST_CHANCE`` of an answer, from the steps that gave it and the number of all."""
-    chance = min(float(np.mean([step.chance for step in gave])), 1.0)
-    return len(gave) * (1 - (1 - chance) ** steps) + LEAST_CHANCE
+def _values_at(at_prompt: AtPrompt, centre: float, scale: float, corrected: bool) -> dict[bytes, float]:
+    """Return the value of each answer to a prompt that was given, by its key."""
+    middle = (at_prompt.advantage + centre) / (at_prompt.count + 1)
+    values = {}
+    for key, tally in at_prompt.answers.items():
+        count = _count(tally, at_prompt.steps) if corrected else tally.count + PRIOR
+        values[key] = (tally.advantage - tally.count * middle) / scale / count
+    return values
 
 
-def _emphasis(at_prompt: Mapping[Asked, list[_Step]]) -> dict[Asked, float]:
+def _count(tally: Tally, steps: float) -> float:
+    """Return k P(a) + ``LEAST_CHANCE`` of an answer, and of the number of all steps at its prompt."""
+    chance = min(tally.chance / tally.count, 1.0)
+    given: float = 1 - (1 - chance) ** steps
+    return tally.count * given + LEAST_CHANCE
+
+
+def _emphasis(steps: list[Step], game_of: Mapping[bytes, str]) -> dict[bytes, float]:
     """Return, for each prompt, c / sqrt(number of its steps). Their mean over the steps of a game is 1."""
     roots: defaultdict[str, float] = defaultdict(float)
-    counts: defaultdict[str, int] = defaultdict(int)
-    for some in at_prompt.values():
-        roots[some[0].game] += len(some) ** 0.5
-        counts[some[0].game] += len(some)
+    counts: Counter[str] = Counter()
+    steps_at = Counter(step.asked for step in steps)
+    for asked, number in steps_at.items():
+        roots[game_of[asked]] += number**0.5
+        counts[game_of[asked]] += number
     return {
-        asked: counts[some[0].game] / roots[some[0].game] / len(some) ** 0.5
-        for asked, some in at_prompt.items()
+        asked: counts[game_of[asked]] / roots[game_of[asked]] / number**0.5
+        for asked, number in steps_at.items()
     }
 
 
-def _centres(steps: list[_Step]) -> dict[str, float]:
+def _centres(steps: list[Step]) -> dict[str, float]:
     """Return the mean of the advantages of each game's legal answers; 0 if it has none."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
@@ -171,7 +161,7 @@ def _centres(steps: list[_Step]) -> dict[str, float]:
     return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
 
 
-def _scales(steps: list[_Step]) -> dict[str, float]:
+def _scales(steps: list[Step]) -> dict[str, float]:
     """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
     roots = {
         game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in _advantages(steps).items()
@@ -179,7 +169,7 @@ def _scales(steps: list[_Step]) -> dict[str, float]:
     return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
 
 
-def _tracked(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
+def _tracked(steps: list[Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
     """Take a batch's steps into account, and return the tracked scale of each game's advantages."""
     of_game = _advantages(steps)
     for game, some in of_game.items():
@@ -187,7 +177,7 @@ def _tracked(steps: list[_Step], scales: MutableMapping[str, RunningScale]) -> d
     return {game: scales[game].value for game in of_game}
 
 
-def _advantages(steps: list[_Step]) -> dict[str, list[float]]:
+def _advantages(steps: list[Step]) -> dict[str, list[float]]:
     """Return the advantages of each game's steps."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
@@ -195,7 +185,7 @@ def _advantages(steps: list[_Step]) -> dict[str, list[float]]:
     return of_game
 
 
-def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
+def _steps(records: Iterable[TrainingRecord]) -> Iterator[Step]:
     """Yield every step at a position with legal answers."""
     for record in records:
         before = b""
@@ -206,7 +196,7 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[_Step]:
                 legal = answer.completion_token_ids in answer.alternatives
                 chance = math.exp(math.fsum(answer.logprobs))
                 game = _game_of(answer)
-                yield _Step(game, record.temperature, before, drawn, answer.advantage, legal, chance)
+                yield Step(game, record.temperature, before, drawn, answer.advantage, legal, chance)
             before += drawn
 
 

@@ -44,7 +44,7 @@ class AllActions(OverAnswers):
 
     Args:
         gradient: ``policy`` or ``neurd``.
-        alpha, uniform: see :class:`OverAnswers`.
+        alpha, uniform, memory: see :class:`OverAnswers`.
         beta: the bound of centred log-probabilities in ``neurd``, in nats.
 
     Raises:
@@ -59,9 +59,10 @@ class AllActions(OverAnswers):
         gradient: AnswerGradient = "policy",
         alpha: float = 0.8,
         uniform: float = 0.05,
+        memory: float = 16.0,
         beta: float = 4.0,
     ) -> None:
-        super().__init__(alpha, uniform)
+        super().__init__(alpha, uniform, memory)
         check_name("gradient", gradient, AnswerGradient)
         self.gradient = gradient
         self.beta = beta

@@ -33,7 +33,7 @@ class Magnet(OverAnswers):
     """The algorithm that the module's docstring describes.
 
     Args:
-        alpha, uniform: see :class:`OverAnswers`.
+        alpha, uniform, memory: see :class:`OverAnswers`.
         eta: size of a step of mirror descent; ``None`` for no limit. With a limit, an update costs one more
             forward pass.
     """
@@ -41,8 +41,14 @@ class Magnet(OverAnswers):
     name = "magnet"
     linear = False
 
-    def __init__(self, alpha: float = 0.8, uniform: float = 0.05, eta: float | None = None) -> None:
-        super().__init__(alpha, uniform)
+    def __init__(
+        self,
+        alpha: float = 0.8,
+        uniform: float = 0.05,
+        memory: float = 16.0,
+        eta: float | None = None,
+    ) -> None:
+        super().__init__(alpha, uniform, memory)
         self.eta = eta
 
     def compute_others(self, batch: Batch) -> None:

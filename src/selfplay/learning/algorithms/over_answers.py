@@ -1,8 +1,8 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
 This is what ``magnet`` and ``all_actions`` share. Both know values Q of the legal answers (see
-``action_values``), in units of the root mean square of the advantages, and the magnet rho, from which the
-policy is held back:
+``action_values`` and ``answer_memory``), in units of the root mean square of the advantages, and the magnet
+rho, from which the policy is held back:
 
     rho(a) = (1 - u) reference(a) + u / n
 
@@ -25,9 +25,13 @@ from torch import Tensor
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
+from selfplay.learning.answer_memory import STATE, AnswerMemory
 from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
 from selfplay.learning.running_scale import RunningScale
+
+MEMORY_PREFIX = "memory."
+"""Begins the names of the memory's tensors in the state; the others are named by games."""
 
 
 class OverAnswers(BaseAlgo):
@@ -36,6 +40,7 @@ class OverAnswers(BaseAlgo):
     Args:
         alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
+        memory: how many earlier answers to a prompt count at most; see ``answer_memory``.
 
     The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
     nothing.
@@ -49,25 +54,35 @@ class OverAnswers(BaseAlgo):
     see ``action_values``."""
     learns_from_draws = False
 
-    def __init__(self, alpha: float, uniform: float) -> None:
+    def __init__(self, alpha: float, uniform: float, memory: float) -> None:
         super().__init__()
         self.alpha = alpha
         self.uniform = uniform
         self._values = ActionValues()
+        self._memory = AnswerMemory(memory)
         self._scales: dict[str, RunningScale] = {}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tracked scale of each game: its mean square and the number of batches in it."""
-        return {
+        """Return the memory, and each game's tracked scale: its mean square and the number of batches."""
+        scales = {
             game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
             for game, one in self._scales.items()
         }
+        return scales | {MEMORY_PREFIX + name: one for name, one in self._memory.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state of :meth:`state`; see :class:`BaseAlgo`."""
-        if not self.linear or any(one.shape != (2,) for one in state.values()):
+        memory = {
+            name.removeprefix(MEMORY_PREFIX): one
+            for name, one in state.items()
+            if name.startswith(MEMORY_PREFIX)
+        }
+        scales = {name: one for name, one in state.items() if not name.startswith(MEMORY_PREFIX)}
+        strange = bool(scales) and (not self.linear or any(one.shape != (2,) for one in scales.values()))
+        if strange or (memory and memory.keys() != set(STATE)):
             super().load_state(state)
-        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in state.items()}
+        self._memory.load_state(memory)
+        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in scales.items()}
 
     @property
     def compared_with(self) -> set[str]:
@@ -95,7 +110,7 @@ class OverAnswers(BaseAlgo):
             )
         super().begin(records, version)
         scales = self._scales if self.linear else None
-        self._values = ActionValues.of(records, scales, corrected=self.linear)
+        self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
