@@ -58,6 +58,8 @@ ROWS = [
     *(Row(replace(CROSS_ENTROPY, eta=eta), 3e-3) for eta in (0.4, 4.0)),
     *(Row(one, epochs=8) for one in (CROSS_ENTROPY, POLICY, replace(POLICY, alpha=MORE))),
     Row(replace(POLICY, alpha=MORE), 6e-3, epochs=1),
+    Row(replace(CROSS_ENTROPY, memory=16.0), 3e-3),
+    *(Row(replace(one, alpha=MORE, memory=16.0), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
 ]
 """The rows of the table."""
 

@@ -22,8 +22,9 @@ Needs:    this package.
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
 from selfplay.core.zero_advantages import NO_ADVANTAGE
 from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
+from selfplay.learning.answer_memory import DECAY as MEMORY_DECAY
 from selfplay.learning.running_scale import RunningScale
 from selfplay.replay.transforms_sampling import SEAT_WEIGHT
 
@@ -63,6 +65,7 @@ class Method:
     With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
     how the states of ``fit`` divide one step. ``corrected`` and ``tracked`` are as in
     ``learning.action_values``; if they are ``None``, values are so for the losses that are linear in them.
+    ``memory`` is that of ``learning.answer_memory``: how many earlier decisions of a state count at most.
     """
 
     loss: str
@@ -76,6 +79,7 @@ class Method:
     divided: str = ""
     corrected: bool | None = None
     tracked: bool | None = None
+    memory: float = 0.0
 
     @property
     def changes(self) -> str:
@@ -87,7 +91,7 @@ class Method:
         parts += [] if self.corrected is None else [f"{'' if self.corrected else 'un'}corrected values"]
         parts += [] if self.tracked is None else ["tracked scale" if self.tracked else "scale of the batch"]
         default = Method(self.loss)
-        for name in ("rate", "momentum", "beta"):
+        for name in ("rate", "momentum", "beta", "memory"):
             if getattr(self, name) != getattr(default, name):
                 parts.append(f"{name} {getattr(self, name):g}")
         return ", ".join(parts)
@@ -113,6 +117,8 @@ METHODS = [
     *(replace(method, rate=0.2) for method in (MAGNET, POLICY, NEURD)),
     *(replace(method, momentum=0.8) for method in (MAGNET, POLICY, NEURD)),
     *(replace(NEURD, beta=beta) for beta in (1.0, 2.0, 8.0)),
+    *(replace(method, memory=16.0) for method in (MAGNET, POLICY, NEURD)),
+    *(replace(MAGNET, memory=memory) for memory in (4.0, 64.0, math.inf)),
 ]
 """The rows of the table."""
 
@@ -134,6 +140,9 @@ class Values:
 
     corrected: bool
     scale: RunningScale | None
+    memory: float
+    known: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """The number of decisions, and the sums of their advantages and of the probabilities of their actions."""
 
     @classmethod
     def of(cls, method: Method) -> "Values":
@@ -141,7 +150,7 @@ class Values:
         linear = method.loss not in ("fit", "magnet")
         tracked = linear if method.tracked is None else method.tracked
         corrected = linear if method.corrected is None else method.corrected
-        return cls(corrected, RunningScale() if tracked else None)
+        return cls(corrected, RunningScale() if tracked else None, method.memory)
 
     def __call__(
         self, seats: Sequence[int], policy_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray]
@@ -159,16 +168,30 @@ class Values:
         advantage_D = reward_D - baseline_D
         scale = self.scale or RunningScale()
         scale.add(advantage_D.tolist(), least=NO_ADVANTAGE)
-        middle_S = (np.bincount(state_D, advantage_D, len(count_S)) + advantage_D.mean()) / (count_S + 1)
-        count_SA, sum_SA = np.zeros(policy_SA.shape), np.zeros(policy_SA.shape)
-        np.add.at(count_SA, (state_D, action_D), 1)
-        np.add.at(sum_SA, (state_D, action_D), advantage_D - middle_S[state_D])
+        number_SA, sum_SA, chance_SA = self._with_earlier(policy_SA, state_D, action_D, advantage_D)
+        number_S1 = number_SA.sum(axis=1, keepdims=True)
+        middle_S1 = (sum_SA.sum(axis=1, keepdims=True) + advantage_D.mean()) / (number_S1 + 1)
         if self.corrected:
-            given_SA = 1 - (1 - np.minimum(policy_SA, 1.0)) ** count_S[:, None]
-            count_SA = count_SA * given_SA + LEAST_CHANCE
+            mean_SA = np.divide(chance_SA, number_SA, out=np.zeros_like(chance_SA), where=number_SA > 0)
+            count_SA = number_SA * (1 - (1 - np.minimum(mean_SA, 1.0)) ** number_S1) + LEAST_CHANCE
         else:
-            count_SA = count_SA + PRIOR
-        return sum_SA / count_SA / scale.value, count_S / count_S.sum()
+            count_SA = number_SA + PRIOR
+        value_SA = (sum_SA - number_SA * middle_S1) / count_SA / scale.value
+        return value_SA, count_S / count_S.sum()
+
+    def _with_earlier(
+        self, policy_SA: FloatArray, state_D: IntArray, action_D: IntArray, advantage_D: FloatArray
+    ) -> FloatArray:
+        """Add decisions to the known ones, and return these: three numbers of each action."""
+        if not self.known.size:
+            self.known = np.zeros((3, *policy_SA.shape))
+        number_S1 = self.known[0].sum(axis=1, keepdims=True)
+        self.known *= np.minimum(MEMORY_DECAY, self.memory / np.maximum(number_S1, NO_ADVANTAGE))
+        for sums_SA, number_D in zip(
+            self.known, (1.0, advantage_D, policy_SA[state_D, action_D]), strict=True
+        ):
+            np.add.at(sums_SA, (state_D, action_D), number_D)
+        return self.known
 
 
 def step_of(
