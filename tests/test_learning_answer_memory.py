@@ -17,7 +17,7 @@ from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.sequences import bytes_of
 from selfplay.training.algorithms import build_algorithm
 from test_learning_magnet import LEGAL, NO, RECORDS, YES, learner_with
-from tiny_models import make_record
+from tiny_models import make_record, tiny_policy
 
 ASKED = key_of_prompt(1.0, b"prompt")
 
@@ -132,7 +132,14 @@ def test_an_update_that_fails_leaves_the_memory_as_it_was():
 
 @pytest.mark.parametrize("recipe", ["magnet", "all_actions", "neurd"])
 def test_runs_remember_sixteen_answers_and_another_number_on_request(recipe):
-    config = load_config("quickstart", {"learning.algorithm.memory": "0"}, recipe)
-    assert build_algorithm(config.learning.algorithm)._memory.most == 0
-    config = load_config("quickstart", {}, recipe)
-    assert build_algorithm(config.learning.algorithm)._memory.most == 16
+    def tallies(overrides):
+        settings = load_config("quickstart", overrides, recipe).learning.algorithm
+        algorithm = build_algorithm(settings)
+        algorithm.initialize(tiny_policy(), max_generation_len=1)
+        for _ in range(2):
+            algorithm.begin([make_record([1], YES, 1.0, alternatives=LEGAL)] * 100)
+        return algorithm.state().get("memory.tallies")
+
+    assert tallies({})[0, 0] == pytest.approx(16 + 100)
+    assert tallies({"learning.algorithm.memory": "3"})[0, 0] == pytest.approx(3 + 100)
+    assert tallies({"learning.algorithm.memory": "0"}) is None

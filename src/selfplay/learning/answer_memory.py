@@ -97,16 +97,16 @@ class AtPrompt:
         self.answers = {key: one for key, one in self.answers.items() if one.count > FORGOTTEN}
 
 
+@dataclass
 class AnswerMemory:
     """The memory that the module's docstring describes.
 
-    Args:
+    Attributes:
         most: the greatest number of earlier answers to a prompt that count; 0 for the batch alone.
     """
 
-    def __init__(self, most: float = 0.0) -> None:
-        self.most = most
-        self._known: dict[bytes, AtPrompt] = {}
+    most: float = 0.0
+    _known: dict[bytes, AtPrompt] = field(default_factory=dict)
 
     def add(self, steps: Iterable[Step]) -> dict[bytes, AtPrompt]:
         """Add a batch; return what is known of each of its prompts, by the prompt's key."""
