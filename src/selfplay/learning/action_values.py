@@ -87,7 +87,7 @@ class ActionValues:
         """Average the advantages of a whole batch; see the module.
 
         ``scales`` are the tracked ones, by game, and take this batch into account; without them, the scales
-        are the batch's own. So does ``memory``; without it, the batch counts alone.
+        are the batch's own. ``memory`` takes the batch into account too; without it, the batch counts alone.
 
         Raises:
             SelfplayError: an advantage is not finite.

@@ -6,7 +6,7 @@ what an answer is worth. Before a batch is added, what is known of each prompt i
 
     min(``DECAY``, most / n)
 
-where n is the number of its remembered answers. So the last five batches count where a position is rare, and
+where n is the number of its remembered answers. So about five batches count where a position is rare, and
 where many games meet it the batch decides alone: old games would make the policy follow opponents that no
 longer exist. In tables (``benchmarks/magnet_in_tables.py``) a memory of 16 lowers magnet's NashConv by 38% in
 Leduc poker and 22% in liar's dice; without a bound it doubles that in Kuhn poker.
