@@ -72,7 +72,7 @@ def best_response_config(
         "run": {"save_every": EVALUATE_EVERY},
     }
     if tells_moves(env.id):
-        magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01}
+        magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01, "memory": 0}
         data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
     if policy.adapters:
         lora = load_adapter_config(next(iter(policy.adapters.values())))

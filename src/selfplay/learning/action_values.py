@@ -196,7 +196,8 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[Step]:
                 legal = answer.completion_token_ids in answer.alternatives
                 chance = math.exp(math.fsum(answer.logprobs))
                 game = _game_of(answer)
-                yield Step(game, record.temperature, before, drawn, answer.advantage, legal, chance)
+                asked = key_of_prompt(record.temperature, before)
+                yield Step(game, asked, key_of(drawn), answer.advantage, legal, chance)
             before += drawn
 
 

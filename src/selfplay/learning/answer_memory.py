@@ -27,6 +27,7 @@ DECAY = 0.8
 FORGOTTEN = 0.01
 """Answers that count for less are dropped."""
 KEY_BYTES = 16
+"""Length of a key."""
 STATE = ("prompts", "steps", "owners", "answers", "tallies")
 """The names of the tensors of :meth:`AnswerMemory.state`."""
 
@@ -34,21 +35,16 @@ STATE = ("prompts", "steps", "owners", "answers", "tallies")
 class Step(NamedTuple):
     """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type.
 
-    ``legal`` is whether it gave one of them, and ``chance`` the probability with which it was drawn.
+    ``asked`` is the key of the prompt, ``drawn`` that of the answer; ``legal`` is whether this is one of the
+    legal ones, and ``chance`` the probability with which it was drawn.
     """
 
     game: str
-    temperature: float
-    prompt: bytes
+    asked: bytes
     drawn: bytes
     advantage: float
     legal: bool
     chance: float
-
-    @property
-    def asked(self) -> bytes:
-        """The key of the temperature and the prompt."""
-        return key_of_prompt(self.temperature, self.prompt)
 
 
 @dataclass
@@ -81,7 +77,7 @@ class AtPrompt:
         """Count a step."""
         self.steps += 1
         if step.legal:
-            tally = self.answers.setdefault(key_of(step.drawn), Tally())
+            tally = self.answers.setdefault(step.drawn, Tally())
             tally.count += 1
             tally.advantage += step.advantage
             tally.chance += step.chance
