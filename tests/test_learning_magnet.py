@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from selfplay.config import load_config
 from selfplay.config.algorithms import AllActionsSettings, MagnetSettings
@@ -31,6 +32,8 @@ RECORDS = [
     make_record([9, 8], [1], -2.0, alternatives=[YES, NO, MAYBE]),  # an illegal answer
     make_record([7], [1], 1.0),  # a position whose answers nobody can list
 ]
+UNIFORM = 1e-8
+"""About the probability that the tiny model gives to a legal answer, so that a magnet has some of both."""
 SCALE = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
 """The root mean square of the advantages where there are legal answers; the mean of legal ones is 0.75."""
 VALUES = {(1, 2, 3): [0.625 / 2.5, -0.9375 / 1.5], (9, 8): [0.0, 0.625 / 1.5, 0.0]}
@@ -184,9 +187,22 @@ def answer_logprobs(
         return torch.stack([plan_logprobs(policy, build_plan([prompt], [ids])).sum() for ids in legal])
 
 
+def magnet_of(logprobs: torch.Tensor) -> torch.Tensor:
+    """Mix the reference, over all answers, with the uniform distribution over legal ones; keep the legal."""
+    mixture = (1 - UNIFORM) * torch.exp(logprobs) + UNIFORM / len(logprobs)
+    return mixture / mixture.sum()
+
+
+def test_the_probability_of_illegal_answers_is_divided_equally_among_the_legal_ones():
+    legal = positions(([1], LEGAL), ([2], [YES, NO, MAYBE]), ([3], LEGAL), ([4], LEGAL))
+    given = np.log([0.2, 0.1, 0.5, 0.1, 0.1, 0.7, 0.3, 3e-40, 1e-40])
+    assert legal.spread(given) == pytest.approx([0.55, 0.45, 0.6, 0.2, 0.2, 0.7, 0.3, 0.5, 0.5])
+    assert legal.spread(given + 1e-6)[5:7] == pytest.approx([0.7, 0.3])  # rounding can exceed 1
+
+
 def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     policy = magnet_policy()
-    algorithm = Magnet(alpha=0.5, uniform=0.1)
+    algorithm = Magnet(alpha=0.5, uniform=UNIFORM)
     algorithm.initialize(policy, max_generation_len=7)
     algorithm.begin(RECORDS)
     metrics = algorithm.update(algorithm.prepare_batch(RECORDS))
@@ -197,8 +213,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     for prompt, legal, visits in (([1, 2, 3], LEGAL, 3), ([9, 8], [YES, NO, MAYBE], 2)):
         share = weight * visits**0.5
         with torch.no_grad():
-            average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
-        magnet = 0.9 * average + 0.1 / len(legal)
+            magnet = magnet_of(answer_logprobs(policy, reference_of(TRAINED), prompt, legal))
         target = torch.softmax(torch.log(magnet) + torch.tensor(VALUES[tuple(prompt)]) / SCALE / 0.5, dim=0)
         loss = loss - share * (target * answer_logprobs(policy, TRAINED, prompt, legal)).sum()
     with policy.adapter(TRAINED):
@@ -210,7 +225,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
 
 def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_the_update():
     policy, prompt, legal = magnet_policy(), [9, 8], [YES, NO, MAYBE]
-    algorithm = Magnet(alpha=0.5, uniform=0.1, eta=3.0)
+    algorithm = Magnet(alpha=0.5, uniform=UNIFORM, eta=3.0)
     algorithm.initialize(policy, max_generation_len=7)
     records = [
         make_record(prompt, NO, 1.0, alternatives=legal),
@@ -220,8 +235,7 @@ def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_th
     batch = algorithm.prepare_batch(records)
     with torch.no_grad():
         before = torch.softmax(answer_logprobs(policy, TRAINED, prompt, legal), dim=0)
-        average = torch.softmax(answer_logprobs(policy, reference_of(TRAINED), prompt, legal), dim=0)
-    magnet = 0.9 * average + 0.1 / 3
+        magnet = magnet_of(answer_logprobs(policy, reference_of(TRAINED), prompt, legal))
     # The mean of the prompt's one step, drawn towards that of both, is 1 / 2: Q of NO is (1 - 1 / 2) / 1.5.
     values = torch.tensor([0.0, 0.5 / 1.5, 0.0])
     target = (before * magnet**1.5 * torch.exp(3 * values)) ** (1 / 2.5)
@@ -272,27 +286,33 @@ def test_the_stakes_of_a_game_do_not_matter():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
-def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
+def learned(algorithm: BaseAlgo, sign: float) -> NDArray[np.float32]:
+    """Return what 30 updates make of log p(YES) and log p(NO), both below -15 before; YES earns ``sign``."""
     policy = tiny_policy()
-    algorithm = Magnet(alpha=0.5)
     algorithm.initialize(policy, max_generation_len=4)
-    rate = Schedule(3e-3, 3e-3, 30)
     learner = Learner(
         policy,
         algorithm,
-        learning_rate=rate,
+        learning_rate=Schedule(3e-3, 3e-3, 30),
         regulariser_weight=Schedule(0.0, 0.0, 30),
         momentum=0.8,
         average_decay=0.8,
         max_mismatch=1e6,
+        minibatches=2,
     )
-    before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach().numpy()
     for _ in range(30):
-        metrics = learner.update(RECORDS)
-    after = answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
-    assert after[0] - after[1] > before[0] - before[1] + 1
-    assert np.exp(after).sum() > 0.7 > 0.1 > np.exp(before).sum()
+        metrics = learner.update(scaled(RECORDS, sign))
     assert metrics["value_scale"] == pytest.approx(SCALE)
+    found: NDArray[np.float32] = (
+        answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
+    )
+    return found
+
+
+def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
+    yes, no = (learned(Magnet(alpha=0.5), sign) for sign in (1.0, -1.0))
+    assert yes[0] - yes[1] > no[0] - no[1] + 1
+    assert min(np.exp(yes).sum(), np.exp(no).sum()) > 0.5
 
 
 def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():

@@ -20,13 +20,16 @@ sg[x] is x without a gradient. There are two gradients:
   R-NaD (Perolat et al. 2022, arXiv 2206.15378, where beta is 2): beside this loss its own gradient, which has
   the factor pi(a), would be balanced in another place than where J is greatest.
 
-Both also lose - log sum_a p(a), the surprise at a legal answer, so that the probability of illegal ones
-falls; p(a) is the probability of a whole answer, among all that the model could say. Since log pi(a) is
-log p(a) less the log of that sum, all is a weighted sum of the log p(a), with the weights pi(a) + pi(a) A(a)
-or pi(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
+Both also lose - sum_a s(a) log p(a), where p(a) is the probability of a whole answer, among all that the
+model could say, and s(a) = p(a) + (1 - P) / n with P = sum_b p(b): the n legal answers gain what the illegal
+ones lose, all of them as much. (- log P in its place would give most to the answer that is likeliest already,
+and a model that shares its weights among prompts would soon give that answer everywhere.) Since log pi(a) is
+log p(a) - log P and gains add up to 0, all is a weighted sum of the log p(a), with the weights
+s(a) + pi(a) A(a) or s(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
 
-The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha. Those
-here depend on the policy's present probabilities, which are those of the pass whose gradient is taken.
+Where all answers are legal, s = pi. The weights of ``magnet`` are then pi(a) exp(F(a) / alpha) / Z, to first
+order pi(a) + pi(a) A(a) / alpha. Those here depend on the policy's present probabilities, which are those of
+the pass whose gradient is taken.
 """
 
 import numpy as np
@@ -105,9 +108,10 @@ class AllActions(OverAnswers):
         log_pi_A = np.log(np.maximum(pi_A, 1e-300))
         value_A = fixed_A - self.alpha * log_pi_A
         gain_A = value_A - legal.totals(pi_A * value_A)
+        spread_A = legal.spread(logprob_A)
         if self.gradient == "policy":
-            return pi_A + pi_A * gain_A
-        return pi_A + self._neurd(legal, log_pi_A, gain_A)
+            return spread_A + pi_A * gain_A
+        return spread_A + self._neurd(legal, log_pi_A, gain_A)
 
     def _neurd(self, legal: LegalAnswers, log_pi_A: FloatArray, gain_A: FloatArray) -> FloatArray:
         """Return the weights of neural replicator dynamics, which add up to 0 at every prompt."""

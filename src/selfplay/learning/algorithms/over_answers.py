@@ -2,13 +2,15 @@
 
 This is what ``magnet`` and ``all_actions`` share. Both know values Q of the legal answers (see
 ``action_values`` and ``answer_memory``), in units of the root mean square of the advantages, and the magnet
-rho, from which the policy is held back:
+rho, from which the policy is held back. It is a mixture of the reference, over all that a model could say,
+and of the uniform distribution over the n legal answers, given that the answer is legal:
 
-    rho(a) = (1 - u) reference(a) + u / n
+    rho(a) = ((1 - u) reference(a) + u / n) / Z
 
 The reference is a running average of the policy's weights, or a copy of them every K updates (see
-``following``). The small share u of the uniform distribution over the n legal answers lets no answer become
-impossible that was never found to be bad, however rarely its position is reached.
+``following``). The small share u lets no answer become impossible that was never found to be bad, however
+rarely its position is reached. Where the reference hardly ever answers legally, rho is uniform: how a model
+divides its last 1e-6 among legal answers says nothing of them, and would decide for good which is learned.
 
 Their loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer,
 among all that the model could say, and a subclass defines the weights w, which have no gradient. It is added
@@ -19,6 +21,7 @@ up over the batch's prompts, each weighted by the square root of the number of a
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -136,5 +139,8 @@ class OverAnswers(BaseAlgo):
 
     def magnet(self, batch: Batch) -> FloatArray:
         """Return rho_A, the magnet's probability of each legal answer."""
-        reference_A = self.distribution_of("reference", batch)
-        return (1 - self.uniform) * reference_A + self.uniform * batch.answers.uniform_reference()
+        legal = batch.answers
+        logprob_A = legal.sums(batch.plans, batch.others[self._adapter_of("reference")], batch.num_answers)
+        mixture_A = (1 - self.uniform) * np.exp(logprob_A) + self.uniform * legal.uniform_reference()
+        magnet_A: FloatArray = mixture_A / legal.totals(mixture_A)
+        return magnet_A
