@@ -73,7 +73,7 @@ def test_a_resumed_run_uses_the_new_address_of_its_cluster(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as bound:
         nowhere = f"127.0.0.1:{bound.getsockname()[1]}"
     with pytest.raises(InputError, match=f"the cluster at {nowhere} cannot be joined"):
-        resume(run_dir, Console(), nowhere)
+        resume(run_dir, Console(), {"ray.address": nowhere})
     assert (run_dir / "config.toml").read_text() == before
 
 

@@ -39,11 +39,12 @@ def train(
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
+        changes = {key: overrides.pop(key) for key in ("learning.steps",) if key in overrides}
         given = [*words, *(f"--{key}" for key in overrides)]
         options = {"--seed": seed, "--name": name, "--recipe": recipe, "--runtime": runtime}
         given += [option for option, value in options.items() if value is not None]
         given += ["--dry-run"] if dry_run else []
-        _resume(resume, given, address)
+        _resume(resume, given, changes, address)
         return
     if not words:
         raise InputError("CONFIG", "is missing", "Try: selfplay train kuhn")
@@ -138,23 +139,23 @@ def _start(
     train_run(config, run_dir, console)
 
 
-def _resume(run: str, given: list[str], address: str | None) -> None:
+def _resume(run: str, given: list[str], changes: dict[str, str], address: str | None) -> None:
     if given:
         raise InputError(
             "--resume",
-            f"a run keeps its own configuration, so nothing else can be given (got {', '.join(given)})",
+            "a run keeps its own configuration, so only --learning.steps and --address can be given "
+            f"(got {', '.join(given)})",
             f"Use only: {shell_command('train', '--resume', run)}",
         )
-    from selfplay.config import load_config
     from selfplay.training.progress_views import working
+    from selfplay.training.resumed_config import resumed_config
     from selfplay.training.run_directory import RunDirectory
     from selfplay.training.run_kinds import check_kind
     from selfplay.training.run_names import find_run
 
     run_dir = find_run(run, "--resume")
     check_kind(run_dir, "train")
-    config = load_config(str(run_dir / "config.toml"), {})
-    RunDirectory(run_dir).check_unfinished(config.learning.steps)
+    config = resumed_config(RunDirectory(run_dir), changes)
     console = Console()
     if config.run.runtime == "ray":
         with working(console, "importing torch and Ray"):
@@ -163,7 +164,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
             import_ray(silent=True)
             from selfplay.cluster.train import resume as resume_on_ray
 
-        resume_on_ray(run_dir, console, address)
+        resume_on_ray(run_dir, console, changes | ({} if address is None else {"ray.address": address}))
         return
     if address is not None:
         raise InputError(
@@ -174,7 +175,7 @@ def _resume(run: str, given: list[str], address: str | None) -> None:
     with working(console, "importing torch"):
         from selfplay.training.single_process import resume as resume_in_process
 
-    resume_in_process(run_dir, console)
+    resume_in_process(run_dir, console, changes)
 
 
 def show_dry_run(config: "Config", found: list[str]) -> Console:

@@ -4,7 +4,7 @@ The state of the actors is in the run's directory, so the command may be killed 
 ``selfplay train --resume RUN`` rebuilds the actors and they continue.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -44,6 +44,6 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
     start_run(config, run_dir, console, Cluster())
 
 
-def resume(run_dir: Path, console: Console, address: str | None = None) -> None:
-    """Continue a run on a cluster, at ``address`` if that moved; see :mod:`selfplay.training.start`."""
-    resume_run(run_dir, console, Cluster(), {} if address is None else {"ray.address": address})
+def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | None = None) -> None:
+    """Continue a run on a cluster; see :func:`selfplay.training.start.resume_run`."""
+    resume_run(run_dir, console, Cluster(), changes or {})

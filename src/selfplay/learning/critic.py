@@ -11,7 +11,8 @@ When r changes, w and b are multiplied by the old r and divided by the new one, 
 Hasselt et al. 2016, arXiv 1602.07714).
 
 In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
-sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage is the reward, divided by r.
+sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage of a last turn is its
+reward, divided by r.
 
 c is the mean of the states of the batch, measured before the update's first step. Prompts of one game differ
 in a few tokens, and their states by a few hundredths of their length: without c, a step in w would move all

@@ -1,6 +1,6 @@
 """A run in one process: its parts, built from a configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,9 +44,9 @@ def train(config: Config, run_dir: Path, console: Console) -> None:
     start_run(config, run_dir, console, SingleProcess())
 
 
-def resume(run_dir: Path, console: Console) -> None:
+def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | None = None) -> None:
     """Continue a run in this process; see :func:`selfplay.training.start.resume_run`."""
-    resume_run(run_dir, console, SingleProcess(), {})
+    resume_run(run_dir, console, SingleProcess(), changes or {})
 
 
 def build_trainer(config: Config, directory: RunDirectory, console: Console) -> Trainer:

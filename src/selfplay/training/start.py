@@ -11,9 +11,10 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from selfplay.config import Config
-from selfplay.config.loading import dump_config, load_config
+from selfplay.config.loading import dump_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.progress_views import print_line
+from selfplay.training.resumed_config import resumed_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.start_log import note_session
 from selfplay.training.threads import with_chosen_threads
@@ -47,28 +48,24 @@ def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime)
     _run(config, RunDirectory.create(run_dir), console, runtime)
 
 
-def resume_run(
-    run_dir: Path, console: Console, runtime: Runtime, overrides: Mapping[str, str | None]
-) -> None:
+def resume_run(run_dir: Path, console: Console, runtime: Runtime, changes: Mapping[str, str | None]) -> None:
     """Continue a run from what was saved last; from its beginning if nothing was.
 
     Args:
         run_dir: the run's directory.
         console: the console to print on.
         runtime: where the run takes place.
-        overrides: fields of the configuration that change, such as the address of a cluster that has moved;
-            ``None`` leaves a field out.
+        changes: fields of the configuration that change; see :func:`resumed_config`.
 
     Raises:
-        InputError: the run does not exist, is in use, is finished or is damaged.
+        InputError: the run does not exist, is in use, is finished or is damaged, or a change is wrong.
         SelfplayError: the run had to stop again.
     """
     directory = RunDirectory.open(run_dir)
     directory.lock()
     try:
-        config = load_config(str(directory.config_file), overrides)
-        directory.check_unfinished(config.learning.steps)
-        _run(config, directory, console, runtime, changed=bool(overrides))
+        config = resumed_config(directory, changes)
+        _run(config, directory, console, runtime, changed=bool(changes))
     finally:
         directory.unlock()
 
