@@ -13,6 +13,8 @@ from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_writer import Epoch
+from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
+from test_training_longer import CONSTANT
 
 pytestmark = pytest.mark.usefixtures("loopback")
 
@@ -103,3 +105,14 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
     with pytest.raises(SelfplayError, match=r"was resumed by another process, so this one stops$"):
         train(config, run, Console(file=ResumedWhileJoining(run)))
     assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock"]
+
+
+def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):  # noqa: F811
+    path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1"}
+    train(configure(model, **changes, **CONSTANT, learning__steps="2"), path, Console(quiet=True))
+    resume(path, Console(quiet=True), {"learning.steps": "4"})
+    lines = metrics_of(path)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[-1]["learner/packed_tokens"] > 0
+    assert lines[-1]["accounts/finished"] == 4 * 4
+    assert (path / "checkpoints" / "step-000004").is_dir()

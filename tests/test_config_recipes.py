@@ -88,6 +88,11 @@ def test_a_recipe_without_a_critic_removes_that_of_the_configuration(tmp_path):
     assert over(own_critic, "magnet", tmp_path).learning.critic is None
 
 
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_only_magnet_has_momentum_whatever_the_preset_has(recipe):
+    assert load_config("kuhn", {}, recipe).learning.momentum == (0.8 if recipe == "magnet" else 0.0)
+
+
 def test_a_recipe_is_for_every_policy(tmp_path):
     text = """
         [[envs]]
@@ -161,7 +166,7 @@ def test_a_dry_run_prints_the_resolved_configuration_which_needs_no_recipe(tmp_p
 
 def test_a_resumed_run_keeps_its_algorithm(capsys):
     assert main(["train", "--resume", "runs/any", "--recipe", "gspo"]) == 2
-    assert "can be given (got --recipe)" in capsys.readouterr().err
+    assert "so only --learning.steps and --address can be given (got --recipe)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])

@@ -196,8 +196,8 @@ def magnet_of(logprobs: torch.Tensor) -> torch.Tensor:
 def test_the_probability_of_illegal_answers_is_divided_equally_among_the_legal_ones():
     legal = positions(([1], LEGAL), ([2], [YES, NO, MAYBE]), ([3], LEGAL), ([4], LEGAL))
     given = np.log([0.2, 0.1, 0.5, 0.1, 0.1, 0.7, 0.3, 3e-40, 1e-40])
-    assert legal.spread(given) == pytest.approx([0.55, 0.45, 0.6, 0.2, 0.2, 0.7, 0.3, 0.5, 0.5])
-    assert legal.spread(given + 1e-6)[5:7] == pytest.approx([0.7, 0.3])  # rounding can exceed 1
+    assert legal.completed(given) == pytest.approx([0.55, 0.45, 0.6, 0.2, 0.2, 0.7, 0.3, 0.5, 0.5])
+    assert legal.completed(given + 1e-6)[5:7] == pytest.approx([0.7, 0.3])  # rounding can exceed 1
 
 
 def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
@@ -234,7 +234,8 @@ def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_th
     algorithm.begin(records)
     batch = algorithm.prepare_batch(records)
     with torch.no_grad():
-        before = torch.softmax(answer_logprobs(policy, TRAINED, prompt, legal), dim=0)
+        probabilities = torch.exp(answer_logprobs(policy, TRAINED, prompt, legal))
+        before = probabilities + (1 - probabilities.sum()) / 3
         magnet = magnet_of(answer_logprobs(policy, reference_of(TRAINED), prompt, legal))
     # The mean of the prompt's one step, drawn towards that of both, is 1 / 2: Q of NO is (1 - 1 / 2) / 1.5.
     values = torch.tensor([0.0, 0.5 / 1.5, 0.0])

@@ -30,7 +30,10 @@ def train(
         str | None, typer.Option(help="A published algorithm, such as grpo, or a .toml file of your own.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Continue this run instead; with --learning.steps N, up to N."),
+    ] = None,
     runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
@@ -39,7 +42,7 @@ def train(
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
-        changes = {key: overrides.pop(key) for key in ("learning.steps",) if key in overrides}
+        changes = {STEPS: overrides.pop(STEPS)} if STEPS in overrides else {}
         given = [*words, *(f"--{key}" for key in overrides)]
         options = {"--seed": seed, "--name": name, "--recipe": recipe, "--runtime": runtime}
         given += [option for option, value in options.items() if value is not None]
@@ -59,6 +62,7 @@ def train(
     _start(words[0], overrides, recipe, name, dry_run)
 
 
+STEPS = "learning.steps"
 _MEANT = {
     "algorithm": "learning.algorithm.type",
     "credit": "credit.type",

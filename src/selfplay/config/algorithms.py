@@ -166,7 +166,8 @@ class OverAnswersSettings(Settings):
     """Weight of the divergence from the reference, in units of the root mean square of the same game's
     advantages. A smaller value moves further in each update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
-    """Share of the uniform distribution over the legal answers that is mixed with the reference's."""
+    """Share of the uniform distribution over the legal answers that is mixed with the reference's, which is
+    over all answers. Of the legal ones alone it is more while the reference also answers illegally."""
     memory: float = Field(default=16.0, ge=0)
     """How many earlier answers to a prompt count at most, beside those of the batch; they lose a fifth of
     their weight with every update. 0 for the batch alone."""

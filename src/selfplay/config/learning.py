@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from selfplay.config.algorithms import (
     A2cSettings,
     Algorithm,
+    LossSettings,
     OverAnswersSettings,
     ReinforceSettings,
     with_type,
@@ -101,6 +102,33 @@ class LearningSettings(Settings):
         own = self.policies.get(policy, PolicySettings())
         given = {name: value for name, value in own if value is not None}
         return self.model_copy(update=given)
+
+    @property
+    def rate_ends(self) -> tuple[float, float]:
+        """The learning rate after warm-up, and that at the last update."""
+        last = self.learning_rate if self.schedule == "constant" else self.learning_rate_end
+        return self.learning_rate, last
+
+    @property
+    def regulariser_ends(self) -> tuple[float, float]:
+        """The weight of the regulariser at the first and at the last update; 0 if there is none."""
+        algorithm = self.algorithm
+        if isinstance(algorithm, OverAnswersSettings):
+            return 0.0, 0.0
+        if isinstance(algorithm, LossSettings) and algorithm.regulariser == "none":
+            return 0.0, 0.0
+        return algorithm.regulariser_weight, algorithm.regulariser_weight_end
+
+    def scheduled(self, policies: Iterable[str]) -> list[str]:
+        """Return the fields of these policies whose effect changes until the last update."""
+        fields = []
+        for policy in policies:
+            used = self.of_policy(policy)
+            if len(set(used.rate_ends)) > 1:
+                fields.append(self._field(policy, "learning_rate"))
+            if len(set(used.regulariser_ends)) > 1:
+                fields.append(self._field(policy, "algorithm") + ".regulariser_weight")
+        return fields
 
     @property
     def own_critics(self) -> frozenset[str]:

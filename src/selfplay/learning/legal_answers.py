@@ -99,8 +99,11 @@ class LegalAnswers:
         share_A: FloatArray = probability_A / np.bincount(self.prompt_of_A, probability_A)[self.prompt_of_A]
         return share_A
 
-    def spread(self, logprob_A: FloatArray) -> FloatArray:
-        """Return each answer's probability if that of illegal ones is divided equally among the legal."""
+    def completed(self, logprob_A: FloatArray) -> FloatArray:
+        """Return each answer's probability if that of illegal ones is divided equally among the legal.
+
+        It is above 0, also where the model gives no legal answer.
+        """
         mass_A = np.minimum(self.totals(np.exp(logprob_A)), 1.0)
         probability_A: FloatArray = mass_A * self.normalised(logprob_A)
         return probability_A + (1 - mass_A) * self.uniform_reference()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
-from selfplay.config.algorithms import OverAnswersSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games
@@ -128,21 +127,14 @@ def _learning_rate(learning: LearningSettings) -> "Schedule":
     """Return the learning rate by update."""
     from selfplay.learning.learner import Schedule
 
-    first, last = learning.learning_rate, learning.learning_rate_end
-    if learning.schedule == "constant":
-        last = first
-    return Schedule(first, last, learning.steps, learning.warmup_steps)
+    return Schedule(*learning.rate_ends, learning.steps, learning.warmup_steps)
 
 
 def _regulariser_weight(learning: LearningSettings) -> "Schedule":
-    """Return the weight of the regulariser by update; algorithms over legal answers have none."""
+    """Return the weight of the regulariser by update."""
     from selfplay.learning.learner import Schedule
 
-    settings = learning.algorithm
-    if isinstance(settings, OverAnswersSettings):
-        return Schedule(0.0, 0.0, learning.steps)
-    first, last = settings.regulariser_weight, settings.regulariser_weight_end
-    return Schedule(first, last, learning.steps, geometric=True)
+    return Schedule(*learning.regulariser_ends, learning.steps, geometric=True)
 
 
 def build_arena(config: Config, client: InferenceClient, max_calls: int) -> Arena:

@@ -1,14 +1,15 @@
 """The configuration of a run that goes on: its own, but for the few fields that a resume may change."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from selfplay.config import Config, load_config
-from selfplay.config.algorithms import AlgorithmSettings, LossSettings
-from selfplay.config.learning import LearningSettings
 from selfplay.core import InputError
-from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_directory import PSRO_FILE, RunDirectory
+from selfplay.training.settled import has_settled
 
-STEPS = "learning.steps"
+STEPS, ADDRESS = "learning.steps", "ray.address"
+CHANGEABLE = (STEPS, ADDRESS)
+"""The fields that a resume may change: the number of updates, and the address of a cluster that has moved."""
 
 
 def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -> Config:
@@ -16,40 +17,39 @@ def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -
 
     Args:
         directory: the run.
-        changes: fields that change, such as the address of a cluster that has moved, or ``learning.steps`` of
-            a run that is to be longer; ``None`` leaves a field out.
+        changes: values of fields among ``CHANGEABLE``; ``None`` leaves a field out.
 
     Raises:
-        InputError: a change is wrong, the run is finished, or it cannot have another number of updates.
+        InputError: a change is wrong or not possible, or the run is finished.
     """
+    for field in changes.keys() - set(CHANGEABLE):
+        raise InputError(field, "cannot change in a run that has begun", "Leave it out.")
     before = load_config(str(directory.config_file), {})
     config = load_config(str(directory.config_file), changes)
     if config.learning.steps != before.learning.steps:
-        _check_steps(before.learning, config.learning.steps, max(directory.saved_steps(), default=0))
+        _check_steps(directory, before, config.learning.steps)
     directory.check_unfinished(config.learning.steps)
     return config
 
 
-def _check_steps(before: LearningSettings, steps: int, saved: int) -> None:
-    """Raise an InputError if a run with ``saved`` updates cannot have ``steps`` of them."""
-    if steps <= saved:
-        raise InputError(STEPS, f"is {steps}, but the run has made {saved} updates", "Give a larger number.")
-    for learning in (before, *map(before.of_policy, before.policies)):
-        for field in _scheduled(learning):
-            raise InputError(
-                STEPS,
-                f"{field} of this run changes until update {before.steps}, so it can have no other number",
-                "Begin a new run with as many updates.",
-            )
-
-
-def _scheduled(learning: LearningSettings) -> Iterator[str]:
-    """Yield the fields whose values change from the first update to the last."""
-    if learning.schedule == "cosine" and learning.learning_rate != learning.learning_rate_end:
-        yield "learning.learning_rate"
-    algorithm = learning.algorithm
-    if not isinstance(algorithm, AlgorithmSettings):
-        return  # it learns from all legal answers and has no regulariser
-    without = isinstance(algorithm, LossSettings) and algorithm.regulariser == "none"
-    if not without and algorithm.regulariser_weight != algorithm.regulariser_weight_end:
-        yield "learning.algorithm.regulariser_weight"
+def _check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
+    """Raise an InputError if a run cannot be made longer, to ``steps`` updates."""
+    present = before.learning.steps
+    if (directory.path.absolute().parent / PSRO_FILE).is_file():
+        raise InputError(STEPS, f"{directory.path} belongs to a PSRO, which decides it", "Leave it out.")
+    if steps < present:
+        raise InputError(STEPS, f"is {steps}, but the run has {present} updates", "Give a larger number.")
+    if has_settled(directory.evaluation, before.evaluation.patience):
+        raise InputError(
+            STEPS,
+            "the run has settled (evaluation.patience), so it would make no more updates",
+            "Leave it out.",
+        )
+    # A program's policies are known when it is built; one without settings of its own has those of the run.
+    policies = before.policies if before.program is None else [*before.learning.policies, "another"]
+    for field in before.learning.scheduled(policies):
+        raise InputError(
+            STEPS,
+            f"{field} of this run changes until update {present}, so it can have no other number",
+            "Begin a new run with as many updates.",
+        )

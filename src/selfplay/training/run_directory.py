@@ -166,7 +166,8 @@ class RunDirectory:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",
-                f"Look at it: {shell_command('report', self.path)}",
+                "For more updates give --learning.steps too; "
+                f"look at it: {shell_command('report', self.path)}",
             )
 
     def check_epoch(self) -> None:

@@ -21,14 +21,15 @@ sg[x] is x without a gradient. There are two gradients:
   the factor pi(a), would be balanced in another place than where J is greatest.
 
 Both also lose - sum_a s(a) log p(a), where p(a) is the probability of a whole answer, among all that the
-model could say, and s(a) = p(a) + (1 - P) / n with P = sum_b p(b): the n legal answers gain what the illegal
-ones lose, all of them as much. (- log P in its place would give most to the answer that is likeliest already,
-and a model that shares its weights among prompts would soon give that answer everywhere.) Since log pi(a) is
-log p(a) - log P and gains add up to 0, all is a weighted sum of the log p(a), with the weights
-s(a) + pi(a) A(a) or s(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
+model could say, P = sum_b p(b) over the n legal answers, and s(a) = p(a) + (1 - P) / n, without a gradient.
+In the logits, every legal answer rises by (1 - P) / n and every illegal one c falls by p(c). (- log P would
+raise a legal answer by pi(a) (1 - P): the likeliest one most, and a model that shares its weights among
+prompts would soon give that one everywhere.) Since log pi(a) = log p(a) - log P, where the sum of pi(a) A(a)
+and the mean of y(a) are 0, all is a weighted sum of the log p(a), with the weights s(a) + pi(a) A(a) or
+s(a) + A(a) - mean_b A(b), where the answers that ``beta`` holds back have A = 0.
 
-Where all answers are legal, s = pi. The weights of ``magnet`` are then pi(a) exp(F(a) / alpha) / Z, to first
-order pi(a) + pi(a) A(a) / alpha. Those here depend on the policy's present probabilities, which are those of
+The weights of ``magnet`` are pi(a) exp(F(a) / alpha) / Z, to first order pi(a) + pi(a) A(a) / alpha, where s
+is pi if all answers are legal. Those here depend on the policy's present probabilities, which are those of
 the pass whose gradient is taken.
 """
 
@@ -108,10 +109,10 @@ class AllActions(OverAnswers):
         log_pi_A = np.log(np.maximum(pi_A, 1e-300))
         value_A = fixed_A - self.alpha * log_pi_A
         gain_A = value_A - legal.totals(pi_A * value_A)
-        spread_A = legal.spread(logprob_A)
+        completed_A = legal.completed(logprob_A)
         if self.gradient == "policy":
-            return spread_A + pi_A * gain_A
-        return spread_A + self._neurd(legal, log_pi_A, gain_A)
+            return completed_A + pi_A * gain_A
+        return completed_A + self._neurd(legal, log_pi_A, gain_A)
 
     def _neurd(self, legal: LegalAnswers, log_pi_A: FloatArray, gain_A: FloatArray) -> FloatArray:
         """Return the weights of neural replicator dynamics, which add up to 0 at every prompt."""

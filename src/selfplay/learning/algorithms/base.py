@@ -393,5 +393,8 @@ class BaseAlgo(ABC):
 
     def distribution_of(self, name: str, batch: Batch) -> FloatArray:
         """Return the distribution over legal answers of ``base`` or ``reference``, one number each."""
-        logprobs = batch.others[self._adapter_of(name)]
-        return batch.answers.normalised(batch.answers.sums(batch.plans, logprobs, batch.num_answers))
+        return batch.answers.normalised(self.answer_logprobs(self._adapter_of(name), batch))
+
+    def answer_logprobs(self, adapter: str, batch: Batch) -> FloatArray:
+        """Return logprob_A, another model's log-probability of each legal answer, as it was kept."""
+        return batch.answers.sums(batch.plans, batch.others[adapter], batch.num_answers)

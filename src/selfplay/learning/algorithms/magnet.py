@@ -11,7 +11,8 @@ A step of magnetic mirror descent goes only part of the way there from the polic
 
     pi'(a) is proportional to  (pi(a) rho(a)^(eta alpha) exp(eta Q(a)))^(1 / (1 + eta alpha))
 
-Without a limit of the step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single
+Here pi has the probability of illegal answers divided equally among the legal ones. Without a limit of the
+step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single
 value that is far from 0 decide, and the more does the gradient resemble that of ``all_actions``.
 
 The loss is the cross-entropy from pi' to the policy over all legal answers: their weights are pi' (see
@@ -68,6 +69,6 @@ class Magnet(OverAnswers):
         reply_A = np.log(self.magnet(batch)) + self.values(batch) / self.alpha
         if self.eta is None:
             return legal.normalised(reply_A)
-        before_A = legal.sums(batch.plans, batch.others[self.adapter], batch.num_answers)
+        before_A = np.log(legal.completed(self.answer_logprobs(self.adapter, batch)))
         share = self.eta * self.alpha / (1 + self.eta * self.alpha)
         return legal.normalised(share * reply_A + (1 - share) * before_A)

@@ -140,7 +140,7 @@ class OverAnswers(BaseAlgo):
     def magnet(self, batch: Batch) -> FloatArray:
         """Return rho_A, the magnet's probability of each legal answer."""
         legal = batch.answers
-        logprob_A = legal.sums(batch.plans, batch.others[self._adapter_of("reference")], batch.num_answers)
-        mixture_A = (1 - self.uniform) * np.exp(logprob_A) + self.uniform * legal.uniform_reference()
+        reference_A = np.exp(self.answer_logprobs(self._adapter_of("reference"), batch))
+        mixture_A = (1 - self.uniform) * reference_A + self.uniform * legal.uniform_reference()
         magnet_A: FloatArray = mixture_A / legal.totals(mixture_A)
         return magnet_A
