@@ -107,6 +107,7 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
     assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):  # noqa: F811
     path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1"}
     train(configure(model, **changes, **CONSTANT, learning__steps="2"), path, Console(quiet=True))
