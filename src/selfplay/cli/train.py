@@ -42,6 +42,8 @@ def train(
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
+        from selfplay.training.resumed_config import STEPS
+
         changes = {STEPS: overrides.pop(STEPS)} if STEPS in overrides else {}
         given = [*words, *(f"--{key}" for key in overrides)]
         options = {"--seed": seed, "--name": name, "--recipe": recipe, "--runtime": runtime}
@@ -62,7 +64,6 @@ def train(
     _start(words[0], overrides, recipe, name, dry_run)
 
 
-STEPS = "learning.steps"
 _MEANT = {
     "algorithm": "learning.algorithm.type",
     "credit": "credit.type",
@@ -152,7 +153,7 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             f"Use only: {shell_command('train', '--resume', run)}",
         )
     from selfplay.training.progress_views import working
-    from selfplay.training.resumed_config import resumed_config
+    from selfplay.training.resumed_config import ADDRESS, resumed_config
     from selfplay.training.run_directory import RunDirectory
     from selfplay.training.run_kinds import check_kind
     from selfplay.training.run_names import find_run
@@ -168,7 +169,7 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             import_ray(silent=True)
             from selfplay.cluster.train import resume as resume_on_ray
 
-        resume_on_ray(run_dir, console, changes | ({} if address is None else {"ray.address": address}))
+        resume_on_ray(run_dir, console, changes | ({} if address is None else {ADDRESS: address}))
         return
     if address is not None:
         raise InputError(
