@@ -160,8 +160,10 @@ def test_the_stakes_of_a_game_do_not_matter(gradient):
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])
 def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones(gradient):
     yes, no = (learned(AllActions(gradient, alpha=0.5), sign) for sign in (1.0, -1.0))
-    assert yes[0] - yes[1] > no[0] - no[1] + 0.5
-    assert min(np.exp(yes).sum(), np.exp(no).sum()) > 0.25
+    assert yes[0] > yes[1] + 0.5
+    assert no[1] > no[0] + 0.5
+    assert np.exp(yes).sum() > 0.5
+    assert np.exp(no).sum() > 0.25
 
 
 def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():

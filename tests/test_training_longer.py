@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from selfplay.cli.main import main
-from selfplay.config import load_config
+from selfplay.config import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.evaluation import MatchResult, write_evaluation
 from selfplay.training.resumed_config import resumed_config
@@ -54,8 +54,6 @@ def test_a_run_that_is_made_longer_trains_as_one_that_was_so_from_the_start(mode
 
 def a_run(tmp_path, preset="kuhn", **changes):
     """Return the directory of a run that has begun, with nothing but its configuration."""
-    from selfplay.config.loading import dump_config
-
     path = tmp_path / "run"
     path.mkdir()
     settings = {name.replace("__", "."): one for name, one in changes.items()}

@@ -100,9 +100,9 @@ class LegalAnswers:
         return share_A
 
     def completed(self, logprob_A: FloatArray) -> FloatArray:
-        """Return each answer's probability if that of illegal ones is divided equally among the legal.
+        """Return completed_A, the probabilities with that of illegal answers divided equally among the legal.
 
-        It is above 0, also where the model gives no legal answer.
+        They add up to 1 at every prompt, also where the model gives no legal answer.
         """
         mass_A = np.minimum(self.totals(np.exp(logprob_A)), 1.0)
         probability_A: FloatArray = mass_A * self.normalised(logprob_A)

@@ -22,12 +22,11 @@ def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -
     Raises:
         InputError: a change is wrong or not possible, or the run is finished.
     """
-    for field in changes.keys() - set(CHANGEABLE):
+    for field in sorted(changes.keys() - set(CHANGEABLE)):
         raise InputError(field, "cannot change in a run that has begun", "Leave it out.")
-    before = load_config(str(directory.config_file), {})
     config = load_config(str(directory.config_file), changes)
-    if config.learning.steps != before.learning.steps:
-        _check_steps(directory, before, config.learning.steps)
+    if STEPS in changes:
+        _check_steps(directory, load_config(str(directory.config_file), {}), config.learning.steps)
     directory.check_unfinished(config.learning.steps)
     return config
 
@@ -35,6 +34,8 @@ def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -
 def _check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
     """Raise an InputError if a run cannot be made longer, to ``steps`` updates."""
     present = before.learning.steps
+    if steps == present:
+        return
     if (directory.path.absolute().parent / PSRO_FILE).is_file():
         raise InputError(STEPS, f"{directory.path} belongs to a PSRO, which decides it", "Leave it out.")
     if steps < present:

@@ -12,8 +12,8 @@ A step of magnetic mirror descent goes only part of the way there from the polic
     pi'(a) is proportional to  (pi(a) rho(a)^(eta alpha) exp(eta Q(a)))^(1 / (1 + eta alpha))
 
 Here pi has the probability of illegal answers divided equally among the legal ones. Without a limit of the
-step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single
-value that is far from 0 decide, and the more does the gradient resemble that of ``all_actions``.
+step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single value that is far from
+0 decide, and the more does the gradient resemble that of ``all_actions``.
 
 The loss is the cross-entropy from pi' to the policy over all legal answers: their weights are pi' (see
 ``over_answers``, which also defines Q and rho). So answers that were not drawn have a gradient too, and
