@@ -90,6 +90,12 @@ def test_an_environment_that_does_not_list_its_moves_is_evaluated_against_the_un
         check_config(load_config(str(path), {"evaluation.opponents": '["random"]'}))
 
 
+def test_random_openings_need_a_game_that_lists_its_moves():
+    openings = {"envs__0__random_opening": "2", "evaluation__nash_conv": "false"}
+    assert field_of(envs__0__id="LiarsDice-v0-small-train", **openings) == "envs.0.random_opening"
+    assert check(envs__0__id="TicTacToe-v0-train", **openings)
+
+
 def test_a_missing_device_is_detected_without_loading_a_model():
     with pytest.raises(InputError, match=r"^model.device: torch finds no "):
         check(model__name="some/model", model__device="cuda:99")

@@ -73,6 +73,7 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_
     assert "Traceback" not in said
 
 
+@pytest.mark.slow  # engines that end are tested by default above, and in test_cluster_failover
 def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_keeps_its_best(faults):
     two_collectors = ("--ray.collectors=2", "--ray.cpus_per_collector=0.5", "--credit.type=rae")
     engines = ("--ray.engines=3", "--ray.min_engines=2")

@@ -170,6 +170,7 @@ SETTINGS = {
 ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
 
 
+@pytest.mark.slow  # test_cluster_seats shows it of copies and frozen adapters
 def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
     train_locally(configure(model, **SETTINGS), tmp_path / "here", quiet())
     train(configure(model, **SETTINGS | ON_RAY), tmp_path / "there", quiet())

@@ -176,6 +176,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
+@pytest.mark.slow  # test_training_program_overlap shows it in one process, test_cluster_overlap of games
 def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):  # noqa: F811
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
     learning = {"buffer__max_size": "500", "credit__type": "rae"}

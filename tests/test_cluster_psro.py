@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from playing_model import save_playing_model
 
 
-@pytest.mark.parametrize("nash_conv", ["false", pytest.param("true", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default
+@pytest.mark.parametrize("nash_conv", ["false", "true"])
 def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
     tmp_path, monkeypatch, loopback, capsys, nash_conv
 ):

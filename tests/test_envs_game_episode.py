@@ -39,6 +39,15 @@ def legal_answer(messages, seed):
     return f"\\boxed{{{move}}}" if "\\boxed" in text else move
 
 
+def legal_cells(turn):
+    return re.findall(r"\d", turn["observation"])
+
+
+def first_free_cell(messages, seed):
+    """Answer with the first free cell of a board of tic_tac_toe."""
+    return min(re.findall(r"\d", messages[-1]["content"].split("\n\n")[-1]))
+
+
 async def play(env_id, agents, answer=legal_answer, template="fewshot-chat", seed=0, **options):
     client = answer if isinstance(answer, MockInferenceClient) else MockInferenceClient(answer)
     arena = Arena(client)
@@ -373,3 +382,38 @@ async def test_a_spec_with_too_few_seats_is_an_episode_error():
 def test_an_episode_of_an_unplayable_game_is_rejected_at_once():
     with pytest.raises(InputError, match="cannot be played here"):
         GameEpisode("Countdown-v0-train", 1, get_template("default"))
+
+
+async def test_games_of_training_begin_with_random_moves_that_nobody_learns_from():
+    started = set()
+    for seed in range(60):
+        rollout = await play("tic_tac_toe", [POLICY] * 2, answer=first_free_cell, seed=seed, random_opening=2)
+        turns, actions = rollout.extras["turns"], rollout.extras["action_seq"]
+        random_moves = [turn for turn in turns if turn["kind"] == "script"]
+        assert random_moves == turns[: len(random_moves)]
+        assert len(rollout.steps) == len(turns) - len(random_moves)
+        assert all(turn["text"] == min(legal_cells(turn)) for turn in turns[len(random_moves) :])
+        started.add(tuple(actions[: len(random_moves)]))
+    assert {len(one) for one in started} == {0, 1, 2}
+    assert len({one[0] for one in started if one}) == 9
+
+
+async def test_games_in_which_nobody_learns_have_no_random_opening():
+    for seed in range(10):
+        agents = [AgentSpec("model", "default")] * 2
+        rollout = await play("tic_tac_toe", agents, answer=first_free_cell, seed=seed, random_opening=4)
+        assert rollout.extras["action_seq"][:2] == ["0", "1"]
+
+
+async def test_a_game_may_end_in_its_random_opening():
+    ended = 0
+    for seed in range(30):
+        rollout = await play("kuhn_poker", [POLICY] * 2, seed=seed, random_opening=3)
+        ended += not rollout.steps
+        assert sum(rollout.rewards.values()) == 0
+    assert 0 < ended < 30
+
+
+def test_a_game_that_does_not_list_its_moves_has_no_random_opening():
+    with pytest.raises(InputError, match="env.random_opening: .* does not list its legal moves"):
+        GameEpisode("LiarsDice-v0-train", 2, get_template("default"), random_opening=2)

@@ -42,7 +42,10 @@ class EnvSettings(Settings):
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
-
+    random_opening: int = Field(default=0, ge=0)
+    """Games of training begin with between 0 and this many random legal moves, each number as likely as the
+    others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
+    hidden cards would no longer be true. Evaluations have none."""
     policies: list[str] = []
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""

@@ -1,10 +1,12 @@
 """GameEpisode: one game that models and scripts play turn by turn."""
 
+import random
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay.core import (
+    AgentSpec,
     Arena,
     Episode,
     EpisodeError,
@@ -21,8 +23,11 @@ from selfplay.core.own_classes import name_of
 from selfplay.core.play import seat_role
 from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.game import Game
-from selfplay.envs.scripted import ScriptedPlayer, make_player
+from selfplay.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
 from selfplay.envs.templates import PromptTemplate
+
+OPENER = AgentSpec(kind="script", model="random")
+"""Who makes the random moves at the beginning of a game."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,33 @@ class _Answer:
 
 @dataclass
 class _Table:
-    """One game in progress and its record."""
+    """One game in progress and its record. Its first ``opening`` moves are random, whoever has the seat."""
 
     spec: PlaySpec
     game: Game
     players: dict[int, ScriptedPlayer]
     position: _Position | None
+    opener: ScriptedPlayer
+    opening: int
     turns: list[dict[str, Any]] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
     errors: int = 0
     invalid_pid: int | None = None
     raised: str | None = None
     truncated: bool = False
+
+    @property
+    def in_opening(self) -> bool:
+        """Whether the next move is a random one of the opening."""
+        return len(self.turns) < self.opening
+
+    def mover(self, pid: int) -> AgentSpec:
+        """Return who makes the next move, of seat ``pid``."""
+        return OPENER if self.in_opening else self.spec.agents[pid]
+
+    def script(self, pid: int) -> ScriptedPlayer:
+        """Return the script that makes the next move, of seat ``pid``."""
+        return self.opener if self.in_opening else self.players[pid]
 
 
 class GameEpisode(Episode):
@@ -82,10 +102,12 @@ class GameEpisode(Episode):
         template: builds prompts and reads answers.
         max_turns: the game ends as a draw after this many turns in total.
         error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
+        random_opening: a game in which a policy is trained begins with between 0 and this many random legal
+            moves, each number as likely as the others. Nobody learns from them.
 
     Raises:
         InputError: the environment is unknown, not playable on this machine, or does not support
-            ``num_players``.
+            ``num_players``; or games are to begin with random moves, and it does not list its legal ones.
     """
 
     def __init__(
@@ -96,14 +118,18 @@ class GameEpisode(Episode):
         *,
         max_turns: int = 200,
         error_allowance: int = 0,
+        random_opening: int = 0,
     ) -> None:
         check_playable(env_id, num_players)
+        if random_opening:
+            check_moves_are_told(env_id, "env.random_opening", "Set 0")
         self.env_id = env_id
         self.name = name_of(env_id)
         self.num_players = num_players
         self.template = template
         self.max_turns = max_turns
         self.error_allowance = error_allowance
+        self.random_opening = random_opening
         self._rubric = Rubric([final_reward])
 
     @property
@@ -135,9 +161,9 @@ class GameEpisode(Episode):
                 table.truncated = True
                 break
             pid, legal = position.pid, position.legal
-            agent = artifact.agents[pid]
+            agent = table.mover(pid)
             state.current_actor = seat_role(pid)
-            answer = await self._ask(arena, table, position, turn)
+            answer = await self._ask(arena, table, position, agent)
             action = answer.action
             if legal is None or action not in legal:
                 action = game.normalise(action)
@@ -181,7 +207,14 @@ class GameEpisode(Episode):
             for pid, agent in enumerate(spec.agents)
             if agent.kind == "script"
         }
-        return _Table(spec, game, players, self._position(spec, game))
+        opener = RandomPlayer(derive_seed(spec.seed, "opening"))
+        return _Table(spec, game, players, self._position(spec, game), opener, self._opening(spec))
+
+    def _opening(self, spec: PlaySpec) -> int:
+        """Return the number of random moves with which a game begins."""
+        if not spec.trained_pids:
+            return 0
+        return random.Random(derive_seed(spec.seed, "opening moves")).randint(0, self.random_opening)
 
     def _position(self, spec: PlaySpec, game: Game) -> _Position | None:
         """Read everything that the next turn needs from the game; at its end check its results instead."""
@@ -194,11 +227,11 @@ class GameEpisode(Episode):
         prompt = None if spec.agents[pid].kind == "script" else self.template.messages(game, pid)
         return _Position(pid, view, legal, prompt)
 
-    async def _ask(self, arena: Arena, table: _Table, position: _Position, turn: int) -> _Answer:
-        pid, prompt = position.pid, position.prompt
-        agent = table.spec.agents[pid]
-        if prompt is None:
-            action = table.players[pid].act(table.game, derive_seed(table.spec.seed, "script", pid, turn))
+    async def _ask(self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec) -> _Answer:
+        pid, prompt, turn = position.pid, position.prompt, len(table.turns)
+        if agent.kind == "script" or prompt is None:
+            seed = derive_seed(table.spec.seed, "script", pid, turn)
+            action = table.script(pid).act(table.game, seed)
             return _Answer(action, action, True)
         trained = agent.kind == "policy"
         response = await arena.call_model(
@@ -242,7 +275,7 @@ class GameEpisode(Episode):
             table.position = self._position(table.spec, game)
             return valid
         except Exception as error:
-            if table.spec.agents[pid].kind == "script":
+            if table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)
             table.raised = game.game_info()[pid]["raised"]

@@ -101,7 +101,7 @@ def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
         InputError: there is no such player, or it cannot play this game.
     """
     if name == "random":
-        _check_moves_are_told(env_id)
+        check_moves_are_told(env_id, "opponent", "Choose a model as the opponent")
         return RandomPlayer(seed)
     if name != "optimal":
         raise InputError("opponent", f"no scripted player {name!r}", f"Use one of {', '.join(PLAYER_NAMES)}")
@@ -116,7 +116,8 @@ def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
     )
 
 
-def _check_moves_are_told(env_id: str) -> None:
+def check_moves_are_told(env_id: str, field: str, fix: str) -> None:
+    """Raise an InputError, which names ``field`` and ``fix``, unless a game lists its legal moves."""
     library = library_of(env_id)
     if library == "openspiel":
         return
@@ -125,8 +126,5 @@ def _check_moves_are_told(env_id: str) -> None:
     else:
         from selfplay.envs.textarena_game import tells_moves
     if not tells_moves(env_id):
-        raise InputError(
-            "opponent",
-            f"{env_id} does not list its legal moves, so no player can play it at random",
-            "Choose a model as the opponent",
-        )
+        problem = f"{env_id} does not list its legal moves, so no player can play it at random"
+        raise InputError(field, problem, fix)

@@ -184,6 +184,7 @@ def build_episode(env: EnvSettings) -> GameEpisode:
         get_template(env.template),
         max_turns=env.max_turns,
         error_allowance=env.error_allowance,
+        random_opening=env.random_opening,
     )
 
 

@@ -15,7 +15,7 @@ from selfplay.core import Arena, InputError
 from selfplay.core.adapters import BASE
 from selfplay.core.own_classes import name_of
 from selfplay.envs.catalog import check_playable, describe, library_of
-from selfplay.envs.scripted import PLAYER_NAMES
+from selfplay.envs.scripted import PLAYER_NAMES, check_moves_are_told
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check_quantization
 from selfplay.population.meta_strategies import check_installed
@@ -188,6 +188,8 @@ def _check_env(env: EnvSettings, field: str) -> str:
     names = {"env.id": f"{field}.id", "env.num_players": f"{field}.num_players"}
     with renaming({**names, "env.template": f"{field}.template"}):
         check_environment(env.id, env.num_players, env.template)
+    if env.random_opening:
+        check_moves_are_told(env.id, f"{field}.random_opening", "Set 0")
     players = "1 player" if env.num_players == 1 else f"{env.num_players} players"
     return f"environment {env.id}, {players}, template {env.template}"
 
