@@ -415,5 +415,5 @@ async def test_a_game_may_end_in_its_random_opening():
 
 
 def test_a_game_that_does_not_list_its_moves_has_no_random_opening():
-    with pytest.raises(InputError, match="env.random_opening: .* does not list its legal moves"):
+    with pytest.raises(InputError, match=r"env.random_opening: .* does not list its legal moves"):
         GameEpisode("LiarsDice-v0-train", 2, get_template("default"), random_opening=2)
