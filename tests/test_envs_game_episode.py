@@ -398,6 +398,17 @@ async def test_games_of_training_begin_with_random_moves_that_nobody_learns_from
     assert len({one[0] for one in started if one}) == 9
 
 
+@pytest.mark.parametrize("env_id", ["TicTacToe-v0-train", "nim", "ThreePlayerTicTacToe-v0-train"])
+async def test_random_openings_are_legal_and_the_game_goes_on_from_them(env_id):
+    players = 3 if env_id.startswith("Three") else 2
+    for seed in range(10):
+        rollout = await play(env_id, [POLICY] * players, seed=seed, random_opening=3)
+        turns = rollout.extras["turns"]
+        assert not any(turn["invalid"] for turn in turns)
+        assert [turn["pid"] for turn in turns[:4]] == [turn % players for turn in range(len(turns[:4]))]
+        assert len(rollout.steps) == sum(turn["kind"] == "policy" for turn in turns) > 0
+
+
 async def test_games_in_which_nobody_learns_have_no_random_opening():
     for seed in range(10):
         agents = [AgentSpec("model", "default")] * 2
