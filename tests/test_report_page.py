@@ -434,6 +434,8 @@ def test_turns_are_matched_with_their_model_calls(tmp_path):
     pairs = game_turns(against_script)
     assert [step is not None for _, step in pairs] == [True, False, True]
     assert [step.info["extracted_action"] for turn, step in pairs if step] == ["check", "call"]
+    against_script.extras["turns"][0]["kind"] = "script"  # as in a random opening
+    assert [step is not None for _, step in game_turns(against_script)] == [False, False, True]
     del against_script.extras["turns"]
     assert [turn.kind for turn, _ in game_turns(against_script)] == ["policy", "policy"]
 

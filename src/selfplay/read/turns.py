@@ -30,9 +30,9 @@ class DialogueTurn:
 
 
 def game_turns(rollout: LoggedRollout) -> list[tuple[Turn, LoggedStep | None]]:
-    """Return the turns of a game in order, each with the model call behind it; scripted seats have none.
+    """Return the turns of a game in order, each with the model call behind it; scripts have none.
 
-    A rollout without recorded turns gives one turn for each step.
+    The moves of a random opening are a script's too, whoever has the seat. A rollout without recorded turns gives one turn for each step.
     """
     turns = rollout.game.turns
     if not turns:
@@ -40,7 +40,10 @@ def game_turns(rollout: LoggedRollout) -> list[tuple[Turn, LoggedStep | None]]:
     waiting: defaultdict[int, list[LoggedStep]] = defaultdict(list)
     for step in reversed(rollout.steps):
         waiting[step.pid].append(step)
-    return [(turn, waiting[turn.pid].pop() if waiting[turn.pid] else None) for turn in turns]
+    return [
+        (turn, waiting[turn.pid].pop() if waiting[turn.pid] and turn.kind != "script" else None)
+        for turn in turns
+    ]
 
 
 def player_name(turn: Turn) -> str:
