@@ -32,7 +32,8 @@ class DialogueTurn:
 def game_turns(rollout: LoggedRollout) -> list[tuple[Turn, LoggedStep | None]]:
     """Return the turns of a game in order, each with the model call behind it; scripts have none.
 
-    The moves of a random opening are a script's too, whoever has the seat. A rollout without recorded turns gives one turn for each step.
+    The moves of a random opening are a script's too, whoever has the seat. A rollout without recorded turns
+    gives one turn for each step.
     """
     turns = rollout.game.turns
     if not turns:
