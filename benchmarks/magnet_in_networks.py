@@ -37,11 +37,21 @@ SEATS = 2
 
 @dataclass(frozen=True)
 class Row:
-    """A loss, the rate of its steps and their number in an update. A ``method`` of ``None`` is reinforce."""
+    """A loss, the rate of its steps and their number in an update. A ``method`` of ``None`` is reinforce.
+
+    Games begin with between 0 and ``opening`` random moves, from which nothing is learned.
+    """
 
     method: Method | None
     rate: float = 1e-3
     epochs: int = 2
+    opening: int = 0
+
+    @property
+    def changes(self) -> str:
+        """What differs from the loss alone."""
+        opening = f"opening {self.opening}" if self.opening else ""
+        return ", ".join(filter(None, [self.method.changes if self.method else "", opening]))
 
 
 CROSS_ENTROPY, POLICY, NEURD = (Method(loss, alpha=0.3) for loss in ("magnet", "policy", "neurd"))
@@ -60,6 +70,7 @@ ROWS = [
     Row(replace(POLICY, alpha=MORE), 6e-3, epochs=1),
     Row(replace(CROSS_ENTROPY, memory=16.0), 3e-3),
     *(Row(replace(one, alpha=MORE, memory=16.0), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
+    *(Row(replace(POLICY, alpha=MORE, memory=16.0), 3e-3, opening=most) for most in (1, 2, 4)),
 ]
 """The rows of the table."""
 
@@ -119,22 +130,27 @@ class Positions:
         return found
 
     def sample(
-        self, policy_SA: FloatArray, games: int, generator: np.random.Generator
+        self, policy_SA: FloatArray, games: int, generator: np.random.Generator, opening: int = 0
     ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Play games against oneself; return position, action and reward of each decision."""
-        cumulated_SA = policy_SA.cumsum(axis=1)
+        """Play games against oneself; return position, action and reward of each decision that is learned."""
+        random_SA = self.legal_SA / self.legal_SA.sum(axis=1, keepdims=True)
+        cumulated_2SA = np.stack([policy_SA, random_SA]).cumsum(axis=2)
+        random_moves = generator.integers(0, opening, games, endpoint=True) if opening else np.zeros(games)
         playing, position = np.arange(games), np.zeros(games, dtype=np.int64)
         first_earns = np.zeros(games)
         decisions: list[tuple[IntArray, IntArray, IntArray]] = []
-        seats = np.array(self.seats)
+        seats, moves = np.array(self.seats), 0
         while len(playing):
             here = position[playing]
-            drawn = generator.random(len(playing)) * cumulated_SA[here, -1]
-            action = np.minimum((drawn[:, None] >= cumulated_SA[here]).sum(axis=1), policy_SA.shape[1] - 1)
-            decisions.append((playing, here, action))
+            is_random = random_moves[playing] > moves
+            cumulated = cumulated_2SA[is_random.astype(int), here]
+            drawn = generator.random(len(playing)) * cumulated[:, -1]
+            action = np.minimum((drawn[:, None] >= cumulated).sum(axis=1), policy_SA.shape[1] - 1)
+            decisions.append((playing[~is_random], here[~is_random], action[~is_random]))
             position[playing] = self.next_SA[here, action]
             first_earns[playing] += np.where(seats[here] == 0, 1, -1) * self.end_SA[here, action]
             playing = playing[position[playing] >= 0]
+            moves += 1
         game, state, action = (np.concatenate(one) for one in zip(*decisions, strict=True))
         return state, action, np.where(seats[state] == 0, 1.0, -1.0) * first_earns[game]
 
@@ -184,7 +200,7 @@ class Learner:
         """Play and learn; return the positions that were met."""
         legal_SA = self.positions.legal_SA
         policy_SA = np.exp(self.policy(self.network)) * legal_SA
-        played = self.positions.sample(policy_SA, games, generator)
+        played = self.positions.sample(policy_SA, games, generator, self.row.opening)
         value_SA, share_S = self.values_of(self.positions.seats, policy_SA, played)
         met = np.flatnonzero(share_S)
         reference_SA = np.exp(self.policy(self.reference)) * legal_SA
@@ -252,8 +268,10 @@ def main() -> None:
         runs = np.array([[*learn(positions, row, seed, options)] for seed in range(options.seeds)])
         drawn = [f"{100 * one.mean():.0f}% ({100 * one.min():.0f}%)" for one in runs.T[:-1]]
         method = row.method
-        loss = ["reinforce", "", ""] if method is None else [method.loss, f"{method.alpha:g}", method.changes]
-        rows.append([*loss, f"{row.rate:g}", str(row.epochs), *drawn, f"{runs.T[-1].mean():.2f}"])
+        loss = ["reinforce", ""] if method is None else [method.loss, f"{method.alpha:g}"]
+        rows.append(
+            [*loss, row.changes, f"{row.rate:g}", str(row.epochs), *drawn, f"{runs.T[-1].mean():.2f}"]
+        )
         print(" ".join(rows[-1]), flush=True)
     after = [str(options.updates * part // 4) for part in range(1, 5)]
     print_table(["loss", "alpha", "changes", "rate", "steps", *after, "entropy"], rows)
