@@ -532,3 +532,12 @@ def test_a_note_on_the_model_is_printed_once_also_if_an_update_adds_it(tmp_path,
     config = configure(model, learning__steps="2", evaluation__every="0", **FEWER_GAMES)
     train(config, tmp_path / "run", console)
     assert console.file.getvalue().count("a kernel too many") == 1
+
+
+def test_games_that_end_in_their_random_opening_count_and_teach_nothing(model, tmp_path):
+    changes = {"envs__0__random_opening": "3", "evaluation__nash_conv": "false"}
+    run(configure(model, tracking__games_logged="8", **changes), tmp_path / "run")
+    games = [rollout for _, rollout in RolloutLog(tmp_path / "run" / "rollouts")]
+    assert len(games) == 4 * 8
+    without_steps = [game for game in games if not game.steps]
+    assert 0 < len(without_steps) < len(games)
