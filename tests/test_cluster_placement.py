@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
+from job_commands import wait_until
 from selfplay.cluster.actor_classes import AdapterFilesActor, restarting
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
@@ -124,16 +124,9 @@ def test_a_cluster_of_this_machine_alone_is_not_waited_for(nodes):
         Placement(configured(engines=2, min_engines=1, gpus_per_engine=1), pytest.fail)
 
 
-def wait_for_free_cpus(number: float) -> None:
-    """Wait until what earlier tests used is free again: Ray may miss it for groups that wait already."""
-    deadline = monotonic() + 60.0
-    while ray.available_resources().get("CPU") != number:
-        assert monotonic() < deadline, ray.available_resources()
-        sleep(0.1)
-
-
 def test_engines_beyond_the_least_number_are_placed_when_the_cluster_grows(nodes):
-    wait_for_free_cpus(4)
+    # Ray may never look again at groups that are made while it still counts what an earlier test used.
+    wait_until(lambda: ray.available_resources().get("CPU") == 4)
     settings = {"engines": 4, "min_engines": 2, "cpus_per_collector": 0}
     placement = Placement(configured(address=nodes.address, **settings), pytest.fail)
     try:
