@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from selfplay.cli.main import main
 from selfplay.cluster.train import train as train_on_ray
 from selfplay.config import Config, load_config
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 from selfplay.training.checks import check_config
 from selfplay.training.single_process import train
 from test_docs import DOCS, save_named_blocks
@@ -33,6 +33,11 @@ class Scaled(BaseAlgo):
 
 class WithoutLoss(BaseAlgo):
     pass
+
+
+class Raises(BaseAlgo):
+    def loss(self, logprobs_S, tokens):
+        return logprobs_S.sum(dim=7)
 """
 GAMES = """
 from sticks import Sticks
@@ -108,6 +113,28 @@ def test_only_the_loss_of_the_named_class_trains(files, model, scale, learns):  
     algorithm = f'{{path = "losses.py:Scaled", options = {{scale = {scale}}}}}'
     train(configure(model, algorithm), files / "run", Console(file=io.StringIO()))
     assert has_learned(files / "run") == learns
+
+
+def test_an_error_in_a_loss_of_ones_own_is_one_line_and_the_run_can_be_resumed(files, model):  # noqa: F811
+    config = configure(model, '{path = "losses.py:Raises"}')
+    line = r"the algorithm of default failed: IndexError\(.*in losses.py, line 20.*--resume"
+    with pytest.raises(SelfplayError, match=line):
+        train(config, files / "run", Console(file=io.StringIO()))
+    corrected = (files / "losses.py").read_text().replace("sum(dim=7)", "sum()")
+    (files / "other.py").write_text(corrected)
+    train(configure(model, '{path = "other.py:Raises"}'), files / "other", Console(file=io.StringIO()))
+    assert has_learned(files / "other")
+
+
+def test_an_algorithm_over_legal_answers_is_refused_if_one_of_its_games_lists_none(files):
+    games = "[[envs]]\nid = 'sticks.py:Sticks'\n\n[[envs]]\nid = 'games.py:Secret'\n"
+    (files / "two.toml").write_text(games)
+    line = r"^learning.algorithm: magnet learns from legal answers, and Secret \(envs.1\) lists none"
+    with pytest.raises(InputError, match=line):
+        check_config(load_config("two.toml", {}, "magnet"))
+    own = {"envs.1.policies": "['other', 'other']", "learning.policies.other.algorithm": "{type = 'ppo'}"}
+    (files / "one.toml").write_text(f"{games}\n[learning]\nmomentum = 0\n")
+    assert check_config(load_config("one.toml", own | {"learning.algorithm": "{type = 'magnet'}"}))
 
 
 def test_a_run_in_a_game_of_ones_own_is_evaluated_in_it_as_it_was_trained(files, model, capsys):  # noqa: F811

@@ -82,14 +82,31 @@ def assert_trained(path, steps):
     assert any((first[name] != last[name]).any() for name in first)
 
 
-@pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
-def test_every_recipe_trains(name, model, tmp_path):  # noqa: F811
-    (tmp_path / "letters.py").write_text(LETTERS)
-    (tmp_path / "letters.toml").write_text(PROGRAM)
+def train_on_letters(program, name, model, directory):  # noqa: F811
+    directory.mkdir()
+    (directory / "letters.py").write_text(program)
+    (directory / "letters.toml").write_text(PROGRAM)
     few = {"learning.steps": "2", "evaluation.every": "0", "model.name": str(model)}
     settings = {field: value for field, value in SMALL.items() if field not in FOR_GAMES} | few
-    train(load_config(str(tmp_path / "letters.toml"), settings, name), tmp_path / "run", quiet())
-    assert_trained(tmp_path / "run", 2)
+    train(load_config(str(directory / "letters.toml"), settings, name), directory / "run", quiet())
+    return directory / "run"
+
+
+@pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
+def test_every_recipe_trains(name, model, tmp_path):  # noqa: F811
+    assert_trained(train_on_letters(LETTERS, name, model, tmp_path / "letters"), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
+def test_opposite_rewards_teach_every_recipe_something_else(name, model, tmp_path):  # noqa: F811
+    opposite = LETTERS.replace(") % 2)}", ") % 2 == 0)}")
+    assert opposite != LETTERS
+    first, second = (
+        adapter(train_on_letters(program, name, model, tmp_path / folder), 2)
+        for folder, program in (("odd", LETTERS), ("even", opposite))
+    )
+    assert any((first[key] != second[key]).any() for key in first)
 
 
 @pytest.mark.slow

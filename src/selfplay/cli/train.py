@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from selfplay.config import Config
 
 _HELP = (
-    "A .toml file or a preset (kuhn, quickstart, league, tictactoe, proposer-solver, debate, nip, "
-    "debate-proof); any field follows as --learning.steps 20."
+    "A .toml file or a preset (kuhn, kuhn-long, quickstart, league, tictactoe, tictactoe-long, "
+    "proposer-solver, debate, nip, debate-proof); any field follows as --learning.steps 20."
 )
 
 

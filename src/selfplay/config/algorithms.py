@@ -1,4 +1,4 @@
-"""The policy-gradient algorithms. What their fields do is in ``learning.algorithms``."""
+"""The algorithms of learning. What their fields do is in ``learning.algorithms``."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,10 +15,11 @@ from selfplay.core.algorithm_names import (
     Reference,
     Regulariser,
 )
+from selfplay.core.errors import InputError
 
 
 class AlgorithmSettings(Settings):
-    """Base of all algorithms: what the learner does with the algorithm's regulariser."""
+    """Base of the losses of tokens, your own included: what the learner does with their regulariser."""
 
     type: str
     """Names the algorithm."""
@@ -31,7 +32,7 @@ class AlgorithmSettings(Settings):
 
 
 class LossSettings(AlgorithmSettings):
-    """Base of the package's own algorithms: the terms that any loss may have."""
+    """Base of the package's losses of tokens: the terms that any of them may have."""
 
     regulariser: Regulariser = "none"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
@@ -77,6 +78,19 @@ class CorrectedSettings(LossSettings):
     `max_importance_weight`, 5."""
     kpop_threshold: float = Field(default=2.0, gt=0)
     """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
+
+    def check_bounds(self, field: str) -> None:
+        """Raise an InputError if the correction leaves out tokens on which engine and learner agree.
+
+        Args:
+            field: the field of the configuration that names the algorithm.
+        """
+        if self.correction in ("mis", "icepop") and self.max_importance_weight < 1:
+            problem = f"must be at least 1 with {self.correction} (got {self.max_importance_weight:g})"
+            raise InputError(f"{field}.max_importance_weight", problem, "Choose 1 or more")
+        if self.correction == "icepop" and self.min_importance_weight > 1:
+            problem = f"must be at most 1 with icepop (got {self.min_importance_weight:g})"
+            raise InputError(f"{field}.min_importance_weight", problem, "Choose 1 or less")
 
 
 class ReinforceSettings(CorrectedSettings):
@@ -164,7 +178,8 @@ class OverAnswersSettings(Settings):
 
     alpha: float = Field(default=0.8, gt=0)
     """Weight of the divergence from the reference, in units of the root mean square of the same game's
-    advantages. A smaller value moves further in each update."""
+    advantages: as games end more alike, it falls in units of reward. A smaller value moves further in each
+    update."""
     uniform: float = Field(default=0.05, gt=0, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's, which is
     over all answers. Of the legal ones alone it is more while the reference also answers illegally."""

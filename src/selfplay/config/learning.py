@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from selfplay.config.algorithms import (
     A2cSettings,
     Algorithm,
+    CorrectedSettings,
     LossSettings,
     OverAnswersSettings,
     ReinforceSettings,
@@ -46,7 +47,7 @@ class LearningSettings(Settings):
     steps: int = Field(default=100, ge=1)
     """Number of updates in the whole run."""
     algorithm: Algorithm = ReinforceSettings()
-    """The policy-gradient algorithm. A table without `type` is `python` if it has a `path`, and `reinforce`
+    """What the policy learns by. A table without `type` is `python` if it has a `path`, and `reinforce`
     otherwise."""
     critic: CriticSettings | None = None
     """A critic for every policy, with any algorithm but `magnet` and `all_actions`. `[learning.critic]`
@@ -144,11 +145,13 @@ class LearningSettings(Settings):
 
         Raises:
             InputError: an algorithm lacks its critic, or it has no use for a critic or for
-                ``skip_zero_advantages``.
+                ``skip_zero_advantages``, or its correction leaves out every token.
         """
         for policy in policies:
             used = self.of_policy(policy)
             field, critic = self._field(policy, "algorithm"), self._field(policy, "critic")
+            if isinstance(used.algorithm, CorrectedSettings):
+                used.algorithm.check_bounds(field)
             if isinstance(used.algorithm, OverAnswersSettings) and self.skip_zero_advantages:
                 raise InputError(
                     "learning.skip_zero_advantages",

@@ -6,16 +6,19 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from selfplay.core.errors import InputError
+from selfplay.core.errors import InputError, SelfplayError, reason_of
 
 CLASS_PATH = r"^.+\.py:\w+$"
 """The form of a file and a class."""
+OWN_MODULE = "selfplay_own_"
+"""What the names of modules begin with that are files of your own."""
 
 Built = TypeVar("Built")
 
@@ -116,10 +119,26 @@ def build_own(
         raise InputError(f"{table}.path", f"{name} cannot be built ({error!r})", "Correct it") from error
 
 
+@contextmanager
+def own_errors(own: object, what: str) -> Iterator[None]:
+    """Raise an error in a method of ``own``, of a class of yours, as a line that begins with ``what``.
+
+    Errors of objects of this package pass: their traces belong to this package's developers.
+    """
+    try:
+        yield
+    except SelfplayError:
+        raise
+    except Exception as error:
+        if not any(kind.__module__.startswith(OWN_MODULE) for kind in type(own).__mro__):
+            raise
+        raise SelfplayError(f"{what}: {reason_of(error)}") from error
+
+
 @lru_cache(maxsize=64)
 def _module(path: Path) -> ModuleType:
     """Run a file as a module whose name cannot clash with another's."""
-    name = f"selfplay_own_{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"
+    name = f"{OWN_MODULE}{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

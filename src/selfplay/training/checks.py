@@ -52,8 +52,9 @@ def check_config(config: Config) -> list[str]:
     policies = config.policies if program is None else policies_of(program)
     given = find_given(config, policies)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
-    for field, algorithm in config.learning.algorithms_of(policies).items():
-        _check_answers_are_listed(config, algorithm, field)
+    algorithms = config.learning.algorithms_of(policies)
+    _check_answers_are_listed(config, algorithms)
+    for field, algorithm in algorithms.items():
         found += _check_algorithm(algorithm, field)
     if config.population.sample_mode == "meta-nash":
         check_installed("population.sample_mode")
@@ -96,12 +97,32 @@ def _check_frozen(config: Config) -> None:
             raise InputError(f"frozen.{name}", "is the name of a scripted player", "Rename it")
 
 
-def _check_answers_are_listed(config: Config, algorithm: Algorithm, field: str) -> None:
-    """Raise an InputError if an algorithm over legal answers is to learn from a program that lists none."""
-    free = config.program is not None and not isinstance(config.program, PythonProgram)
-    if free and isinstance(algorithm, OverAnswersSettings):
-        problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
-        raise InputError(field, problem, "Choose another algorithm, such as reinforce")
+def _check_answers_are_listed(config: Config, algorithms: Mapping[str, Algorithm]) -> None:
+    """Raise an InputError if an algorithm over legal answers is to learn where none are listed.
+
+    Args:
+        config: the run's configuration.
+        algorithms: the algorithms of all policies, by the field that names them.
+    """
+    fix = "Choose another algorithm, such as reinforce"
+    for field, algorithm in algorithms.items():
+        if isinstance(algorithm, OverAnswersSettings) and _plays_freely(config):
+            problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
+            raise InputError(field, problem, fix)
+    for index, env in enumerate(config.envs):
+        if tells_moves(env.id):
+            continue
+        for field, algorithm in config.learning.algorithms_of(env.policies or config.policies).items():
+            if isinstance(algorithm, OverAnswersSettings):
+                problem = (
+                    f"{algorithm.type} learns from legal answers, and {env.name} (envs.{index}) lists none"
+                )
+                raise InputError(field, problem, fix)
+
+
+def _plays_freely(config: Config) -> bool:
+    """Whether the run plays one of the package's programs, in which roles answer in their own words."""
+    return config.program is not None and not isinstance(config.program, PythonProgram)
 
 
 def _check_algorithm(algorithm: Algorithm, field: str) -> list[str]:

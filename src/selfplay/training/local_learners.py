@@ -4,7 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from selfplay.core import SelfplayError
+from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.own_classes import own_errors
 from selfplay.learning.checkpoints import (
     SavedLearner,
     check_format,
@@ -73,9 +74,7 @@ class LocalLearners:
         if step != before.step + 1:
             raise SelfplayError(f"update {step} is requested but the last one is {before.step}")
         records = await batch.records(self.model.encode_answer)
-        learned = learn(
-            self.learners, records, lambda policy, of_policy: self.learners[policy].update(of_policy)
-        )
+        learned = learn(self.learners, records, self._update)
         self._saved = Saved(
             step=step,
             versions=self._versions(),
@@ -122,6 +121,11 @@ class LocalLearners:
         self.directory.check_epoch()
         path = self.directory.checkpoint(saved.step)
         save_checkpoint(path, self.model, self.base_name, parts, content)
+
+    def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
+        learner = self.learners[policy]
+        with own_errors(learner.algorithm, f"the algorithm of {policy} failed"):
+            return learner.update(records)
 
     def _versions(self) -> dict[str, int]:
         return {policy: learner.version for policy, learner in self.learners.items()}

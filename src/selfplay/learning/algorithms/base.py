@@ -33,7 +33,7 @@ AnswerWeights = Callable[[int, Tensor], FloatArray]
 
 
 class BaseAlgo(ABC):
-    """Abstract interface of policy-gradient algorithms.
+    """Abstract interface of algorithms: what a learner does with a batch.
 
     The KL divergence in the loss and the entropy are added up over tokens by :meth:`aggregate`. The
     regulariser has a normaliser of its own: it is a mean over answers of sums over the tokens of legal

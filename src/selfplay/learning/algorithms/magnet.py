@@ -20,7 +20,8 @@ The loss is the cross-entropy from pi' to the policy over all legal answers: the
 the probability of illegal ones falls.
 
 Tied to its own past, the policy is always one reply ahead of it: an optimistic step, which converges where a
-plain one circles. alpha and u are constants, and nothing is scheduled.
+plain one circles. alpha and u are constants, in units of the advantages of the moment, and nothing is
+scheduled.
 """
 
 import numpy as np

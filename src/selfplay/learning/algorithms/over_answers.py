@@ -41,7 +41,8 @@ class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
     Args:
-        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square.
+        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square. Where
+            games end more and more alike, this unit falls, and with it the weight in units of reward.
         uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
         memory: how many earlier answers to a prompt count at most; see ``answer_memory``.
 
