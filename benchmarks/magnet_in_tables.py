@@ -105,6 +105,7 @@ METHODS = [
         for method in (FIT_ONLY, MAGNET, POLICY, NEURD)
         for alpha in (0.5, 0.8, 1.2)
     ),
+    *(replace(method, alpha=0.0) for method in (POLICY, NEURD)),
     *(replace(FIT_ONLY, divided=how) for how in ("by visits", "by root", "alike")),
     IN_LOSS,
     replace(MAGNET, corrected=True),

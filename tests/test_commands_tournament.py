@@ -209,7 +209,7 @@ def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
     page = Page((tmp_path / "out" / "tournament.html").read_text())
     assert page.open == []
     assert len(list((tmp_path / "out" / "games").iterdir())) == 2 * 15
-    assert "game-name" in (tmp_path / "out" / "tournament.html").read_text()
+    assert (tmp_path / "out" / "tournament.html").read_text().count('<span class="game-name">') == 2 * 15
 
 
 def test_payoffs_are_those_of_the_games_seat_by_seat(tmp_path):
@@ -341,6 +341,27 @@ def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
     before = (out / "games.jsonl").read_bytes()
     assert main(words) == 0
     assert (out / "games.jsonl").read_bytes() == before
+
+
+def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):
+    out = tmp_path / "out"
+    play(out, "random", "optimal", "--games", 20, "--budget", 100)
+    play(out, "random", "optimal", "--games", 10)
+    assert sum(row["games"] for row in payoffs(out)["payoffs"] if row["seat"] == 0) == 100
+    play(out, "random", "optimal", "--games", 10, "--budget", 40)
+    assert sum(row["games"] for row in payoffs(out)["payoffs"] if row["seat"] == 0) == 100
+
+
+def test_a_game_of_others_in_the_log_is_an_error_of_one_line(tmp_path, capsys):
+    out = tmp_path / "out"
+    play(out, "random", "optimal", "--games", 4)
+    log = (out / "games.jsonl").read_text()
+    (out / "games.jsonl").write_text(log.replace('["random","optimal"]', '["random","third"]', 1))
+    play(out, "random", "optimal", "--games", 4, status=2)
+    assert "games.jsonl: game 0 is not one of random and optimal. Delete its line" in capsys.readouterr().err
+    (out / "games.jsonl").write_text(log.replace('"rewards":[', '"rewards":[1.0,', 1))
+    play(out, "random", "optimal", "--games", 4, status=2)
+    assert "game 0 is not one of random and optimal" in capsys.readouterr().err
 
 
 # Kills

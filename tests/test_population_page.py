@@ -144,8 +144,11 @@ def test_frozen_members_that_never_meet_have_no_rows(tmp_path):
     assert figure["traces"][0]["y"] == ["default"]
     assert figure["traces"][0]["x"] == MEMBERS
     assert "sliders" not in figure["layout"], "there is one moment"
-    lines = population_panel(read_all(run), Size(100, 40)).plain.split("\n")
-    assert sum(line.startswith("ckpt") for line in lines) == 3, "only among the ratings"
+    panel = population_panel(read_all(run), Size(100, 40)).plain
+    assert sum(line.startswith("ckpt") for line in panel.split("\n")) == 3, "only among the ratings"
+    unknown = "Whether the frozen copies beat each other in a circle is not known"
+    assert unknown in panel
+    assert unknown in "".join(Page(build_report(run).read_text()).text)
 
 
 def test_recent_games_of_a_policy_count_more():

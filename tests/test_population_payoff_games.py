@@ -55,6 +55,11 @@ def test_each_pair_plays_in_both_orders_of_seats():
     assert [game.number for game in games.waiting] == list(range(18))
 
 
+def test_an_odd_number_of_games_is_rounded_up_so_that_seats_are_balanced():
+    games = make_games("a", "b", per_pair=5)
+    assert Counter((game.first, game.second) for game in games.waiting) == {("b", "a"): 3, ("a", "b"): 3}
+
+
 def test_the_mixture_is_the_equilibrium_of_what_was_played():
     games = played(make_games("rock", "paper", "scissors"), rock_paper_scissors)
     assert games.mixture(["rock", "paper", "scissors"]) == pytest.approx([1 / 3] * 3, abs=1e-4)

@@ -14,13 +14,13 @@ from rich.console import Console
 from selfplay.cluster.engines.api_models import api_client
 from selfplay.commands.payoff_files import write_payoffs
 from selfplay.commands.tournament_clients import MembersClient
-from selfplay.commands.tournament_files import PAGE, PlayedGame, TournamentFiles
+from selfplay.commands.tournament_files import GAMES, PAGE, PlayedGame, TournamentFiles
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
 from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings
-from selfplay.core import AgentSpec, Arena, InferenceClient, PlaySpec, SelfplayError
+from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, PlaySpec, SelfplayError
 from selfplay.core.adapters import BASE
 from selfplay.core.files import write_file
 from selfplay.envs.game_episode import GameEpisode
@@ -154,6 +154,7 @@ async def _play_batches(
         done += len(waiting)
         failures.update(reasons.values())
         _add(batch, files, table)
+    _add(_finished(tournament.schedule, files), files, table)
 
 
 def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
@@ -166,14 +167,27 @@ def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
     return True
 
 
+def _finished(schedule: Schedule, files: TournamentFiles) -> list[ScheduledGame]:
+    """Return all finished games, also those that the schedule leaves out now: it had a larger budget once."""
+    return [game for number in sorted(files.played) if (game := schedule.numbered(number)) is not None]
+
+
 def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:
-    """Add a batch to the table; what is not finished has failed."""
+    """Add what the table does not have yet of a batch; what is not finished has failed.
+
+    Raises:
+        InputError: the record of a game is not that of its players.
+    """
     for game in batch:
         played = files.played.get(game.number)
         if played is None:
             table.add_failure(game.number, game.seating)
-        else:
-            table.add(game.number, game.seating, played.rewards, played.invalid)
+            continue
+        if played.players != [*game.seating] or len(played.rewards) != len(game.seating):
+            problem = f"game {game.number} is not one of {' and '.join(game.seating)}"
+            fix = "Delete its line; the game is played again"
+            raise InputError(str(files.path / GAMES), problem, fix)
+        table.add(game.number, game.seating, played.rewards, played.invalid)
 
 
 def _count(view: View, before: int, total: int, done: int) -> None:

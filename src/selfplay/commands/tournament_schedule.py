@@ -107,6 +107,11 @@ class Schedule:
         seed = derive_seed(self.seed, "tournament", *names, deal)
         return ScheduledGame(group * MAX_GAMES + index, seating, index, seed)
 
+    def numbered(self, number: int) -> ScheduledGame | None:
+        """Return the game of a number; ``None`` if no group has such a one."""
+        group, index = divmod(number, MAX_GAMES)
+        return self.game(group, index) if 0 <= group < len(self.groups) else None
+
     def _spreads(self, table: PayoffTable) -> list[float]:
         """Return the standard deviation of a game of each group, as :meth:`Payoff.deviation` has it.
 

@@ -24,7 +24,7 @@ class PopulationSettings(Settings):
     min(0.5, 1 - x)."""
     payoff_games: int = Field(default=64, ge=2)
     """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
-    them in either order of seats. Nobody learns from them."""
+    them in either order of seats, so an odd number means one more. Nobody learns from them."""
     fixed_opponents: list[str] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""

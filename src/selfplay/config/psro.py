@@ -17,7 +17,7 @@ class PsroSettings(Settings):
     """The mixture that a best response is trained against: `nash` (the equilibrium of maximum entropy, the
     double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform` (fictitious
     play)."""
-    payoff_games: int = Field(default=1000, ge=4)
+    payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
     """Games of each pair of members, half of them in either order of seats."""
     patience: int = Field(default=3, ge=1)
     """A best response is complete after so many evaluations in a row against the mixture without a better

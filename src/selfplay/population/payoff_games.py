@@ -27,7 +27,7 @@ class PayoffGames:
     the others join the list, half of them in either order of seats.
 
     Args:
-        per_pair: the number of games of each pair.
+        per_pair: the number of games of each pair; rounded up to an even one, so that seats are balanced.
 
     Attributes:
         table: the payoffs, also of members that were dropped.
@@ -35,7 +35,7 @@ class PayoffGames:
     """
 
     def __init__(self, per_pair: int) -> None:
-        self.per_pair = per_pair
+        self.per_pair = per_pair + per_pair % 2
         self.table = PayoffTable()
         self.waiting: list[PayoffGame] = []
         self._next_number = 0

@@ -88,6 +88,14 @@ class Population:
         """Return each cycle in words."""
         return [self._cycle_text(cycle) for cycle in self.cycles]
 
+    def no_cycle_text(self) -> str:
+        """Return what it means that there is no cycle."""
+        copies = {uid for uid in self.frozen if COPY.fullmatch(uid)}
+        if len(copies) > 1 and not any(copies >= {*pair} for pair in self.pairs):
+            unknown = "Whether the frozen copies beat each other in a circle is not known: they never met"
+            return f"{unknown} (selfplay tournament RUN@all plays them)."
+        return "No cycle: the pairs whose interval is on one side of 50% are in an order."
+
     def _cycle_text(self, cycle: tuple[str, ...]) -> str:
         return ", ".join(self._beats_text(*pair) for pair in pairwise((*cycle, cycle[0])))
 

@@ -98,8 +98,7 @@ def _cycle_lines(newest: Population) -> tuple[str, ...]:
         return ()
     found = newest.cycle_texts()
     if not found:
-        told = "the pairs whose interval is on one side of 50% are in an order"
-        return (f"No cycle after update {newest.step}: {told}.",)
+        return (f"After update {newest.step}: {newest.no_cycle_text()}",)
     return tuple(f"A cycle after update {newest.step}: {one}." for one in found)
 
 

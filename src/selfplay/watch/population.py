@@ -86,9 +86,7 @@ def _head(uid: str, width: int) -> str:
 def _cycles(population: Population, width: int) -> Rows:
     found = [f"A cycle: {one}." for one in population.cycle_texts()]
     return [
-        [(line, "")]
-        for one in found or ["No cycle: nobody beats anybody in a circle."]
-        for line in wrap(one, max(1, width))
+        [(line, "")] for one in found or [population.no_cycle_text()] for line in wrap(one, max(1, width))
     ]
 
 
