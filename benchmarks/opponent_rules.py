@@ -1,14 +1,17 @@
 """NashConv of self-play on Kuhn poker by the rule that chooses opponents, after equal games.
 
 Each run is ``selfplay train kuhn`` with another ``population.sample_mode``, in a process of its own and on
-one thread, with equally many games. Copies of the policy join the pool every few updates. A rule that draws
+one thread, with equally many games of training. The column of games has all of them: ``meta-nash`` plays
+games for its payoffs besides. Copies of the policy join the pool every few updates. A rule that draws
 opponents trains one seat of a game, ``mirror`` both: the table gives the answers that were trained on.
 NashConv is that of the running average of the weights, as in any run of this preset.
 
 ``league`` has a main player, with half of the games, and an exploiter of each kind; NashConv is the main
-player's. ``psro`` is ``selfplay psro kuhn`` with best responses of a tenth of the updates each, which begin
-as the documentation of PSRO says for this game; NashConv is the mixture's, at the end of each. The games of
-its payoffs come on top, ``PAYOFF_GAMES`` for each pair of members.
+player's. ``psro`` is ``selfplay psro kuhn`` with ten best responses, which begin as the documentation of PSRO
+says for this game; NashConv is the mixture's, at the end of each. Its payoffs have ``PAYOFF_GAMES`` games for
+each pair of members, and the best responses have so many updates that it has as many games as the others
+altogether. As an opponent that stays the same needs no caution, they have another ``alpha`` and
+``average_decay``, those of ``selfplay exploit``.
 
 The table gives the mean over the evaluations of the last third and, over seeds, Student's 95% interval; the
 plot has a line for each rule, the mean over seeds. Runs that are in the directory are not repeated, and
@@ -20,6 +23,7 @@ Needs:    this package with the extra ``populations``, the preset's model. Linux
 """
 
 import argparse
+import math
 from pathlib import Path
 from statistics import mean
 
@@ -47,7 +51,7 @@ RULES = {
     ],
     "psro": [],
 }
-BEST_RESPONSES, PAYOFF_GAMES = 10, 1000
+BEST_RESPONSES, PAYOFF_GAMES = 10, 200
 """Best responses of ``psro``, and the games of each pair of its members."""
 
 
@@ -67,8 +71,9 @@ def curve_of(rule: str, seed: int, options: argparse.Namespace) -> Curve:
 
 
 def psro_curve(seed: int, options: argparse.Namespace) -> Curve:
-    """Return the curve of PSRO with one seed, after as many updates as the others have."""
-    updates = options.updates // BEST_RESPONSES
+    """Return the curve of PSRO with one seed, after as many games as the others have."""
+    payoff_games = PAYOFF_GAMES * math.comb(BEST_RESPONSES + 1, 2)
+    updates = round((options.updates * options.games - payoff_games) / (BEST_RESPONSES * options.games))
     name = f"psro-seed-{seed}"
     selfplay(
         *("psro", "kuhn", "--seed", str(seed), "--name", name, f"--run.directory={options.out}"),
@@ -91,12 +96,13 @@ def print_rules(runs: dict[str, list[Curve]], options: argparse.Namespace) -> No
             rule,
             over_runs(means),
             f"{max(map(max, thirds)):.3f}",
+            f"{mean(curve.games for curve in of_rule):,.0f}",
             f"{mean(curve.answers for curve in of_rule):,.0f}",
             f"{mean(curve.seconds[-1] / options.updates for curve in of_rule):.2f}",
         ]
         rows.append((mean(means), row))
     print(f"{options.updates * options.games:,} games; seeds: {', '.join(map(str, options.seeds))}\n")
-    header = ["rule", "NashConv, last third", "largest", "answers trained on", "s per update"]
+    header = ["rule", "NashConv, last third", "largest", "games", "answers trained on", "s per update"]
     print_table(header, [row for _, row in sorted(rows)])
 
 

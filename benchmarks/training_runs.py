@@ -21,15 +21,17 @@ SELFPLAY = (sys.executable, "-c", "from selfplay.cli.main import run; run()")
 
 @dataclass(frozen=True)
 class Curve:
-    """A run: NashConv and invalid share by update, the seconds after each update, from 0, and its answers.
+    """A run: NashConv and invalid share by update, the seconds after each update, from 0, answers and games.
 
-    The invalid share is the probability of illegal answers, as the mean over the game's positions.
+    The invalid share is the probability of illegal answers, as the mean over the game's positions. Answers
+    are those that were learned from; games include those that nobody learns from, but for evaluations.
     """
 
     nash_conv: dict[int, float]
     invalid: dict[int, float]
     seconds: list[float]
     answers: int
+    games: int
 
     @classmethod
     def of(cls, run: Path) -> "Curve":
@@ -43,6 +45,7 @@ class Curve:
             {step: 1 - one.legal_mass for step, one in results.items()},
             list(accumulate(each, initial=0.0)),
             sum(int(value) for line in lines for key, value in line.items() if _counts_answers(key)),
+            sum(int(lines[-1].get(f"accounts/{kind}", 0)) for kind in ("finished", "payoff_finished")),
         )
 
     @classmethod
@@ -62,6 +65,7 @@ class Curve:
             {},
             [before + second for before, one in zip(gone, members, strict=False) for second in one.seconds],
             sum(one.answers for one in members),
+            sum(one.games for one in members) + found.iterations[-1].payoff_games,
         )
 
     def nash_conv_within(self, seconds: float) -> float:
