@@ -106,6 +106,39 @@ def test_a_member_that_is_better_anywhere_is_not_dominated():
     assert dominated(matrix_of([[0, 0.2, 0.3], [-0.2, 0, 0.5], [-0.3, -0.5, 0]])) == {"c": "a"}
 
 
+def chicken() -> PayoffTable:
+    """A hawk earns 1 and a dove -1 in each of 40 games, in either order of seats. Neither met itself."""
+    table = PayoffTable()
+    for number in range(40):
+        first, second = ("hawk", "dove") if number % 2 else ("dove", "hawk")
+        table.add(number, (first, second), (1.0, -1.0) if number % 2 else (-1.0, 1.0))
+    return table
+
+
+@pytest.mark.parametrize("hawks_reward", [1.0, -1.0, 3.0])
+def test_without_a_zero_sum_nobody_is_dominated_by_what_was_not_played(hawks_reward):
+    table = chicken()
+    assert dominated(table.matrix(["hawk", "dove"])) == {"dove": "hawk"}
+    table.add(40, ("hawk", "dove"), (hawks_reward, 5.0))
+    matrix = table.matrix(["hawk", "dove"])
+    assert not matrix.is_zero_sum
+    assert dominated(matrix) == {}
+
+
+def test_without_a_zero_sum_members_are_compared_against_the_others():
+    table, number = PayoffTable(), 0
+    for pair, rewards in (
+        (("good", "x"), (1.0, 0.0)),
+        (("bad", "x"), (0.0, 0.0)),
+        (("good", "bad"), (1.0, 1.0)),
+    ):
+        for turn in range(40):
+            sides = (pair, rewards) if turn % 2 else (pair[::-1], rewards[::-1])
+            table.add(number, *sides)
+            number += 1
+    assert dominated(table.matrix(["good", "bad", "x"])) == {"bad": "good", "x": "good"}
+
+
 def test_a_difference_within_noise_dominates_nobody():
     assert dominated(matrix_of([[0, 0.02], [-0.02, 0]], error=0.1)) == {}
 

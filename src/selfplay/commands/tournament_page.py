@@ -9,6 +9,7 @@ from pathlib import Path
 from selfplay.commands.tournament_tables import (
     INTERVALS,
     MANY_PLAYERS,
+    NOT_ZERO_SUM,
     RESAMPLED_RANGE,
     Column,
     cycle_text,
@@ -121,6 +122,8 @@ def _ranking_html(rankings: Rankings) -> str:
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f"<td>{mark}</td></tr>")
     head = "".join(f"<th>{escape(one)}</th>" for one in ("", *(column.head for column in columns), ""))
     note = _RANKING_NOTE if rankings.matrix is not None else f"{INTERVALS} {MANY_PLAYERS} {_INVALID_NOTE}"
+    if rankings.matrix is not None and not rankings.matrix.is_zero_sum:
+        note = f"{note} {NOT_ZERO_SUM}"
     return (
         '<section><h2>Ranking</h2><div class="card scroll"><table class="headline">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -46,6 +46,12 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
         console.print(Text(one_line(line)))
 
 
+NOT_ZERO_SUM = (
+    "The game is not zero-sum: for Nash and α-rank, a payoff is half of what the row earns more than the "
+    "column."
+)
+
+
 def notes(rankings: Rankings) -> list[str]:
     """Return sentences on intervals and ranges, the dominated members and the cycles."""
     if rankings.matrix is None:
@@ -54,6 +60,8 @@ def notes(rankings: Rankings) -> list[str]:
         INTERVALS,
         f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.",
     ]
+    if not rankings.matrix.is_zero_sum:
+        lines.append(NOT_ZERO_SUM)
     below: dict[str, list[str]] = {}
     for one in rankings.members:
         if one.dominated_by is not None:

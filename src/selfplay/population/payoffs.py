@@ -87,6 +87,9 @@ class Payoff:
         return self.deviation(seat, reward_range) / math.sqrt(self.games) if self.games else math.inf
 
 
+_ROUNDING = 1e-9
+
+
 @dataclass(frozen=True)
 class PayoffMatrix:
     """What each member (row) earns against each other one (column) in a game for two.
@@ -102,6 +105,12 @@ class PayoffMatrix:
     mean_MM: NDArray[np.float64]
     error_MM: NDArray[np.float64]
     games_MM: NDArray[np.int64]
+
+    @property
+    def is_zero_sum(self) -> bool:
+        """Whether what one earns the other loses, in every pair that met, but for rounding."""
+        sums_MM = np.nan_to_num(self.mean_MM + self.mean_MM.T)
+        return bool(np.abs(sums_MM).max() <= _ROUNDING * max(1.0, float(np.nanmax(np.abs(self.mean_MM)))))
 
     @property
     def advantage_MM(self) -> NDArray[np.float64]:

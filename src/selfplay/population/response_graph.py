@@ -29,10 +29,13 @@ def dominated(matrix: PayoffMatrix) -> dict[str, str]:
     A member dominates another if its mean reward is at least as high against every member, the two
     themselves included, and against at least one of them higher beyond noise: the lower bound of the 95%
     interval of the difference is above 0, and neither has played fewer than 20 games against it. A pair that
-    did not meet says nothing, so neither is dominated.
+    did not meet says nothing, so neither is dominated. What a member earns against itself is 0 in a zero-sum
+    game; in another one it is not known without such games, and then the two are compared against all others.
     """
-    # What a member earns against itself is known without games.
-    certain_MM = (matrix.games_MM >= LEAST_GAMES) | np.eye(len(matrix.members), dtype=bool)
+    certain_MM = matrix.games_MM >= LEAST_GAMES
+    if matrix.is_zero_sum:
+        np.fill_diagonal(certain_MM, True)
+    knows_itself_M = certain_MM.diagonal()
     found: dict[str, str] = {}
     for row, uid in enumerate(matrix.members):
         clearest = 0.0
@@ -43,7 +46,9 @@ def dominated(matrix: PayoffMatrix) -> dict[str, str]:
             error_M = np.hypot(matrix.error_MM[other], matrix.error_MM[row])
             beyond_M = np.nan_to_num(gain_M - NORMAL_95 * error_M, nan=-1.0, neginf=-1.0)
             beyond_M[~(certain_MM[other] & certain_MM[row])] = -1.0
-            if (gain_M >= -_ROUNDING).all() and beyond_M.max() > clearest:
+            compared_M = np.ones(len(gain_M), dtype=bool)
+            compared_M[row], compared_M[other] = knows_itself_M[row], knows_itself_M[other]
+            if (gain_M >= -_ROUNDING)[compared_M].all() and beyond_M.max() > clearest:
                 found[uid], clearest = better, float(beyond_M.max())
     return found
 
