@@ -343,6 +343,42 @@ def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
     assert (out / "games.jsonl").read_bytes() == before
 
 
+def test_nash_conv_of_every_model_stands_beside_the_rankings(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    members = [str(trained), f"{trained}@2", "random", "--games", 20]
+    play(out, *members)
+    assert "NashConv" not in capsys.readouterr().out
+    play(out, *members, "--nash-conv")
+    said = capsys.readouterr().out
+    found = {one["uid"]: one["nash_conv"] for one in payoffs(out)["rankings"]["members"]}
+    assert main(["eval", f"{trained}@2", "--env", "kuhn_poker", "--games", "2", "--nash-conv", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)["exact"]["nash_conv"]
+    assert found[f"{trained.name}@2"] == pytest.approx(alone, abs=1e-5)
+    assert found["random"] is None
+    assert f"{found[trained.name]:.3f}" in said
+    page = (out / "tournament.html").read_text()
+    assert "Least exploitable" in page
+    before = page, (out / "payoffs.json").read_text()
+    play(out, *members, "--nash-conv")
+    said = capsys.readouterr()
+    assert "loading" not in said.out + said.err, "nothing is left to play or to measure"
+    assert before == ((out / "tournament.html").read_text(), (out / "payoffs.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--temperature", "0.5"], "--nash-conv: is that of a temperature of 1"),
+        (["--env", "TicTacToe-v0-train"], "--nash-conv: TicTacToe-v0-train is not an OpenSpiel game"),
+    ],
+)
+def test_nash_conv_that_cannot_be_computed_is_refused(options, line, tmp_path, capsys):
+    words = ["tournament", "random", "optimal", "--env", "kuhn_poker", "--nash-conv", *options]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert line in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):
     out = tmp_path / "out"
     play(out, "random", "optimal", "--games", 20, "--budget", 100)

@@ -21,6 +21,7 @@ _GAMES_HELP = (
     "default 200, or 20."
 )
 _BUDGET_HELP = "Games in total. After the first games, who has the widest intervals plays next."
+_NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
 _OUT_HELP = "The tournament's directory. If it holds an unfinished one, that goes on."
 
 
@@ -36,6 +37,7 @@ def tournament(
     template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    nash_conv: Annotated[bool, typer.Option("--nash-conv", help=_NASH_CONV_HELP)] = False,
 ) -> None:
     """Let all members play each other, rank them, and write the payoffs and a page into a directory."""
     from selfplay.commands.tournament import Tournament, run_tournament
@@ -44,18 +46,24 @@ def tournament(
     from selfplay.commands.tournament_schedule import Schedule
     from selfplay.commands.tournament_tables import print_tournament
     from selfplay.population.meta_strategies import check_installed
+    from selfplay.training.checks import check_nash_conv, renaming
 
     env = absolute(env, Path())
     seats = checked_seats(env, players, template)
     if seats < 2:
         raise InputError("--env", f"{env} has 1 seat", "A tournament needs a game for two or more players")
     check_installed("tournament")
+    if nash_conv:
+        if temperature != 1:
+            raise InputError("--nash-conv", "is that of a temperature of 1", "Leave --temperature out")
+        with renaming({"evaluation.nash_conv": "--nash-conv"}):
+            check_nash_conv(env)
     found = find_members(members, env)
     settings = environment_of(found, env, template, seats)
     games = games or (200 if budget is None else 20)
     schedule = Schedule([one.uid for one in found], games, budget, seed, seats)
     agents = {one.uid: one.agents(settings, temperature) for one in found}
-    tournament = Tournament(found, settings, schedule, agents, temperature, seed)
+    tournament = Tournament(found, settings, schedule, agents, temperature, seed, nash_conv)
     outcome = run_tournament(tournament, out, budget, Console())
     print_tournament(outcome.rankings, outcome.failures, console_of_tables())
     print(f"\npage: {out / PAGE}")

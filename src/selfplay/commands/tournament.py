@@ -14,6 +14,12 @@ from rich.console import Console
 from selfplay.cluster.engines.api_models import api_client
 from selfplay.commands.payoff_files import write_payoffs
 from selfplay.commands.tournament_clients import MembersClient
+from selfplay.commands.tournament_exact import (
+    measure_members,
+    read_nash_convs,
+    unmeasured,
+    with_nash_conv,
+)
 from selfplay.commands.tournament_files import GAMES, PAGE, PlayedGame, TournamentFiles
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
@@ -52,6 +58,7 @@ class Tournament:
         agents: who answers for each member in each seat.
         temperature: the models' sampling temperature.
         seed: root of all randomness.
+        nash_conv: whether the NashConv of every model that is served here is computed as well.
     """
 
     members: list[Member]
@@ -60,6 +67,7 @@ class Tournament:
     agents: dict[str, tuple[AgentSpec | Mixture[AgentSpec], ...]]
     temperature: float
     seed: int
+    nash_conv: bool = False
 
     def settings(self, budget: int | None) -> dict[str, Any]:
         """Return what a tournament that goes on must share with its beginning."""
@@ -127,12 +135,14 @@ async def _play(
             view.start()
             view.doing(f"playing {tournament.env.name}")
             await _play_batches(tournament, files, table, failures, Arena(client), view)
+            exact = await _nash_convs(tournament, files, client, view, console)
         if not any(payoff.games for _, payoff in table.items()):
             reason = next(iter(failures), "there was none")
             raise SelfplayError(f"no game of the tournament could be finished: {reason}")
         view.doing("ranking the members")
         uids = [member.uid for member in tournament.members]
-        return Outcome(table, rank(table, uids, _in_order(files, table)), dict(failures))
+        rankings = rank(table, uids, _in_order(files, table))
+        return Outcome(table, with_nash_conv(rankings, exact), dict(failures))
     finally:
         view.stop()
 
@@ -155,6 +165,17 @@ async def _play_batches(
         failures.update(reasons.values())
         _add(batch, files, table)
     _add(_finished(tournament.schedule, files), files, table)
+
+
+async def _nash_convs(
+    tournament: Tournament, files: TournamentFiles, client: InferenceClient, view: View, console: Console
+) -> dict[str, float]:
+    """Return the NashConv of the members by name; of none if it is not asked for."""
+    if not tournament.nash_conv:
+        return {}
+    say = partial(print_line, console)
+    members, agents = tournament.members, tournament.agents
+    return await measure_members(client, tournament.env, members, agents, files.path, view, say)
 
 
 def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
@@ -243,8 +264,10 @@ async def _play_games(
 async def _client(
     tournament: Tournament, files: TournamentFiles, console: Console, serve: Serve | None
 ) -> AsyncIterator[InferenceClient]:
-    """Yield a client that answers for every member, or for none if all games are finished."""
+    """Yield a client that answers for every member, or for none if nothing is left to do."""
     done = _is_complete(tournament.schedule, files)
+    if tournament.nash_conv and unmeasured(tournament.members, read_nash_convs(files.path)):
+        done = False
     members = [] if done else tournament.members
     apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
     models = [one for one in members if one.kind == "model"]

@@ -36,3 +36,11 @@ class MembersClient(InferenceClient):
         return await client.complete(
             messages, temperature, max_tokens, return_tokens, model=name, seed=seed, **options
         )
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Score as the model's client does; an API cannot."""
+        client = self.apis.get(model or "", self.local)
+        assert client is not None, "every model is served here or behind an API"
+        return await client.score(messages, completions, model=model)

@@ -9,10 +9,12 @@ from pathlib import Path
 from selfplay.commands.tournament_tables import (
     INTERVALS,
     MANY_PLAYERS,
+    NASH_CONV,
     NOT_ZERO_SUM,
     RESAMPLED_RANGE,
     Column,
     cycle_text,
+    has_nash_conv,
     invalid_text,
     rating_text,
     score_text,
@@ -69,18 +71,24 @@ def tournament_html(
 def _sections(rankings: Rankings) -> dict[str, list[Figure]]:
     score = _dots("Mean reward", _SCORE, "mean reward", rankings, lambda one: one.score)
     trueskill = _dots("TrueSkill", _TRUESKILL, "rating", rankings, _trueskill)
+    exact = (
+        [_dots("NashConv", _NASH_CONV, "NashConv", rankings, _nash_conv)] if has_nash_conv(rankings) else []
+    )
     if rankings.matrix is None:
-        return {"Rankings side by side": [score, trueskill]}
+        return {"Rankings side by side": [score, trueskill, *exact]}
     bradley_terry = _dots("Bradley-Terry", _BRADLEY_TERRY, "rating", rankings, lambda one: one.bradley_terry)
     return {
         "Who beats whom": [_heat_map(rankings, rankings.matrix)],
-        "Rankings side by side": [score, bradley_terry, trueskill, _shares(rankings)],
+        "Rankings side by side": [score, bradley_terry, trueskill, _shares(rankings), *exact],
     }
 
 
 _SCORE = "Against the field: every other member has the same weight. With 95% intervals."
 _BRADLEY_TERRY = "400 points more are ten times the odds of a win; a draw is half a win. With 95% intervals."
 _TRUESKILL = "Plus and minus two standard deviations. Depends on the order of games."
+_NASH_CONV = (
+    "What best responses gain against the member, summed over the seats: computed exactly, 0 is best."
+)
 _SHARES = (
     "Nash averaging: the share of each member in the equilibrium of maximum entropy. "
     f"α-rank: how long evolution stays with it, by who beats whom alone. With the {RESAMPLED_RANGE}."
@@ -104,6 +112,10 @@ def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
             ("Dominated members", str(dominated), ""),
             ("Groups with cycles", str(len(rankings.cycles)), ""),
         ]
+    measured = [one for one in rankings.members if one.nash_conv is not None]
+    if measured:
+        least = min(measured, key=lambda one: one.nash_conv or 0.0)
+        tiles.append(("Least exploitable", least.uid, f"NashConv {NASH_CONV.text(least)}"))
     return "".join(
         f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
         f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
@@ -195,6 +207,10 @@ def _dots(
         "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
     }
     return Figure(title, caption, [trace], _rows_layout(axis, len(found)))
+
+
+def _nash_conv(one: MemberRank) -> Interval | None:
+    return None if one.nash_conv is None else Interval(one.nash_conv, one.nash_conv, one.nash_conv)
 
 
 def _trueskill(one: MemberRank) -> Interval:

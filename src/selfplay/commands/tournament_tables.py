@@ -150,8 +150,17 @@ def _cell(mean: float) -> Text:
 
 
 def shown(columns: Sequence[Column], rankings: Rankings) -> list[Column]:
-    """Return the columns that the game has."""
-    return [one for one in columns if rankings.matrix is not None or not one.of_pairs]
+    """Return the columns that the game has, and NashConv if it was computed."""
+    found = [one for one in columns if rankings.matrix is not None or not one.of_pairs]
+    return [*found, NASH_CONV] if has_nash_conv(rankings) else found
+
+
+def has_nash_conv(rankings: Rankings) -> bool:
+    """Return whether the NashConv of a member is known."""
+    return any(one.nash_conv is not None for one in rankings.members)
+
+
+NASH_CONV = Column("NashConv", lambda one: NOTHING if one.nash_conv is None else f"{one.nash_conv:.3f}")
 
 
 _COLUMNS = (

@@ -31,6 +31,7 @@ class MemberRank:
         nash_score: its mean reward against that equilibrium, taken as given.
         alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
+        nash_conv: its NashConv, if somebody computed it: payoffs do not tell it.
     """
 
     uid: str
@@ -43,6 +44,7 @@ class MemberRank:
     nash_score: Interval | None
     alpharank: ResampledShare | None
     dominated_by: str | None
+    nash_conv: float | None = None
 
 
 @dataclass(frozen=True)
