@@ -30,6 +30,8 @@ from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory
 from test_commands_play import EndedInput
+from test_population_page import figures_of, heat_map_of
+from test_report_page import Page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from kill_resume import differences, fingerprint
@@ -155,6 +157,23 @@ def test_payoffs_are_those_of_every_pair_once(solved):
     for row in range(3):
         for column in range(3):
             assert state["payoffs"][row][column] == -state["payoffs"][column][row]
+
+
+def test_the_page_shows_the_mixtures_and_the_distance(solved):
+    text = (solved / "psro.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    state, said = state_of(solved), "".join(page.text)
+    for one in state["iterations"]:
+        assert one["member"] in said
+        assert f"{state['iterations'][-1]['mixture'][one['member']]:.1%}" in said
+    drawn = {
+        name for figure in figures_of(text) for name in [trace.get("name") for trace in figure["traces"]]
+    }
+    assert drawn >= {"NashConv", "gain of the best response to it", *state["members"]}
+    exact = [one["nash_conv"] for one in state["iterations"]]
+    assert [trace["y"] for trace in figures_of(text)[0]["traces"] if trace["name"] == "NashConv"] == [exact]
+    assert heat_map_of(text)["traces"][0]["z"][0][1] == state["payoffs"][0][1]
 
 
 def test_a_gain_is_what_the_member_earns_against_the_mixture_before(solved):

@@ -68,5 +68,6 @@ def psro(
 
     if run_psro(config, path, console, console_of_tables()) is not None:
         print_line(console, f"mixture: {path / 'mixture.json'}")
+        print_line(console, f"page: {path / 'psro.html'}")
         print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
         print_line(console, f"next: {shell_command('eval', path)}   or: {shell_command('play', path)}")

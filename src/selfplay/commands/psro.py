@@ -19,6 +19,7 @@ from selfplay.commands.mixture_file import MixtureContent, MixtureEntry, Mixture
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config, check_psro
 from selfplay.commands.psro_files import PAYOFFS, Iteration, PsroDirectory, PsroState, member_name
+from selfplay.commands.psro_page import psro_html
 from selfplay.commands.psro_table import print_psro
 from selfplay.commands.tournament import Serve, Tournament, run_tournament
 from selfplay.commands.tournament_members import Member
@@ -190,8 +191,9 @@ class Psro:
         return found
 
     def use(self, state: PsroState) -> None:
-        """Make the last mixture a model's name; delete what the members that have joined no longer need."""
+        """Make the last mixture a model's name, and draw the page; delete what joined members do not need."""
         self._write_mixture(state)
+        self.directory.write_page(psro_html(state, self.config.seed))
         for number in range(1, len(state.members)):
             self.directory.delete_copies(number)
 

@@ -15,7 +15,7 @@ from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
 from selfplay.training.run_directory import PSRO_FILE, RunDirectory
 
-CONFIG, STATE, PAYOFFS = PSRO_FILE, "psro.json", "payoffs"
+CONFIG, STATE, PAYOFFS, PAGE = PSRO_FILE, "psro.json", "payoffs", "psro.html"
 
 
 class Iteration(msgspec.Struct):
@@ -124,6 +124,10 @@ class PsroDirectory:
         """Write what was found."""
         content = msgspec.json.format(msgspec.json.encode(state), indent=1)
         write_file(self.path / STATE, content + b"\n")
+
+    def write_page(self, html: str) -> None:
+        """Write the page about what was found."""
+        write_file(self.path / PAGE, html.encode())
 
     def run(self, number: int) -> Path:
         """Return the directory of a member: a best response's run, or the adapter of the first member."""

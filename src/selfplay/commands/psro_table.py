@@ -8,6 +8,11 @@ from selfplay.commands.psro_files import Iteration, PsroState
 from selfplay.core.text import one_line
 
 NOTHING = "-"
+GAIN_NOTE = (
+    "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
+    "95% interval; its expectation is a lower bound of that mixture's NashConv."
+)
+NASH_CONV_NOTE = "NashConv: of the mixture with it."
 
 
 def print_psro(state: PsroState, console: Console) -> None:
@@ -26,12 +31,7 @@ def print_psro(state: PsroState, console: Console) -> None:
             NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
         )
     console.print(table)
-    note = (
-        "Gain: what the member earns more than the mixture that it was trained against, over both seats, "
-        "with a 95% interval; its expectation is a lower bound of that mixture's NashConv. "
-        "NashConv: of the mixture with it."
-    )
-    console.print(Text(note))
+    console.print(Text(f"{GAIN_NOTE} {NASH_CONV_NOTE}"))
 
 
 def gain_text(one: Iteration) -> str:

@@ -33,7 +33,7 @@ from selfplay.report.filter import INVALID, TURN_LIMIT, filter_html
 from selfplay.report.games import game_html
 from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
 from selfplay.report.page import page_html
-from selfplay.report.pieces import Shared
+from selfplay.report.pieces import Shared, tiles_of
 from selfplay.report.plotly import Figure, Json, charts_html, plain
 
 _NUMBERS_IN_CELLS = 14
@@ -116,11 +116,7 @@ def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
     if measured:
         least = min(measured, key=lambda one: one.nash_conv or 0.0)
         tiles.append(("Least exploitable", least.uid, f"NashConv {NASH_CONV.text(least)}"))
-    return "".join(
-        f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
-        f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
-        for name, value, note in tiles
-    )
+    return tiles_of(tiles)
 
 
 def _ranking_html(rankings: Rankings) -> str:

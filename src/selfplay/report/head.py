@@ -14,6 +14,7 @@ from selfplay.read.numbers import counted, duration_text
 from selfplay.read.tuning_charts import TRAINING
 from selfplay.read.warnings import FoundWarning
 from selfplay.read.whole_run import WholeRun
+from selfplay.report.pieces import tiles_of
 from selfplay.report.tables import value_text
 
 
@@ -113,11 +114,7 @@ def tiles_html(run: WholeRun) -> str:
     for name, measures in _headline(run, measures_of(run.evaluations)).items():
         values = (value_text(one, is_share=are_shares(measures)) for one in (measures[0], measures[-1]))
         tiles.append((name, _change(*values), counted(measures[-1].count, "item")))
-    return "".join(
-        f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
-        f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
-        for name, value, note in tiles
-    )
+    return tiles_of(tiles)
 
 
 def _headline(run: WholeRun, measures: dict[str, list[Evaluation]]) -> dict[str, list[Evaluation]]:

@@ -36,6 +36,15 @@ class Shared:
     is_evaluation: bool = False
 
 
+def tiles_of(tiles: Iterable[tuple[str, str, str]]) -> str:
+    """Return a row of headline figures: each has a name, a value and a note."""
+    return "".join(
+        f'<div class="tile"><div class="tile-name">{escape(name)}</div>'
+        f'<div class="tile-value">{escape(value)}</div><div class="tile-note">{escape(note)}</div></div>'
+        for name, value, note in tiles
+    )
+
+
 def messages_html(messages: Prompt) -> str:
     """Return chat messages, each under its role."""
     return "".join(

@@ -1,0 +1,154 @@
+"""A PSRO as one HTML page that looks like a run's report and needs no network."""
+
+from html import escape
+
+from selfplay.commands.psro_files import PsroState
+from selfplay.commands.psro_table import GAIN_NOTE, NASH_CONV_NOTE, NOTHING, gain_text
+from selfplay.read.charts import COLOURS
+from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
+from selfplay.report.page import page_html
+from selfplay.report.pieces import tiles_of
+from selfplay.report.plotly import Figure, Json, charts_html, plain
+
+_NUMBERS_IN_CELLS = 14
+"""Up to this many members, the cells of the heat map show their numbers."""
+
+
+def psro_html(state: PsroState, seed: int) -> str:
+    """Return the whole page. All text is escaped, and the page's policy allows only its own scripts."""
+    charts, figures = charts_html(
+        {"Towards an equilibrium": [_distance(state), _mixtures(state)], "Who beats whom": [_payoffs(state)]},
+        len(state.iterations) - 1,
+    )
+    return page_html(
+        figures,
+        title=escape(f"PSRO of {state.env_id}"),
+        subtitle=escape(f"solver {state.solver}, {len(state.members)} members, seed {seed}"),
+        tiles=_tiles_html(state),
+        headline=_members_html(state) + charts,
+    )
+
+
+def _tiles_html(state: PsroState) -> str:
+    last = state.iterations[-1]
+    exact = [one.nash_conv for one in state.iterations if one.nash_conv is not None]
+    tiles = [("Best responses", str(len(state.iterations) - 1), "")]
+    if last.nash_conv is not None:
+        tiles.append(("NashConv of the mixture", f"{last.nash_conv:.3f}", f"{exact[0]:.3f} at the beginning"))
+    if last.gain is not None:
+        tiles.append(("Gain of the last best response", f"{last.gain[1]:+.3f}", gain_text(last)))
+    trained = sum(one.training_games for one in state.iterations)
+    tiles.append(("Games of training", f"{trained:,}", f"and {last.payoff_games:,} for payoffs"))
+    return tiles_of(tiles)
+
+
+def _members_html(state: PsroState) -> str:
+    last = state.iterations[-1]
+    head = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
+    rows = [
+        (
+            one.member,
+            str(one.updates),
+            f"{one.training_games:,}",
+            f"{last.mixture[one.member]:.1%}",
+            gain_text(one),
+            NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
+        )
+        for one in state.iterations
+    ]
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        '<section><h2>Members</h2><div class="card scroll"><table class="headline">'
+        f"<thead><tr>{''.join(f'<th>{escape(one)}</th>' for one in head)}</tr></thead><tbody>{body}</tbody>"
+        f'</table><p class="muted">{escape(f"{GAIN_NOTE} {NASH_CONV_NOTE}")}</p></div></section>'
+    )
+
+
+def _distance(state: PsroState) -> Figure:
+    """Return NashConv of each mixture, and what the best response to it gained."""
+    exact = [
+        (place, one.nash_conv) for place, one in enumerate(state.iterations) if one.nash_conv is not None
+    ]
+    gains = [(place - 1, one.gain) for place, one in enumerate(state.iterations) if one.gain is not None]
+    traces: list[Json] = []
+    if exact:
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": "NashConv",
+                "x": [place for place, _ in exact],
+                "y": [value for _, value in exact],
+                "line": {"color": COLOURS[0]},
+            }
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "gain of the best response to it",
+            "x": [place for place, _ in gains],
+            "y": [mid for _, (_, mid, _) in gains],
+            "error_y": {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - mid for _, (_, mid, high) in gains],
+                "arrayminus": [mid - low for _, (low, mid, _) in gains],
+                "width": 3,
+            },
+            "marker": {"color": COLOURS[1], "size": 8},
+        }
+    )
+    caption = f"The mixture after each iteration, from 0. {GAIN_NOTE}"
+    layout = {"showlegend": True, "xaxis": {"dtick": 1}}
+    return Figure("How exploitable", caption, traces, layout)
+
+
+def _mixtures(state: PsroState) -> Figure:
+    """Return the share of each member in the mixture after each iteration."""
+    iterations = range(len(state.iterations))
+    traces: list[Json] = [
+        {
+            "type": "bar",
+            "name": plain(member),
+            "x": [*iterations],
+            "y": [one.mixture.get(member, 0.0) for one in state.iterations],
+            "marker": {"color": COLOURS[number % len(COLOURS)]},
+            "hovertemplate": "%{y:.1%}",
+        }
+        for number, member in enumerate(state.members)
+    ]
+    layout = {
+        "barmode": "stack",
+        "showlegend": True,
+        "xaxis": {"dtick": 1},
+        "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
+    }
+    return Figure(
+        "The mixture", "The probability of each member after each iteration, from 0.", traces, layout
+    )
+
+
+def _payoffs(state: PsroState) -> Figure:
+    names, size = state.members, len(state.members)
+    means = [
+        [state.payoffs[row][column] if row != column else None for column in range(size)]
+        for row in range(size)
+    ]
+    largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
+    about = [
+        [
+            f"{state.payoffs[row][column]:+.3f}, standard error {state.standard_error[row][column]:.3f}, "
+            f"{state.games[row][column]} games"
+            for column in range(size)
+        ]
+        for row in range(size)
+    ]
+    cells = heat_cells(names, names, means, about)
+    few = size <= _NUMBERS_IN_CELLS
+    trace = heat_trace(cells, (-largest, largest), "+.2f", "%{customdata}", in_cells=few)
+    caption = (
+        "Mean reward of the row against the column over both seats. Rankings and games to read are in "
+        "payoffs/tournament.html."
+    )
+    return Figure("Payoffs", caption, [trace], heat_layout(size))
