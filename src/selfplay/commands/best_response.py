@@ -20,6 +20,12 @@ EVALUATE_EVERY = 5
 PATIENCE = 4
 MOST_AT_ONCE = 1024
 """Games in flight."""
+ALPHA = 0.1
+"""Weight of the pull to the reference, in units of the advantages' root mean square. Near an equilibrium,
+good and bad answers differ by some hundredths of it, so a larger pull would hide what can be gained."""
+UNBOUNDED = 1e6
+"""The memory: what earlier games say of an answer stays true against a policy that does not change, so all
+that the decay leaves of them count, however many games of the batch meet the prompt."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,9 @@ def best_response_config(
 ) -> Config:
     """Return the training of a best response: one seat, drawn uniformly, against the policy in all others.
 
-    The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer, and
-    its average forgets faster: a best response to an opponent that stays the same does not circle.
+    The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer,
+    remembers more games, and its average forgets faster: a best response to an opponent that stays the same
+    does not circle.
 
     Raises:
         InputError: an adapter has a shape that cannot be trained.
@@ -72,7 +79,7 @@ def best_response_config(
         "run": {"save_every": EVALUATE_EVERY},
     }
     if tells_moves(env.id):
-        magnet = {"type": "magnet", "alpha": 0.3, "uniform": 0.01, "memory": 0}
+        magnet = {"type": "magnet", "alpha": ALPHA, "uniform": 0.01, "memory": UNBOUNDED}
         data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
     if policy.adapters:
         lora = load_adapter_config(next(iter(policy.adapters.values())))
