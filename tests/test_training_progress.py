@@ -168,7 +168,7 @@ def test_the_duration_of_a_run_is_told_once_from_its_first_updates_without_evalu
     assert estimate.updated(3, 192.0) is None
     assert estimate.updated(4, 198.0) == (
         "an update takes about 6.0 s here, so the 56 updates left will take about 5 min 36 s, "
-        "without evaluations"
+        "without evaluations; often less, as the first ones tend to be slower"
     )
     assert estimate.updated(5, 204.0) is None
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
@@ -131,12 +132,17 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
             raise InputError("--out", problem, fix)
     for before, now in zip(old, settings["members"], strict=False):
         if before != now:
-            same = "other weights than before" if before["uid"] == now["uid"] else f"the name {now['uid']}"
-            problem = f"member {before['uid']} of the tournament in {file.parent} now has {same}"
+            problem = f"{file.parent} has a tournament of {_names(old)}, not of {_names(settings['members'])}"
+            if before["uid"] == now["uid"]:
+                problem = f"member {before['uid']} of the tournament in {file.parent} now has other weights"
             raise InputError("--out", problem, fix)
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
         raise InputError("--out", problem, fix)
+
+
+def _names(members: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(str(one["uid"]) for one in members)
 
 
 def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:

@@ -44,5 +44,5 @@ class TimeEstimate:
         return (
             f"an update takes about {duration_text(each) if each >= 10 else f'{each:.1f} s'} here, "
             f"so the {counted(left, 'update')} left will take about {duration_text(left * each)}, "
-            "without evaluations"
+            "without evaluations; often less, as the first ones tend to be slower"
         )
