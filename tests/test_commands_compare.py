@@ -73,6 +73,12 @@ def test_seeds_of_one_configuration_are_one_entry_and_other_configurations_other
     assert [entry.label for entry in entries] == ["seed-0, seed-1, seed-2", "other"]
 
 
+def test_a_second_run_of_a_seed_is_no_further_evidence(seeds, tmp_path):
+    again = write_run(tmp_path / "again", {4: results(50, 0.1)}, seed="0")
+    entries = read_entries([*seeds, str(again)])
+    assert [entry.label for entry in entries] == ["seed-0, seed-1, seed-2", "again"]
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("learning__steps", "5"), ("tracking__games_logged", "9"), ("ray__engines", "2")]
 )
@@ -87,10 +93,10 @@ def test_any_other_field_makes_another_entry(tmp_path, field, value):
 
 
 def test_the_address_of_a_cluster_makes_no_other_entry(tmp_path):
-    paths = [
-        str(write_run(tmp_path / name, finished=False, run__runtime="ray", ray__address=f"{name}:6379"))
-        for name in ("a", "b")
-    ]
+    paths = []
+    for seed, name in enumerate("ab"):
+        changes = {"run__runtime": "ray", "ray__address": f"{name}:6379", "seed": str(seed)}
+        paths.append(str(write_run(tmp_path / name, finished=False, **changes)))
     assert len(read_entries(paths)) == 1
 
 
@@ -221,8 +227,8 @@ def test_runs_without_evaluations_can_be_compared(tmp_path):
 
 
 def test_runs_of_one_name_in_several_directories_go_by_their_paths(tmp_path):
-    for place in ("here", "there"):
-        write_run(tmp_path / place / "run")
+    for seed, place in enumerate(("here", "there")):
+        write_run(tmp_path / place / "run", seed=str(seed))
     (entry,) = read_entries([str(tmp_path / place / "run") for place in ("here", "there")])
     assert entry.label == f"{tmp_path}/here/run, {tmp_path}/there/run"
 

@@ -113,6 +113,8 @@ class Entry:
 def read_entries(names: Sequence[str]) -> list[Entry]:
     """Read runs, given by name or path, and group those of one configuration, in the order of the names.
 
+    A second run with the same seed is an entry of its own: it is no further evidence.
+
     Raises:
         InputError: there are fewer than two runs, or one is missing, damaged or named twice.
     """
@@ -125,11 +127,14 @@ def read_entries(names: Sequence[str]) -> list[Entry]:
     if twice:
         raise InputError("RUN", f"{twice[0]} is named twice", "Name each run once")
     short = Counter(path.resolve().name for path in paths)
-    entries: dict[str, list[ComparedRun]] = {}
+    entries: dict[tuple[str, int], list[ComparedRun]] = {}
+    twins = Counter[tuple[str, int]]()
     for name, path in zip(names, paths, strict=True):
         own = path.resolve().name
         run = _read_run(own if short[own] == 1 else name, path)
-        entries.setdefault(json.dumps(run.fields, sort_keys=True), []).append(run)
+        fields = json.dumps(run.fields, sort_keys=True)
+        entries.setdefault((fields, twins[fields, run.config.seed]), []).append(run)
+        twins[fields, run.config.seed] += 1
     return [Entry(tuple(runs)) for runs in entries.values()]
 
 
