@@ -19,7 +19,7 @@ from selfplay.evaluation.kept_value import KeptValue, kept_value, solved_game
 from selfplay.evaluation.match import play_match
 from selfplay.evaluation.match_result import MatchResult
 from selfplay.evaluation.mixture import Mixture, mapped
-from selfplay.evaluation.nash_conv import NashConvResult, TooSlow, nash_conv
+from selfplay.evaluation.nash_conv import LONG_LIMIT, NashConvResult, TooSlow, nash_conv
 from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.training import assembly
@@ -214,7 +214,7 @@ def exact_measure(
     env: EnvSettings,
     seats: Sequence[str | Mixture[str]],
     console: Console,
-    minutes: float = 60.0,
+    minutes: float = LONG_LIMIT / 60,
 ) -> NashConvResult:
     """Compute what :func:`measure_exactly` does."""
     return asyncio.run(measure_exactly(engine, env, seats, console, minutes))

@@ -2,16 +2,16 @@
 
 from html import escape
 
+import numpy as np
+
+from selfplay.commands.payoff_map import payoff_map
 from selfplay.commands.psro_files import PsroState
-from selfplay.commands.psro_table import GAIN_NOTE, NASH_CONV_NOTE, NOTHING, gain_text
+from selfplay.commands.psro_table import GAIN_NOTE, HEAD, NASH_CONV_NOTE, gain_text, row_of
+from selfplay.population.payoffs import PayoffMatrix
 from selfplay.read.charts import COLOURS
-from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
 from selfplay.report.page import page_html
 from selfplay.report.pieces import tiles_of
 from selfplay.report.plotly import Figure, Json, charts_html, plain
-
-_NUMBERS_IN_CELLS = 14
-"""Up to this many members, the cells of the heat map show their numbers."""
 
 
 def psro_html(state: PsroState, seed: int) -> str:
@@ -43,23 +43,11 @@ def _tiles_html(state: PsroState) -> str:
 
 
 def _members_html(state: PsroState) -> str:
-    last = state.iterations[-1]
-    head = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
-    rows = [
-        (
-            one.member,
-            str(one.updates),
-            f"{one.training_games:,}",
-            f"{last.mixture[one.member]:.1%}",
-            gain_text(one),
-            NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
-        )
-        for one in state.iterations
-    ]
+    rows = [row_of(one, state) for one in state.iterations]
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return (
         '<section><h2>Members</h2><div class="card scroll"><table class="headline">'
-        f"<thead><tr>{''.join(f'<th>{escape(one)}</th>' for one in head)}</tr></thead><tbody>{body}</tbody>"
+        f"<thead><tr>{''.join(f'<th>{escape(one)}</th>' for one in HEAD)}</tr></thead><tbody>{body}</tbody>"
         f'</table><p class="muted">{escape(f"{GAIN_NOTE} {NASH_CONV_NOTE}")}</p></div></section>'
     )
 
@@ -130,25 +118,14 @@ def _mixtures(state: PsroState) -> Figure:
 
 
 def _payoffs(state: PsroState) -> Figure:
-    names, size = state.members, len(state.members)
-    means = [
-        [state.payoffs[row][column] if row != column else None for column in range(size)]
-        for row in range(size)
-    ]
-    largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
-    about = [
-        [
-            f"{state.payoffs[row][column]:+.3f}, standard error {state.standard_error[row][column]:.3f}, "
-            f"{state.games[row][column]} games"
-            for column in range(size)
-        ]
-        for row in range(size)
-    ]
-    cells = heat_cells(names, names, means, about)
-    few = size <= _NUMBERS_IN_CELLS
-    trace = heat_trace(cells, (-largest, largest), "+.2f", "%{customdata}", in_cells=few)
     caption = (
         "Mean reward of the row against the column over both seats. Rankings and games to read are in "
         "payoffs/tournament.html."
     )
-    return Figure("Payoffs", caption, [trace], heat_layout(size))
+    matrix = PayoffMatrix(
+        tuple(state.members),
+        np.array(state.payoffs),
+        np.array(state.standard_error),
+        np.array(state.games),
+    )
+    return payoff_map(matrix, range(len(state.members)), caption)

@@ -8,6 +8,7 @@ from selfplay.commands.psro_files import Iteration, PsroState
 from selfplay.core.text import one_line
 
 NOTHING = "-"
+HEAD = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
 GAIN_NOTE = (
     "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
     "95% interval; its expectation is a lower bound of that mixture's NashConv."
@@ -17,21 +18,25 @@ NASH_CONV_NOTE = "NashConv: of the mixture with it."
 
 def print_psro(state: PsroState, console: Console) -> None:
     """Print a row for each member: its weight in the last mixture, and what its iteration found."""
-    last = state.iterations[-1]
     table = Table(title=Text(one_line(f"{state.env_id}, {state.solver}")), title_justify="left")
-    for name in ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv"):
+    for name in HEAD:
         table.add_column(name, justify="left" if name == "Member" else "right")
     for one in state.iterations:
-        table.add_row(
-            one.member,
-            str(one.updates) if one.updates else NOTHING,
-            f"{one.training_games:,}" if one.training_games else NOTHING,
-            f"{last.mixture[one.member]:.1%}",
-            gain_text(one),
-            NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
-        )
+        table.add_row(*row_of(one, state))
     console.print(table)
     console.print(Text(f"{GAIN_NOTE} {NASH_CONV_NOTE}"))
+
+
+def row_of(one: Iteration, state: PsroState) -> tuple[str, ...]:
+    """Return an iteration's cells below ``HEAD``."""
+    return (
+        one.member,
+        str(one.updates) if one.updates else NOTHING,
+        f"{one.training_games:,}" if one.training_games else NOTHING,
+        f"{state.iterations[-1].mixture[one.member]:.1%}",
+        gain_text(one),
+        NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
+    )
 
 
 def gain_text(one: Iteration) -> str:

@@ -164,7 +164,7 @@ async def _play_batches(
         done += len(waiting)
         failures.update(reasons.values())
         _add(batch, files, table)
-    _add(_finished(tournament.schedule, files), files, table)
+    _add(_beyond(tournament.schedule, files, table), files, table)
 
 
 async def _nash_convs(
@@ -188,13 +188,14 @@ def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
     return True
 
 
-def _finished(schedule: Schedule, files: TournamentFiles) -> list[ScheduledGame]:
-    """Return all finished games, also those that the schedule leaves out now: it had a larger budget once."""
-    return [game for number in sorted(files.played) if (game := schedule.numbered(number)) is not None]
+def _beyond(schedule: Schedule, files: TournamentFiles, table: PayoffTable) -> list[ScheduledGame]:
+    """Return the finished games that the schedule leaves out now: it was larger once."""
+    numbers = sorted(number for number in files.played if number not in table)
+    return [game for number in numbers if (game := schedule.numbered(number)) is not None]
 
 
 def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:
-    """Add what the table does not have yet of a batch; what is not finished has failed.
+    """Add a batch to the table; what is not finished has failed.
 
     Raises:
         InputError: the record of a game is not that of its players.

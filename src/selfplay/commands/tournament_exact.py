@@ -11,14 +11,12 @@ from selfplay.core import AgentSpec, InferenceClient, InputError
 from selfplay.core.files import write_file
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.mixture import Mixture, mapped
-from selfplay.evaluation.nash_conv import TooSlow, nash_conv
+from selfplay.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
 from selfplay.population.rankings import Rankings
 from selfplay.training.progress_views import View
 
 NASH_CONVS = "nash_conv.json"
 """The file of a tournament's directory that has the NashConv of each member by its name."""
-TIME_LIMIT = 3600.0
-"""Seconds that the NashConv of a member may take, as in ``selfplay eval``."""
 
 Seats = Sequence[AgentSpec | Mixture[AgentSpec]]
 """Who answers in each seat."""
@@ -80,7 +78,7 @@ async def measure_members(
                 env.id,
                 template,
                 model=models,
-                timeout=TIME_LIMIT,
+                timeout=LONG_LIMIT,
                 on_position=view.count,
                 say=view.doing,
             )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+from selfplay.commands.payoff_map import payoff_map
 from selfplay.commands.tournament_tables import (
     INTERVALS,
     MANY_PLAYERS,
@@ -31,13 +32,10 @@ from selfplay.read.episodes import LoggedEpisode, first_episodes
 from selfplay.read.numbers import counted
 from selfplay.report.filter import INVALID, TURN_LIMIT, filter_html
 from selfplay.report.games import game_html
-from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
 from selfplay.report.page import page_html
 from selfplay.report.pieces import Shared, tiles_of
 from selfplay.report.plotly import Figure, Json, charts_html, plain
 
-_NUMBERS_IN_CELLS = 14
-"""Up to this many members, the cells of the heat map show their numbers."""
 _GREY = "#8a94a3"
 """A colour of intervals that is visible on a light and on a dark background."""
 
@@ -78,7 +76,7 @@ def _sections(rankings: Rankings) -> dict[str, list[Figure]]:
         return {"Rankings side by side": [score, trueskill, *exact]}
     bradley_terry = _dots("Bradley-Terry", _BRADLEY_TERRY, "rating", rankings, lambda one: one.bradley_terry)
     return {
-        "Who beats whom": [_heat_map(rankings, rankings.matrix)],
+        "Who beats whom": [_payoffs(rankings, rankings.matrix)],
         "Rankings side by side": [score, bradley_terry, trueskill, _shares(rankings), *exact],
     }
 
@@ -164,23 +162,9 @@ def _cycles_html(rankings: Rankings) -> str:
     return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
 
 
-def _heat_map(rankings: Rankings, matrix: PayoffMatrix) -> Figure:
+def _payoffs(rankings: Rankings, matrix: PayoffMatrix) -> Figure:
     place = {uid: row for row, uid in enumerate(matrix.members)}
-    order = [place[one.uid] for one in rankings.members]
-    means = [[_known(matrix.mean_MM[row, column], row != column) for column in order] for row in order]
-    largest = max((abs(value) for row in means for value in row if value is not None), default=1.0) or 1.0
-    about = [[_about(matrix, row, column) for column in order] for row in order]
-    names = [matrix.members[row] for row in order]
-    cells = heat_cells(names, names, means, about)
-    few = len(names) <= _NUMBERS_IN_CELLS
-    trace = heat_trace(cells, (-largest, largest), "+.2f", "%{customdata}", in_cells=few)
-    return Figure("Payoffs", _MATRIX, [trace], heat_layout(len(order)))
-
-
-def _about(matrix: PayoffMatrix, row: int, column: int) -> str:
-    error = matrix.error_MM[row, column]
-    spread = f", standard error {error:.3f}" if math.isfinite(error) else ""
-    return f"{matrix.mean_MM[row, column]:+.3f}{spread}, {matrix.games_MM[row, column]} games"
+    return payoff_map(matrix, [place[one.uid] for one in rankings.members], _MATRIX)
 
 
 def _dots(

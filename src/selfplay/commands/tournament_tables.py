@@ -20,6 +20,10 @@ MANY_PLAYERS = (
     "Bradley-Terry, Nash averaging, α-rank, dominated members and cycles are left out: they are defined by "
     "games of two."
 )
+NOT_ZERO_SUM = (
+    "The game is not zero-sum: for Nash and α-rank, a payoff is half of what the row earns more than the "
+    "column."
+)
 RESAMPLED_RANGE = (
     f"resampled range, in which the shares of 95% of {RESAMPLES} resampled matrices lie; "
     "it is not a confidence interval"
@@ -44,12 +48,6 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
     console.print()
     for line in [*notes(rankings), *failure_lines(failures)]:
         console.print(Text(one_line(line)))
-
-
-NOT_ZERO_SUM = (
-    "The game is not zero-sum: for Nash and α-rank, a payoff is half of what the row earns more than the "
-    "column."
-)
 
 
 def notes(rankings: Rankings) -> list[str]:

@@ -6,14 +6,13 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from selfplay.core.errors import InputError, SelfplayError, reason_of
+from selfplay.core.errors import InputError
 
 CLASS_PATH = r"^.+\.py:\w+$"
 """The form of a file and a class."""
@@ -119,20 +118,9 @@ def build_own(
         raise InputError(f"{table}.path", f"{name} cannot be built ({error!r})", "Correct it") from error
 
 
-@contextmanager
-def own_errors(own: object, what: str) -> Iterator[None]:
-    """Raise an error in a method of ``own``, of a class of yours, as a line that begins with ``what``.
-
-    Errors of objects of this package pass: their traces belong to this package's developers.
-    """
-    try:
-        yield
-    except SelfplayError:
-        raise
-    except Exception as error:
-        if not any(kind.__module__.startswith(OWN_MODULE) for kind in type(own).__mro__):
-            raise
-        raise SelfplayError(f"{what}: {reason_of(error)}") from error
+def is_own(thing: object) -> bool:
+    """Return whether an object is of a class of yours, or of a subclass."""
+    return any(kind.__module__.startswith(OWN_MODULE) for kind in type(thing).__mro__)
 
 
 @lru_cache(maxsize=64)

@@ -31,6 +31,8 @@ MAX_STATES_KEPT = 5000
 
 SECONDS_WORTH_SAYING = 2.0
 
+LONG_LIMIT = 3600.0
+"""Time limit of a measure that a user asks for by itself, in seconds."""
 TIME_LIMIT = 600.0
 """Seconds that scoring may take unless told otherwise."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.core.own_classes import own_errors
+from selfplay.core.own_classes import is_own
 from selfplay.learning.checkpoints import (
     SavedLearner,
     check_format,
@@ -18,6 +18,7 @@ from selfplay.learning.checkpoints import (
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
 from selfplay.training.learners import Batch, Saved, State, learn
+from selfplay.training.programs import program_errors
 from selfplay.training.run_directory import RunDirectory
 
 STATE_FORMAT = 3
@@ -124,7 +125,9 @@ class LocalLearners:
 
     def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         learner = self.learners[policy]
-        with own_errors(learner.algorithm, f"the algorithm of {policy} failed"):
+        if not is_own(learner.algorithm):
+            return learner.update(records)
+        with program_errors(f"the algorithm of {policy} failed"):
             return learner.update(records)
 
     def _versions(self) -> dict[str, int]:

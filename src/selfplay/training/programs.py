@@ -88,7 +88,7 @@ def check_first_batch(arena: Arena) -> None:
 
 @contextmanager
 def program_errors(what: str) -> Iterator[None]:
-    """Raise errors of a program's own code as a SelfplayError of one line that begins with ``what``."""
+    """Raise errors of a user's own code as a SelfplayError of one line that begins with ``what``."""
     try:
         yield
     except SelfplayError:

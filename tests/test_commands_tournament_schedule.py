@@ -1,0 +1,135 @@
+"""The games of a tournament: who plays whom, how often, and where a budget goes."""
+
+from collections import Counter
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
+from selfplay.core import InputError
+from selfplay.population import PayoffTable
+
+
+@given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 5))
+def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, seed):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = Schedule(uids, games, None, seed).batches(PayoffTable())
+    assert (
+        len({game.number for game in batch})
+        == len(batch)
+        == members * (members - 1) // 2 * (games + games % 2)
+    )
+    for first in uids:
+        for second in uids:
+            played = {game.seed for game in batch if game.seating == (first, second)}
+            turned = {game.seed for game in batch if game.seating == (second, first)}
+            assert played == turned
+            assert len(played) == (0 if first == second else (games + 1) // 2)
+
+
+def test_a_game_for_more_seats_than_their_orders_can_be_played_in_is_refused():
+    uids = [f"m{number}" for number in range(8)]
+    assert Schedule(uids, 5040, None, 0, players=7).game(0, 5039).seating == tuple(reversed(uids[:7]))
+    with pytest.raises(InputError, match="8 seats have 40,320 orders"):
+        Schedule(uids, 2, None, 0, players=8)
+
+
+def test_pairs_have_deals_of_their_own():
+    (batch,) = Schedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
+    assert len({game.seed for game in batch}) == 15
+
+
+def test_further_members_and_games_change_no_game():
+    (few,) = Schedule(["a", "b"], 4, None, 7).batches(PayoffTable())
+    (many,) = Schedule(["a", "b", "c", "d"], 8, None, 7).batches(PayoffTable())
+    assert set(few) <= set(many)
+
+
+def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
+    schedule, table = Schedule(["a", "b", "c"], 20, 60 + 2 * GAMES_PER_CHOICE, 0), PayoffTable()
+    counts: dict[frozenset[str], int] = {}
+    sizes = []
+    for batch in schedule.batches(table):
+        sizes.append(len(batch))
+        for game in batch:
+            pair = frozenset(game.seating)
+            counts[pair] = counts.get(pair, 0) + 1
+            # a always beats c; a and b are even.
+            certain = pair == {"a", "c"}
+            reward = 1.0 if certain or game.number % 3 == 0 else -1.0
+            reward = -reward if game.seating[0] == "c" else reward
+            table.add(game.number, game.seating, (reward, -reward))
+    assert sizes == [60, GAMES_PER_CHOICE, GAMES_PER_CHOICE]
+    assert counts[frozenset("ac")] < counts[frozenset("ab")] / 2
+    assert sum(counts.values()) == schedule.total
+    assert abs(counts[frozenset("ab")] - counts[frozenset("bc")]) <= 60
+
+
+def test_a_pair_whose_first_games_ended_alike_is_played_again():
+    schedule, table = Schedule(["a", "b", "c"], 4, 12 + 6 * GAMES_PER_CHOICE, 0), PayoffTable()
+    again = set()
+    for number, batch in enumerate(schedule.batches(table)):
+        again |= {frozenset(game.seating) for game in batch if number}
+        for game in batch:
+            # Only b against c ever ends otherwise.
+            reward = 1.0 if {*game.seating} != {"b", "c"} or game.number % 3 else -1.0
+            table.add(game.number, game.seating, (reward, -reward))
+    assert again == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+
+
+def test_a_budget_below_the_first_games_is_an_error():
+    with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
+        Schedule(["a", "b", "c"], 20, 30, 0)
+
+
+@given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5))
+def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = Schedule(uids, games, None, seed, players=3).batches(PayoffTable())
+    rounds = -(-games // 6)
+    by_seating = {}
+    for game in batch:
+        by_seating.setdefault(game.seating, []).append(game.seed)
+    assert by_seating.keys() == {*permutations(uids, 3)}
+    for seating, seeds in by_seating.items():
+        assert len({*seeds}) == rounds
+        assert {*seeds} == {*by_seating[tuple(sorted(seating))]}
+    assert len({game.number for game in batch}) == len(batch)
+    more = {
+        game
+        for batch in Schedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
+        for game in batch
+    }
+    assert {*batch} <= more
+
+
+def test_a_budget_for_groups_is_spent_in_whole_rounds():
+    schedule, table = Schedule(["a", "b", "c", "d"], 6, 24 + 100, 0, players=3), PayoffTable()
+    seatings = Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            # d decides nothing, so groups with it are as uncertain as the rest.
+            table.add(game.number, game.seating, (1.0, 0.0, -1.0))
+            seatings[game.seating] += 1
+    assert sum(seatings.values()) == schedule.total == 120
+    for group in combinations("abcd", 3):
+        assert len({seatings[seating] for seating in permutations(group)}) == 1
+
+
+def test_a_budget_that_no_pair_has_room_for_is_an_error():
+    with pytest.raises(InputError, match=r"--budget: 1000002 games are too many for 1 pairs"):
+        Schedule(["a", "b"], 20, 1_000_002, 0)
+    schedule = Schedule(["a", "b"], 999_990, 1_000_000, 0)
+    assert sum(len(batch) for batch in schedule.batches(PayoffTable())) == 1_000_000
+
+
+def test_a_budget_is_spread_over_pairs_whose_games_all_ended_alike():
+    schedule, table = Schedule(["a", "b", "c"], 20, 600, 0), PayoffTable()
+    counts = Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            counts[frozenset(game.seating)] += 1
+            table.add(game.number, game.seating, (0.0, 0.0))
+    assert [*counts.values()] == [200, 200, 200]
