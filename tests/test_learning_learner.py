@@ -227,6 +227,23 @@ def test_the_average_adapter_follows_its_formula():
         torch.testing.assert_close(weights(policy, AVERAGE), average)
 
 
+@pytest.mark.parametrize("power", [0, 1])
+def test_an_average_of_all_updates_weighs_them_by_a_power_of_their_number(power):
+    policy = tiny_policy()
+    options = {"average_decay": 0.99, "average_power": power, "learning_rate": Schedule(0.1, 0.1, 10)}
+    learner = make_learner(policy, **options)
+    seen = [weights(policy)]
+    for _ in range(4):
+        learner.update(RECORDS)
+        seen.append(weights(policy))
+    shares = [(version + 1) ** power for version in range(len(seen))]
+    expected = {
+        key: sum(share * one[key] for share, one in zip(shares, seen, strict=True)) / sum(shares)
+        for key in seen[0]
+    }
+    torch.testing.assert_close(weights(policy, AVERAGE), expected)
+
+
 def test_without_an_average_the_trained_adapter_is_the_result():
     assert make_learner(tiny_policy()).result == TRAINED
 

@@ -78,6 +78,10 @@ class LearningSettings(Settings):
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
+    average_power: int = Field(default=8, ge=0)
+    """Until the average has that decay, update n counts in proportion to n to this power: with 8, about the
+    last ninth of the updates, with 1, as in CFR+, half of them, and with 0 all alike, as in fictitious play.
+    Where the policy goes round in circles, the average must outlast a round."""
     reference_decay: float = Field(default=0.8, ge=0, lt=1)
     """Decay of the reference, a second running average of the adapter's weights, from which `magnet` and
     `all_actions` hold the policy back, and so do `kl_to = "reference"` and `regulariser = "reference"`; 0 for

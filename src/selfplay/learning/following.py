@@ -5,9 +5,10 @@ After update v of the policy, if v is a multiple of ``every``, the follower's we
     follower <- d * follower + (1 - d) * policy,    d = min(``decay``, n / (n + ``warmup``)),  n = v / every
 
 With ``decay`` 0 this is a copy every K updates; with ``every`` 1 it is Polyak averaging. Between them is a
-reference that is mixed with the policy now and then (TR-DPO, Gorbatovski et al. 2024, arXiv 2404.09656). The
-higher ``warmup``, the sooner the follower forgets the weights from before training; at 1 it is at first the
-plain mean of all weights so far.
+reference that is mixed with the policy now and then (TR-DPO, Gorbatovski et al. 2024, arXiv 2404.09656).
+While n / (n + ``warmup``) is below ``decay``, move m has a weight in proportion to about m^(``warmup`` - 1):
+at 1 the follower is the plain mean of all weights so far, and the higher ``warmup``, the sooner it forgets
+those from before training (Shamir and Zhang 2013, arXiv 1212.1824, call it polynomial-decay averaging).
 """
 
 from dataclasses import dataclass

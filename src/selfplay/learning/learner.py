@@ -28,8 +28,6 @@ from selfplay.learning.states import StateSums
 
 SQUARES_DECAY = 0.99
 """AdamW's second beta: the decay of the running mean of squared gradients."""
-AVERAGE_WARMUP = 9
-"""The average is evaluated and kept, so it soon forgets the untrained weights; see ``following``."""
 REFERENCE_PREFIX = "reference."
 """Begins the names of the reference's weights among a learner's tensors."""
 ALGORITHM_PREFIX = "algorithm."
@@ -81,6 +79,7 @@ class Learner:
         skip_zero_advantages: leave out answers without an advantage; see ``core.zero_advantages``.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
+        average_power: how soon the average forgets its beginning; see ``config.learning``.
         reference_decay, reference_every: how the reference follows the policy; see ``following``. There is
             one only if the algorithm compares the policy with it.
         max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
@@ -109,6 +108,7 @@ class Learner:
         seed: int = 0,
         skip_zero_advantages: bool = False,
         average_decay: float = 0.0,
+        average_power: int = 8,
         reference_decay: float = 0.8,
         reference_every: int = 1,
         max_mismatch: float = 0.2,
@@ -142,7 +142,9 @@ class Learner:
         self.version = 0
         self.started = 0
         self.samples_seen = 0
-        self.average = Follower(policy, adapter, average_of(adapter), average_decay, warmup=AVERAGE_WARMUP)
+        self.average = Follower(
+            policy, adapter, average_of(adapter), average_decay, warmup=average_power + 1
+        )
         if average_decay:
             self.average.start()
         self.reference: Follower | None = None

@@ -116,6 +116,7 @@ def build_learner(
         seed=derive_seed(config.seed, "learner", policy),
         skip_zero_advantages=learning.skip_zero_advantages,
         average_decay=learning.average_decay,
+        average_power=learning.average_power,
         reference_decay=learning.reference_decay,
         reference_every=learning.reference_every,
         max_mismatch=learning.max_mismatch,
