@@ -74,6 +74,12 @@ class Tree:
         self, policy_SA: FloatArray, games: int, generator: np.random.Generator
     ) -> tuple[IntArray, IntArray, FloatArray]:
         """Play games; return state, action and reward of each decision."""
+        return self.sample_games(policy_SA, games, generator)[:3]
+
+    def sample_games(
+        self, policy_SA: FloatArray, games: int, generator: np.random.Generator
+    ) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+        """Play games; return state, action, reward and game of each decision."""
         chance_NA = np.where(self.state_N[:, None] >= 0, policy_SA[self.state_N], self.chance_NA)
         cumulated_NA = chance_NA.cumsum(axis=1)
         node_G = np.zeros(games, dtype=np.int64)
@@ -90,7 +96,7 @@ class Tree:
             node_G[playing] = self.child_NA[node_G[playing], action]
         game, state, action = (np.concatenate(one) for one in zip(*decisions, strict=True))
         sign = np.where(np.array(self.seats)[state] == 0, 1.0, -1.0)
-        return state, action, sign * self.return_N[node_G][game]
+        return state, action, sign * self.return_N[node_G][game], game
 
     def nash_conv(self, policy_SA: FloatArray) -> float:
         """Return the gain of best responses, by OpenSpiel."""

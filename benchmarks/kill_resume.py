@@ -2,6 +2,7 @@
 
     python benchmarks/kill_resume.py [--kills 10] [--seed 0] [TRAIN ARGUMENTS]
 
+The moment is after the run has written its configuration, with which it begins, and before it would end.
 The following must be equal: metrics.jsonl apart from wall-clock fields, every logged rollout apart from its
 two timestamps, every evaluation file, and the bytes of the final adapters. The accounts must balance in every
 run. The arguments after the options go to ``selfplay train``; the default is a short Kuhn poker run with
@@ -45,6 +46,21 @@ def run_to_end(command: list[str], limit: float = 1200) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+
+
+def timed(arguments: list[str], directory: Path, name: str) -> tuple[float, float]:
+    """Train a run, and return the seconds until it has a configuration and until it ends."""
+    started, begins = time.perf_counter(), 0.0
+    process = subprocess.Popen(
+        train_command(arguments, directory, name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None:
+        if not begins and (directory / name / "config.toml").exists():
+            begins = time.perf_counter() - started
+        time.sleep(0.01)
+    if process.returncode:
+        raise RuntimeError(f"{name} ended with {process.returncode}")
+    return begins, time.perf_counter() - started
 
 
 def kill_and_resume(arguments: list[str], directory: Path, name: str, delay: float) -> str:
@@ -118,15 +134,15 @@ def main() -> None:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        started = time.perf_counter()
-        run_to_end(train_command(arguments or SHORT_RUN, directory, "whole"))
-        seconds = time.perf_counter() - started
+        begins, seconds = timed(arguments or SHORT_RUN, directory, "whole")
         whole = fingerprint(directory / "whole")
-        print(f"uninterrupted: {seconds:.1f} s, accounts balance: {accounts_balance(directory / 'whole')}")
+        print(
+            f"uninterrupted: {begins:.1f} to {seconds:.1f} s, accounts balance: {accounts_balance(directory / 'whole')}"
+        )
         print(f"{'kill':>4} {'after s':>8}  {'differs in':<12} {'accounts':<9} killed")
         failures = 0
         for kill in range(options.kills):
-            delay = rng.uniform(0.0, seconds)
+            delay = rng.uniform(begins, seconds)
             where = kill_and_resume(arguments or SHORT_RUN, directory, f"kill-{kill}", delay)
             differs = differences(whole, fingerprint(directory / f"kill-{kill}"))
             balanced = accounts_balance(directory / f"kill-{kill}")

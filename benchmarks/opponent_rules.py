@@ -4,22 +4,24 @@ Each run is ``selfplay train kuhn`` with another ``population.sample_mode``, in 
 one thread, with equally many games of training. The column of games has all of them: ``meta-nash`` plays
 games for its payoffs besides. Copies of the policy join the pool every few updates. A rule that draws
 opponents trains one seat of a game, ``mirror`` both: the table gives the answers that were trained on.
+``historical-mirror`` plays 0.8 of its games as ``mirror`` does, and ``pfsp-hard-mirror`` half of them.
 NashConv is that of the running average of the weights, as in any run of this preset.
 
 ``league`` has a main player, with half of the games, and an exploiter of each kind; NashConv is the main
 player's. ``psro`` is ``selfplay psro kuhn`` with ten best responses, which begin as the documentation of PSRO
 says for this game; NashConv is the mixture's, at the end of each. Its payoffs have ``PAYOFF_GAMES`` games for
 each pair of members, and the best responses have so many updates that it has as many games as the others
-altogether. As an opponent that stays the same needs no caution, they have another ``alpha`` and
-``average_decay``, those of ``selfplay exploit``.
+altogether. As an opponent that stays the same needs no caution, they have a smaller ``alpha`` and
+``average_decay``.
 
 The table gives the mean over the evaluations of the last third and, over seeds, Student's 95% interval; the
 plot has a line for each rule, the mean over seeds. Runs that are in the directory are not repeated, and
 unfinished ones are continued.
 
 Command:  python benchmarks/opponent_rules.py OUT [--rules mirror pfsp-hard ...] [--seeds 0 1 2]
-          [--updates 60] [--games 1024] [--every 5] [--svg FILE] [--set FIELD=VALUE ...]
-Needs:    this package with the extra ``populations``, the preset's model. Linux. About ten minutes a run.
+          [--updates 30] [--games 1024] [--every 5] [--svg FILE] [--set FIELD=VALUE ...]
+Needs:    this package with the extra ``populations``, the preset's model. Linux. About six minutes a run, a
+          league fifteen.
 """
 
 import argparse
@@ -38,7 +40,13 @@ RULES = {
     "match-quality": ["--population.sample_mode=match-quality"],
     "ts-dist": ["--population.sample_mode=ts-dist"],
     "historical": ["--population.sample_mode=historical"],
+    "historical-mirror": ["--population.sample_mode=historical", "--population.mirror_share=0.8"],
     "pfsp-hard": ["--population.sample_mode=pfsp", "--population.pfsp=hard"],
+    "pfsp-hard-mirror": [
+        "--population.sample_mode=pfsp",
+        "--population.pfsp=hard",
+        "--population.mirror_share=0.5",
+    ],
     "pfsp-variance": ["--population.sample_mode=pfsp", "--population.pfsp=variance"],
     "pfsp-linear": ["--population.sample_mode=pfsp", "--population.pfsp=linear"],
     "meta-nash": ["--population.sample_mode=meta-nash"],
@@ -119,7 +127,7 @@ def lines_of(runs: dict[str, list[Curve]]) -> list[Line]:
 def main() -> None:
     """Train what is missing, print the table and draw the plot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_run_options(parser, updates=60, games=1024, every=5)
+    add_run_options(parser, updates=30, games=1024, every=5)
     parser.add_argument("--rules", nargs="+", default=list(RULES), choices=RULES)
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args()

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
-from selfplay.commands.tournament_members import find_members
+from selfplay.commands.tournament_members import environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
+from selfplay.config import load_config
 from selfplay.population import PayoffTable, resampled_shares
 from selfplay.population.rankings import rank
 from test_report_page import Page
@@ -423,7 +424,25 @@ def test_a_member_that_has_learned_since_is_refused(trained, tmp_path, capsys):
         capsys, run_directory, "random", "--env", "kuhn_poker", "--out", tmp_path / "out", "--games", 4
     )
     assert "member kuhn of the tournament in" in refused
-    assert "now has other weights" in refused
+    assert "now has other weights or another limit of tokens" in refused
+
+
+def test_further_members_change_no_limit_of_an_answer(trained):
+    """The base model has that of the first other model, here a run; a model that no run limits has 16."""
+    names = ["base", str(trained)]
+    source = load_config(str(trained / "config.toml"), {})
+    own, model = source.inference.max_tokens, source.model.name
+    assert own != 16
+    for more, limits in (
+        (names, [own, own]),
+        ([*names, model], [own, own, 16]),
+        (["base", "random"], [16, None]),
+    ):
+        members = find_members(more, "kuhn_poker")
+        assert [one.max_tokens for one in members] == limits
+        env = environment_of(members, "kuhn_poker", None)
+        agents = [one.agents(env, 1.0) for one in members if one.kind == "model"]
+        assert [{seat.max_tokens for seat in seats} for seats in agents] == [{one} for one in limits if one]
 
 
 def test_a_tournament_in_use_is_refused(tmp_path, capsys):

@@ -3,11 +3,12 @@
 from collections import Counter
 from itertools import combinations, permutations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule
+from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule, worth
 from selfplay.core import InputError
 from selfplay.population import PayoffTable
 
@@ -47,7 +48,7 @@ def test_further_members_and_games_change_no_game():
     assert set(few) <= set(many)
 
 
-def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
+def test_a_budget_goes_to_the_pairs_whose_order_is_open():
     schedule, table = Schedule(["a", "b", "c"], 20, 60 + 2 * GAMES_PER_CHOICE, 0), PayoffTable()
     counts: dict[frozenset[str], int] = {}
     sizes = []
@@ -56,15 +57,35 @@ def test_a_budget_goes_to_the_pair_whose_payoff_is_least_certain():
         for game in batch:
             pair = frozenset(game.seating)
             counts[pair] = counts.get(pair, 0) + 1
-            # a always beats c; a and b are even.
+            # a always beats c; a and b are even, and so are b and c, since they exchange seats.
             certain = pair == {"a", "c"}
-            reward = 1.0 if certain or game.number % 3 == 0 else -1.0
-            reward = -reward if game.seating[0] == "c" else reward
+            reward = 1.0 if certain or game.index % 4 in (0, 3) else -1.0
+            reward = -reward if certain and game.seating[0] == "c" else reward
             table.add(game.number, game.seating, (reward, -reward))
     assert sizes == [60, GAMES_PER_CHOICE, GAMES_PER_CHOICE]
     assert counts[frozenset("ac")] < counts[frozenset("ab")] / 2
     assert sum(counts.values()) == schedule.total
     assert abs(counts[frozenset("ab")] - counts[frozenset("bc")]) <= 60
+
+
+def test_a_settled_order_takes_no_games_from_an_open_one_however_wide_its_interval_is():
+    schedule, table = Schedule(["x", "y", "weak"], 20, 2000, 0), PayoffTable()
+    generator, counts = np.random.default_rng(0), Counter()
+    for batch in schedule.batches(table):
+        for game in batch:
+            counts[frozenset(game.seating)] += 1
+            ahead = {"x": 0.0, "y": 0.0, "weak": -12.0}
+            gap = ahead[game.seating[0]] - ahead[game.seating[1]]
+            reward = generator.normal(gap, 6.0 if gap else 1.0)
+            table.add(game.number, game.seating, (reward, -reward))
+    assert counts[frozenset("xy")] > 0.9 * (2000 - 40)
+
+
+def test_the_worth_of_a_game_is_the_expected_loss_of_the_wrong_choice():
+    generator = np.random.default_rng(0)
+    for gap, deviation, games in ((0.0, 2.0, 16), (0.4, 2.0, 16), (-0.4, 2.0, 16), (1.0, 3.0, 9)):
+        true = generator.normal(abs(gap), deviation / games**0.5, 400_000)
+        assert worth(gap, deviation, games)[0] == pytest.approx(np.maximum(0, -true).mean(), rel=0.02)
 
 
 def test_a_pair_whose_first_games_ended_alike_is_played_again():

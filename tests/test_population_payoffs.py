@@ -3,6 +3,7 @@ import io
 import json
 import math
 import statistics
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -240,3 +241,49 @@ def test_the_gain_over_a_mixture_by_hand():
 def test_what_both_players_earn_is_no_gain():
     games = [(number, ("x", "a") if number % 2 else ("a", "x"), (1.0, 1.0), None) for number in range(8)]
     assert gain_over_mixture(table_of(games).matrix(["a", "x"]), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)
+
+
+def test_an_error_is_that_of_rounds_if_a_deal_is_played_in_both_orders_of_seats():
+    """Cards are worth much more than who plays them, as in poker."""
+    generator, table, rounds = np.random.default_rng(0), PayoffTable(), []
+    for deal in range(200):
+        luck, *noise = generator.normal(0.0, (5.0, 1.0, 1.0))
+        first, second = luck + noise[0], -luck + noise[1]
+        table.add(2 * deal, ("b", "a"), (first, -first), deal=deal)
+        table.add(2 * deal + 1, ("a", "b"), (-second, second), deal=deal)
+        rounds.append((first + second) / 2)
+    matrix = table.matrix(["a", "b"])
+    assert matrix.mean_MM[1, 0] == pytest.approx(np.mean(rounds))
+    assert matrix.error_MM[1, 0] == pytest.approx(np.std(rounds, ddof=1) / 200**0.5, rel=0.2)
+    assert matrix.error_MM[0, 1] == pytest.approx(matrix.error_MM[1, 0])
+    score = table.score("b", ["a", "b"])
+    assert score.high - score.mid == pytest.approx(1.96 * matrix.error_MM[1, 0], rel=1e-3)
+
+
+def test_a_group_whose_orders_are_often_missing_has_the_error_of_separate_games():
+    generator, table, plain = np.random.default_rng(0), PayoffTable(), PayoffTable()
+    for deal in range(50):
+        luck = generator.normal(0.0, 5.0)
+        for order, seating in enumerate((("a", "b"), ("b", "a"))):
+            if order == 0 or deal % 4:
+                for one, known in ((table, deal), (plain, None)):
+                    one.add(2 * deal + order, seating, (luck, -luck), deal=known)
+    assert np.array_equal(table.matrix(["a", "b"]).error_MM, plain.matrix(["a", "b"]).error_MM)
+    assert plain.matrix(["a", "b"]).error_MM[0, 1] > 0
+
+
+def test_a_group_of_three_has_the_error_of_its_rounds():
+    generator, table, means = np.random.default_rng(1), PayoffTable(), []
+    for deal in range(40):
+        luck = generator.normal(0.0, 5.0, 3)
+        mine = []
+        for order, seating in enumerate(permutations("abc")):
+            rewards = [
+                float(luck[seat] + (uid == "a") * generator.normal()) for seat, uid in enumerate(seating)
+            ]
+            table.add(6 * deal + order, seating, rewards, deal=deal)
+            mine.append(rewards[seating.index("a")])
+        means.append(np.mean(mine))
+    score = table.score("a", "abc")
+    assert score.mid == pytest.approx(np.mean(means))
+    assert (score.high - score.mid) / 1.96 == pytest.approx(np.std(means, ddof=1) / 40**0.5, rel=0.3)

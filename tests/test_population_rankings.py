@@ -125,6 +125,22 @@ def test_without_a_zero_sum_nobody_is_dominated_by_what_was_not_played(hawks_rew
     assert dominated(matrix) == {}
 
 
+def test_without_a_zero_sum_nobody_is_known_to_earn_nothing_against_itself():
+    table = chicken()
+    assert table.matrix(["hawk", "dove"]).known_MM.all()
+    known = {one.uid: one.nash_score for one in rank(table, ["hawk", "dove"], []).members}
+    assert known["hawk"].mid == pytest.approx(0, abs=1e-6)
+    table.add(40, ("hawk", "dove"), (2.0, 1.0))
+    found = {one.uid: one for one in rank(table, ["hawk", "dove"], []).members}
+    assert found["hawk"].nash.share == pytest.approx(1)
+    assert found["hawk"].nash_score is None
+    assert found["dove"].nash_score.mid < 0
+    for number in range(41, 61):
+        table.add(number, ("hawk", "hawk"), (-2.0, -2.0))
+    found = {one.uid: one for one in rank(table, ["hawk", "dove"], []).members}
+    assert found["hawk"].nash_score.mid == pytest.approx(-2)
+
+
 def test_without_a_zero_sum_members_are_compared_against_the_others():
     table, number = PayoffTable(), 0
     for pair, rewards in (

@@ -45,7 +45,7 @@ def best_response_config(
 
     The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer,
     remembers more games, and its average forgets faster: a best response to an opponent that stays the same
-    does not circle.
+    does not circle. Games begin at the beginning, since all moves of the other seats are the policy's.
 
     Raises:
         InputError: an adapter has a shape that cannot be trained.
@@ -55,7 +55,7 @@ def best_response_config(
     data: dict[str, Any] = {
         "seed": budget.seed,
         "model": source.model.model_dump(exclude_none=True),
-        "envs": [env.model_dump() | {"policies": list(policy.policies)}],
+        "envs": [env.model_dump() | {"policies": list(policy.policies), "random_opening": 0}],
         "inference": {"max_tokens": source.max_tokens},
         "collection": {
             "games_per_step": budget.games_per_step,

@@ -21,6 +21,9 @@ from selfplay.training.checks import default_seats
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import close_run, find_checkpoint, find_mixture, paths_of, split_checkpoint
 
+MAX_TOKENS = 16
+"""Token limit of an answer of a model that no run limits."""
+
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -36,7 +39,7 @@ class ModelSource:
 
     model: ModelSettings
     adapter: Path | None = None
-    max_tokens: int = 16
+    max_tokens: int = MAX_TOKENS
     envs: tuple[EnvSettings, ...] = ()
     members: tuple[MixtureMember, ...] = ()
 

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from selfplay.core.files import write_file
 from selfplay.population import PayoffTable
 
@@ -29,8 +32,8 @@ def write_payoffs(
     if all(len(seating) == 2 for seating, _ in table.items()):
         matrix = table.matrix(members)
         content["matrix"] = {
-            "mean": _finite(matrix.mean_MM.tolist()),
-            "standard_error": _finite(matrix.error_MM.tolist()),
+            "mean": _known(matrix.mean_MM, matrix.known_MM),
+            "standard_error": _known(matrix.error_MM, matrix.known_MM),
             "games": matrix.games_MM.tolist(),
         }
     text = json.dumps(content, indent=1, allow_nan=False)
@@ -38,6 +41,9 @@ def write_payoffs(
     write_file(directory / PAYOFFS_CSV, table.to_csv().encode())
 
 
-def _finite(rows: list[list[float]]) -> list[list[float | None]]:
+def _known(number_MM: NDArray[np.float64], known_MM: NDArray[np.bool_]) -> list[list[float | None]]:
     """Return numbers as JSON has them: unknown ones are ``None``."""
-    return [[value if abs(value) < float("inf") else None for value in row] for row in rows]
+    return [
+        [float(number) if known else None for number, known in zip(*rows, strict=True)]
+        for rows in zip(number_MM, known_MM, strict=True)
+    ]

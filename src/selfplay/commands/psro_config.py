@@ -13,6 +13,8 @@ from selfplay.config.problems import first_problem
 from selfplay.config.psro import PsroSettings
 from selfplay.core import InputError
 from selfplay.core.adapters import BASE, TRAINED
+from selfplay.envs.catalog import library_of
+from selfplay.envs.openspiel_game import is_constant_sum
 from selfplay.training.evaluation_opponents import MIXTURE
 
 
@@ -32,6 +34,9 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
     if env.num_players != 2:
         problem = f"PSRO needs a game for two, but {env.name} is for {env.num_players}"
         raise InputError("envs.0.num_players", problem, "Choose another game")
+    if library_of(env.id) == "openspiel" and not is_constant_sum(env.id):
+        problem = f"PSRO is for zero-sum games, and {env.name} is not one"
+        raise InputError("envs.0.id", problem, "Choose another game")
     if config.policies != [TRAINED]:
         raise InputError("envs.0.policies", "PSRO needs one policy in both seats", "Leave it out")
     if config.inference.temperature != 1:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+import numpy as np
 
 from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
+from selfplay.population import PayoffMatrix
 from selfplay.training.run_directory import PSRO_FILE, RunDirectory
 
 CONFIG, STATE, PAYOFFS, PAGE = PSRO_FILE, "psro.json", "payoffs", "psro.html"
@@ -62,6 +64,12 @@ class PsroState(msgspec.Struct):
     standard_error: list[list[float]]
     games: list[list[int]]
     iterations: list[Iteration]
+
+    @property
+    def matrix(self) -> PayoffMatrix:
+        """The payoffs."""
+        numbers = (np.array(one) for one in (self.payoffs, self.standard_error, self.games))
+        return PayoffMatrix(tuple(self.members), *numbers)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,9 @@
 
 from html import escape
 
-import numpy as np
-
 from selfplay.commands.payoff_map import payoff_map
 from selfplay.commands.psro_files import PsroState
-from selfplay.commands.psro_table import GAIN_NOTE, HEAD, NASH_CONV_NOTE, gain_text, row_of
-from selfplay.population.payoffs import PayoffMatrix
+from selfplay.commands.psro_table import HEAD, NASH_CONV_NOTE, gain_note, gain_text, row_of
 from selfplay.read.charts import COLOURS
 from selfplay.report.page import page_html
 from selfplay.report.pieces import tiles_of
@@ -48,7 +45,7 @@ def _members_html(state: PsroState) -> str:
     return (
         '<section><h2>Members</h2><div class="card scroll"><table class="headline">'
         f"<thead><tr>{''.join(f'<th>{escape(one)}</th>' for one in HEAD)}</tr></thead><tbody>{body}</tbody>"
-        f'</table><p class="muted">{escape(f"{GAIN_NOTE} {NASH_CONV_NOTE}")}</p></div></section>'
+        f'</table><p class="muted">{escape(f"{gain_note(state)} {NASH_CONV_NOTE}")}</p></div></section>'
     )
 
 
@@ -87,7 +84,7 @@ def _distance(state: PsroState) -> Figure:
             "marker": {"color": COLOURS[1], "size": 8},
         }
     )
-    caption = f"The mixture after each iteration, from 0. {GAIN_NOTE}"
+    caption = f"The mixture after each iteration, from 0. {gain_note(state)}"
     layout = {"showlegend": True, "xaxis": {"dtick": 1}}
     return Figure("How exploitable", caption, traces, layout)
 
@@ -122,10 +119,4 @@ def _payoffs(state: PsroState) -> Figure:
         "Mean reward of the row against the column over both seats. Rankings and games to read are in "
         "payoffs/tournament.html."
     )
-    matrix = PayoffMatrix(
-        tuple(state.members),
-        np.array(state.payoffs),
-        np.array(state.standard_error),
-        np.array(state.games),
-    )
-    return payoff_map(matrix, range(len(state.members)), caption)
+    return payoff_map(state.matrix, range(len(state.members)), caption)

@@ -9,9 +9,14 @@ from selfplay.core.text import one_line
 
 NOTHING = "-"
 HEAD = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
-GAIN_NOTE = (
+GAIN = (
     "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
-    "95% interval; its expectation is a lower bound of that mixture's NashConv."
+    "95% interval"
+)
+BOUND = "its expectation is a lower bound of that mixture's NashConv."
+NO_BOUND = (
+    "rewards do not sum to zero here, so what its opponents earn counts against it, and this is no bound of "
+    "NashConv."
 )
 NASH_CONV_NOTE = "NashConv: of the mixture with it."
 
@@ -24,7 +29,7 @@ def print_psro(state: PsroState, console: Console) -> None:
     for one in state.iterations:
         table.add_row(*row_of(one, state))
     console.print(table)
-    console.print(Text(f"{GAIN_NOTE} {NASH_CONV_NOTE}"))
+    console.print(Text(f"{gain_note(state)} {NASH_CONV_NOTE}"))
 
 
 def row_of(one: Iteration, state: PsroState) -> tuple[str, ...]:
@@ -37,6 +42,11 @@ def row_of(one: Iteration, state: PsroState) -> tuple[str, ...]:
         gain_text(one),
         NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
     )
+
+
+def gain_note(state: PsroState) -> str:
+    """Return what the gain means in this game."""
+    return f"{GAIN}; {BOUND if state.matrix.is_zero_sum else NO_BOUND}"
 
 
 def gain_text(one: Iteration) -> str:

@@ -82,7 +82,15 @@ class Tournament:
             "seed": self.seed,
             "games": self.schedule.games,
             "budget": budget,
-            "members": [{"uid": one.uid, "kind": one.kind, "weights": one.weights()} for one in self.members],
+            "members": [
+                {
+                    "uid": one.uid,
+                    "kind": one.kind,
+                    "weights": one.weights(),
+                    "max_tokens": one.max_tokens,
+                }
+                for one in self.members
+            ],
         }
 
 
@@ -209,7 +217,7 @@ def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTa
             problem = f"game {game.number} is not one of {' and '.join(game.seating)}"
             fix = "Delete its line; the game is played again"
             raise InputError(str(files.path / GAMES), problem, fix)
-        table.add(game.number, game.seating, played.rewards, played.invalid)
+        table.add(game.number, game.seating, played.rewards, played.invalid, game.deal)
 
 
 def _count(view: View, before: int, total: int, done: int) -> None:
@@ -296,7 +304,7 @@ def _engine(models: Sequence[Member], seed: int, console: Console) -> InferenceC
     settings = sources[0].model if sources else ModelSettings(name=base_of(models))
     with working(console, f"loading {settings.name}"):
         policy = assembly.build_policy(settings, LoraSection(rank=1), seed, partial(print_line, console))
-        engine = EmbeddedEngine(policy, max_tokens=max((one.max_tokens for one in sources), default=16))
+        engine = EmbeddedEngine(policy, max_tokens=max(one.max_tokens or 0 for one in models))
         engine.publish(BASE, BASE, 0)
         adapters = ServedAdapters(policy, engine)
         for member in models:

@@ -131,10 +131,11 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
             problem = f"the tournament in {file.parent} has the {name} {earlier.get(name)}, not {value}"
             raise InputError("--out", problem, fix)
     for before, now in zip(old, settings["members"], strict=False):
-        if before != now:
+        if now | before != now:  # an older tournament says less of its members
             problem = f"{file.parent} has a tournament of {_names(old)}, not of {_names(settings['members'])}"
             if before["uid"] == now["uid"]:
-                problem = f"member {before['uid']} of the tournament in {file.parent} now has other weights"
+                changed = "other weights or another limit of tokens"
+                problem = f"member {before['uid']} of the tournament in {file.parent} now has {changed}"
             raise InputError("--out", problem, fix)
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
 from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
-from selfplay.commands.model_source import ModelSource, find_player
+from selfplay.commands.model_source import MAX_TOKENS, ModelSource, find_player
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, InputError
@@ -35,12 +35,14 @@ class Member:
         kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
         name: as the user wrote it.
         source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
+        base_tokens: the token limit of an answer if this is the base model: that of the first other model.
     """
 
     uid: str
     kind: Literal["model", "api", "script"]
     name: str
     source: ModelSource | None = None
+    base_tokens: int = MAX_TOKENS
 
     def adapters(self) -> dict[str, Path]:
         """Return the adapters to serve, by the name under which this member's seats ask for them."""
@@ -58,12 +60,20 @@ class Member:
         if self.kind == "api":
             return (AgentSpec("model", self.uid, temperature),) * env.num_players
         if self.source is None or not (self.source.adapter or self.source.members):
-            return (AgentSpec("model", BASE, temperature),) * env.num_players
-        own, max_tokens = self.source.environment(env.id, None, env.num_players), self.source.max_tokens
+            return (AgentSpec("model", BASE, temperature, self.max_tokens),) * env.num_players
+        own = self.source.environment(env.id, None, env.num_players)
         seats = self.source.seats(own, "MEMBER", self._served)
         return tuple(
-            mapped(seat, lambda name: AgentSpec("model", name, temperature, max_tokens)) for seat in seats
+            mapped(seat, lambda name: AgentSpec("model", name, temperature, self.max_tokens))
+            for seat in seats
         )
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The token limit of an answer; ``None`` for a script or a model behind an API."""
+        if self.kind != "model":
+            return None
+        return self.base_tokens if self.source is None else self.source.max_tokens
 
     def weights(self) -> str:
         """Return a fingerprint, by which a tournament that goes on knows the member again.
@@ -112,7 +122,9 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
                 f"the base model of {member.name} is {member.source.model.name}, not {base}",
                 "All models of a tournament have one base model",
             )
-    return members
+    # The first one, so that further members change nothing.
+    limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
+    return [replace(one, base_tokens=limit) for one in members]
 
 
 def base_of(members: Sequence[Member]) -> str:

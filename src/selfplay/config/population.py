@@ -20,8 +20,8 @@ class PopulationSettings(Settings):
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
     pfsp: PfspForm = "hard"
     """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
-    least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: all that are not beaten alike,
-    min(0.5, 1 - x)."""
+    least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: min(0.5, 1 - x), so that
+    those which are beaten in at most half of the games have equal weights."""
     payoff_games: int = Field(default=64, ge=2)
     """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
     them in either order of seats, so an odd number means one more. Nobody learns from them."""

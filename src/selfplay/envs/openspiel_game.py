@@ -63,6 +63,16 @@ def load_game(env_id: str) -> Any:
     return game
 
 
+def is_constant_sum(env_id: str) -> bool:
+    """Return whether OpenSpiel says that the rewards of a game always have the same sum, such as 0.
+
+    Raises:
+        InputError: OpenSpiel does not know the game.
+    """
+    kind = load_game(env_id).get_type()
+    return kind.utility in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM)
+
+
 def not_playable_reason(game_type: Any) -> str:
     """Return why a ``pyspiel.GameType`` cannot be played turn by turn, or an empty string."""
     if game_type.dynamics == game_type.Dynamics.SIMULTANEOUS:

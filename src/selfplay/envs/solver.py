@@ -6,7 +6,13 @@ from typing import Any, Protocol
 import pyspiel
 
 from selfplay.core import InputError
-from selfplay.envs.openspiel_game import InformationState, game_at, information_states, load_game
+from selfplay.envs.openspiel_game import (
+    InformationState,
+    game_at,
+    information_states,
+    is_constant_sum,
+    load_game,
+)
 
 MAX_POSITIONS = 200_000
 MAX_INFORMATION_STATES = 5000
@@ -105,8 +111,7 @@ def solve(env_id: str) -> Solution:
 def check_solvable(env_id: str) -> None:
     """Raise the errors of ``solve`` that can be found without solving, in well under a second."""
     game = load_game(env_id)
-    kind = game.get_type()
-    if game.num_players() != 2 or kind.utility not in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM):
+    if game.num_players() != 2 or not is_constant_sum(env_id):
         raise _no_optimal_player(env_id, "it is not a two-player zero-sum game")
     if not _is_open(game):
         _decisions(env_id)

@@ -142,9 +142,7 @@ class Learner:
         self.version = 0
         self.started = 0
         self.samples_seen = 0
-        self.average = Follower(
-            policy, adapter, average_of(adapter), average_decay, warmup=average_power + 1
-        )
+        self.average = Follower(policy, adapter, average_of(adapter), average_decay, warmup=average_power + 1)
         if average_decay:
             self.average.start()
         self.reference: Follower | None = None

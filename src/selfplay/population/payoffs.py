@@ -17,6 +17,8 @@ Seating = tuple[str, ...]
 """The uid of the member in each seat."""
 RewardRange = tuple[float, float]
 """The lowest and the highest reward of any seat."""
+MOST = 0.9
+"""Share of a group's games in complete rounds from which on the error is that of rounds; others failed."""
 
 
 @dataclass
@@ -113,6 +115,14 @@ class PayoffMatrix:
         return bool(np.abs(sums_MM).max() <= _ROUNDING * max(1.0, float(np.nanmax(np.abs(self.mean_MM)))))
 
     @property
+    def known_MM(self) -> NDArray[np.bool_]:
+        """Which means are known: of pairs that met, and in a zero-sum game of members against themselves."""
+        known_MM = self.games_MM > 0
+        if self.is_zero_sum:
+            np.fill_diagonal(known_MM, True)
+        return known_MM
+
+    @property
     def advantage_MM(self) -> NDArray[np.float64]:
         """Half of what the row earns more than the column: antisymmetric; ``mean_MM`` if sums are zero."""
         advantage_MM: NDArray[np.float64] = (self.mean_MM - self.mean_MM.T) / 2
@@ -129,10 +139,19 @@ class PayoffMatrix:
 
 
 class PayoffTable:
-    """Payoffs by seating. A game never counts twice: each has a number of its own in the table."""
+    """Payoffs by seating. A game never counts twice: each has a number of its own in the table.
+
+    If members play every deal in all orders of seats, luck with the cards is nearly the same for all of them.
+    So where nearly all games of a group are such rounds, a mean reward has the error of the rounds' means.
+    """
 
     def __init__(self) -> None:
         self._payoffs: dict[Seating, Payoff] = {}
+        self._rounds: dict[Seating, Payoff] = {}
+        """The mean rewards of complete rounds, by the group's members in alphabetical order."""
+        self._round_range: RewardRange | None = None
+        self._open: dict[tuple[Seating, int], dict[Seating, list[float]]] = {}
+        """The games of rounds that are not complete, by group and deal."""
         self._numbers = NumberRanges()
         self._range: RewardRange | None = None
 
@@ -142,7 +161,12 @@ class PayoffTable:
         return self._range or (0.0, 0.0)
 
     def add(
-        self, number: int, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+        self,
+        number: int,
+        seating: Sequence[str],
+        rewards: Sequence[float],
+        invalid_seat: int | None = None,
+        deal: int | None = None,
     ) -> bool:
         """Count a finished game, unless the table has it; return whether it was new.
 
@@ -152,6 +176,7 @@ class PayoffTable:
             seating: the member in each seat.
             rewards: the final reward of each seat.
             invalid_seat: the seat whose invalid move ended the game.
+            deal: numbers the deals of this group of members, if each is played in all orders of seats.
 
         Raises:
             ValueError: the numbers of seats and rewards differ, or a reward is not finite.
@@ -160,6 +185,8 @@ class PayoffTable:
             raise ValueError(f"rewards {list(rewards)} of the seating {list(seating)}")
         if new := self._numbers.add(number):
             self._entry(seating).add(rewards, invalid_seat)
+            if deal is not None:
+                self._add_to_round(tuple(seating), rewards, deal)
             seen = (*(self._range or ()), *rewards)
             self._range = min(seen), max(seen)
         return new
@@ -212,12 +239,12 @@ class PayoffTable:
         games_MM = np.zeros((size, size), dtype=np.int64)
         for row, uid in enumerate(members):
             for column, other in enumerate(members):
-                sides = [(self.payoff(uid, other), 0), (self.payoff(other, uid), 1)]
-                played = [(payoff, seat) for payoff, seat in sides if payoff.games]
+                sides = [((uid, other), 0), ((other, uid), 1)]
+                played = [(seating, seat) for seating, seat in sides if self.payoff(*seating).games]
                 if not played and row == column:
                     continue
                 mean_MM[row, column], error_MM[row, column] = self._mean_of_seats(played)
-                games = sum(payoff.games for payoff, _ in played)
+                games = sum(self.payoff(*seating).games for seating, _ in played)
                 games_MM[row, column] = games // 2 if row == column else games
         np.fill_diagonal(error_MM, 0.0)
         return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
@@ -234,7 +261,7 @@ class PayoffTable:
         games it has.
         """
         played = [
-            (payoff, seating.index(uid))
+            (seating, seating.index(uid))
             for seating, payoff in self.items()
             if uid in seating and len({*seating} & {*members}) == len(seating) and payoff.games
         ]
@@ -248,6 +275,7 @@ class PayoffTable:
         self._payoffs = {
             seating: payoff for seating, payoff in self._payoffs.items() if not {*uids} & {*seating}
         }
+        self._rounds = {group: payoff for group, payoff in self._rounds.items() if not {*uids} & {*group}}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each seating and seat, with means, 95% intervals and counts.
@@ -290,7 +318,7 @@ class PayoffTable:
         return text.getvalue()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the table as JSON-able values."""
+        """Return the table as JSON-able values, without rounds: who has deals can count them again."""
         return {
             "numbers": self._numbers.state(),
             "range": None if self._range is None else list(self._range),
@@ -318,13 +346,38 @@ class PayoffTable:
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
 
-    def _mean_of_seats(self, played: list[tuple[Payoff, int]]) -> tuple[float, float]:
-        """Return the mean over seatings of a member's mean rewards, and its standard error."""
+    def _add_to_round(self, seating: Seating, rewards: Sequence[float], deal: int) -> None:
+        group = tuple(sorted(seating))
+        games = self._open.setdefault((group, deal), {})
+        games[seating] = list(rewards)
+        if len(games) == math.factorial(len(group)):
+            means = [sum(one[names.index(uid)] for names, one in games.items()) / len(games) for uid in group]
+            self._rounds.setdefault(group, Payoff.empty(len(group))).add(means, None)
+            seen = (*(self._round_range or ()), *means)
+            self._round_range = min(seen), max(seen)
+            del self._open[group, deal]
+
+    def _mean_of_seats(self, played: Sequence[tuple[Seating, int]]) -> tuple[float, float]:
+        """Return the mean of a member's mean rewards in these seats, and its standard error."""
         if not played:
             return math.nan, math.inf
-        mean = sum(payoff.mean(seat) for payoff, seat in played) / len(played)
-        errors = [payoff.error(seat, self.reward_range) for payoff, seat in played]
+        mean = sum(self.payoff(*seating).mean(seat) for seating, seat in played) / len(played)
+        groups: dict[Seating, list[tuple[Seating, int]]] = {}
+        for seating, seat in played:
+            groups.setdefault(tuple(sorted(seating)), []).append((seating, seat))
+        errors = [self._error_of_sum(group, one) for group, one in groups.items()]
         return mean, math.hypot(*errors) / len(played)
+
+    def _error_of_sum(self, group: Seating, played: Sequence[tuple[Seating, int]]) -> float:
+        """Return the standard error of the sum of mean rewards in seats of one group's games."""
+        rounds = self._rounds.get(group)
+        games = sum(self.payoff(*seating).games for seating, _ in played)
+        if rounds is not None and rounds.games * len(played) >= MOST * games:
+            seating, seat = played[0]
+            low, high = self._round_range or self.reward_range
+            ends = (low, high) if low < high else self.reward_range
+            return len(played) * rounds.error(group.index(seating[seat]), ends)
+        return math.hypot(*(self.payoff(*one).error(seat, self.reward_range) for one, seat in played))
 
 
 def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:

@@ -14,6 +14,9 @@ from selfplay.population.ratings import Rating, TrueSkillRatings
 from selfplay.population.resampled_shares import RESAMPLES, ResampledShare, resampled_shares
 from selfplay.population.response_graph import beats, cycles, dominated
 
+_ACCURACY = 1e-6
+"""A smaller share in an equilibrium may be the solver's inaccuracy."""
+
 
 @dataclass(frozen=True)
 class MemberRank:
@@ -28,7 +31,8 @@ class MemberRank:
         bradley_terry: its Bradley-Terry rating.
         trueskill: its TrueSkill rating, mean and standard deviation.
         nash: its share in the Nash equilibrium of maximum entropy, with its resampled range.
-        nash_score: its mean reward against that equilibrium, taken as given.
+        nash_score: its mean reward against that equilibrium, taken as given; unknown in a game that is not
+            zero-sum, if it is in the equilibrium and did not play itself.
         alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
         nash_conv: its NashConv, if somebody computed it: payoffs do not tell it.
@@ -187,12 +191,16 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
     )
 
 
-def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledShare]) -> Interval:
+def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledShare]) -> Interval | None:
     """Return a member's mean reward against members drawn with these probabilities."""
     weights_M = np.array([one.share for one in mixture])
-    used_M = weights_M > 0
+    used_M = weights_M > _ACCURACY
+    if not matrix.known_MM[row, used_M].all():
+        return None
     errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
-    return _normal(float(matrix.mean_MM[row] @ weights_M), float(np.sqrt((errors_M**2).sum())))
+    return _normal(
+        float(matrix.mean_MM[row, used_M] @ weights_M[used_M]), float(np.sqrt((errors_M**2).sum()))
+    )
 
 
 def _normal(mean: float, error: float) -> Interval:
