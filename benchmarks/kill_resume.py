@@ -136,9 +136,8 @@ def main() -> None:
         directory = Path(scratch)
         begins, seconds = timed(arguments or SHORT_RUN, directory, "whole")
         whole = fingerprint(directory / "whole")
-        print(
-            f"uninterrupted: {begins:.1f} to {seconds:.1f} s, accounts balance: {accounts_balance(directory / 'whole')}"
-        )
+        balanced = accounts_balance(directory / "whole")
+        print(f"uninterrupted: {begins:.1f} to {seconds:.1f} s, accounts balance: {balanced}")
         print(f"{'kill':>4} {'after s':>8}  {'differs in':<12} {'accounts':<9} killed")
         failures = 0
         for kill in range(options.kills):
