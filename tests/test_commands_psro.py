@@ -208,18 +208,20 @@ def test_a_best_response_is_a_run_against_the_mixture(solved, capsys):
     assert "against random" in capsys.readouterr().out
 
 
-def test_every_member_of_the_mixture_plays_in_training_and_in_evaluations(short):
+def test_the_members_of_the_mixture_play_in_training_and_in_evaluations(short):
+    """Of an evaluation, two games are kept."""
     run = short / "member-002"
     evaluated = (run / "evaluation" / "step-000002-kuhn_poker-mixture.jsonl").read_text().splitlines()
     trained = [line for file in (run / "rollouts").iterdir() for line in file.read_text().splitlines()]
-    for lines in (evaluated, trained):
-        models = {
-            turn["model"]
-            for line in lines
-            for turn in json.loads(line)["rollout"]["extras"]["turns"]
-            if turn["model"] not in ("default", "average")
-        }
-        assert models == {"base", "member-001"}
+    assert opponents_in(trained) == {"base", "member-001"}
+    assert len(evaluated) == 2
+    assert opponents_in(evaluated)
+    assert opponents_in(evaluated) <= {"base", "member-001"}
+
+
+def opponents_in(lines: list[str]) -> set[str]:
+    turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
+    return {turn["model"] for turn in turns} - {"default", "average"}
 
 
 # Going on
