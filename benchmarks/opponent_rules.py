@@ -29,7 +29,7 @@ import math
 from pathlib import Path
 from statistics import mean
 
-from line_chart import Line, line_chart
+from line_chart import COLOURS, Line, line_chart
 from measuring import print_table
 from training_runs import Curve, add_run_options, over_runs, selfplay, train
 
@@ -115,12 +115,12 @@ def print_rules(runs: dict[str, list[Curve]], options: argparse.Namespace) -> No
 
 
 def lines_of(runs: dict[str, list[Curve]]) -> list[Line]:
-    """Return a line for each rule, from the first evaluation after an update; every second one is dashed."""
+    """Return a line for each rule, from the first evaluation after an update; those after the last colour are dashed."""
     lines = []
     for number, (rule, of_rule) in enumerate(runs.items()):
         steps = sorted(set.intersection(*({*curve.nash_conv} for curve in of_rule)) - {0})
         points = [(float(step), mean(curve.nash_conv[step] for curve in of_rule)) for step in steps]
-        lines.append(Line(rule, points, dashed=number % 2 == 1))
+        lines.append(Line(rule, points, dashed=number >= len(COLOURS)))
     return lines
 
 
