@@ -115,7 +115,7 @@ def print_rules(runs: dict[str, list[Curve]], options: argparse.Namespace) -> No
 
 
 def lines_of(runs: dict[str, list[Curve]]) -> list[Line]:
-    """Return a line for each rule, from the first evaluation after an update; without a new colour, dashed."""
+    """Return a line for each rule, from the first evaluation on; after the last colour, dashed."""
     lines = []
     for number, (rule, of_rule) in enumerate(runs.items()):
         steps = sorted(set.intersection(*({*curve.nash_conv} for curve in of_rule)) - {0})

@@ -87,12 +87,12 @@ def failure_lines(failures: Mapping[str, int]) -> list[str]:
     return [f"{count} games failed and are not counted: {reason}" for reason, count in most_first]
 
 
-def score_text(score: Interval | None, form: str = "+.2f") -> str:
+def score_text(score: Interval | None, form: str = "+z.2f") -> str:
     """Return a mean with half of its interval, which is left out where it is not known."""
     if score is None:
         return NOTHING
     spread = (score.high - score.low) / 2
-    return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+')}}" if math.isfinite(spread) else "")
+    return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+z')}}" if math.isfinite(spread) else "")
 
 
 def share_text(share: ResampledShare | None, unit: str = "%") -> str:
