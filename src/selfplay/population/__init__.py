@@ -9,7 +9,8 @@ from selfplay.population.environment_samplers import (
 from selfplay.population.exploration import ExplorationTracker
 from selfplay.population.match_table import MatchRecord, MatchTable
 from selfplay.population.model_pool import ModelPool
-from selfplay.population.payoffs import Payoff, PayoffMatrix, PayoffTable
+from selfplay.population.payoff import Payoff
+from selfplay.population.payoffs import PayoffMatrix, PayoffTable
 from selfplay.population.pool_members import ENVIRONMENT_UID, POLICY_UID
 from selfplay.population.ratings import Rating, TrueSkillRatings, ranks_of
 from selfplay.population.sampling_rule import SamplingRule

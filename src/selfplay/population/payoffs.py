@@ -12,82 +12,8 @@ from numpy.typing import NDArray
 
 from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.population.number_ranges import NumberRanges
-
-Seating = tuple[str, ...]
-"""The uid of the member in each seat."""
-RewardRange = tuple[float, float]
-"""The lowest and the highest reward of any seat."""
-MOST = 0.9
-"""Share of a group's games in complete rounds from which on the error is that of rounds; others failed."""
-
-
-@dataclass
-class Payoff:
-    """The games of one seating. Lists have one value for each seat.
-
-    Attributes:
-        games: finished games; failed ones are not among them.
-        sums: the sum of each seat's rewards.
-        squares: the sum of their squares.
-        wins: games in which the seat's reward was greater than every other.
-        draws: games in which no seat's reward was greater than every other.
-        invalid: games that an invalid move of the seat ended; they also count as any other game.
-        failed: games that could not be finished.
-    """
-
-    games: int
-    sums: list[float]
-    squares: list[float]
-    wins: list[int]
-    draws: int
-    invalid: list[int]
-    failed: int
-
-    @classmethod
-    def empty(cls, seats: int) -> "Payoff":
-        """Return the payoff of a seating that was not played."""
-        return cls(0, [0.0] * seats, [0.0] * seats, [0] * seats, 0, [0] * seats, 0)
-
-    def add(self, rewards: Sequence[float], invalid_seat: int | None) -> None:
-        """Count a finished game."""
-        self.games += 1
-        best = max(rewards)
-        single = sum(reward == best for reward in rewards) == 1
-        self.draws += not single
-        for seat, reward in enumerate(rewards):
-            self.sums[seat] += reward
-            self.squares[seat] += reward * reward
-            self.wins[seat] += single and reward == best
-            self.invalid[seat] += seat == invalid_seat
-
-    def mean(self, seat: int) -> float:
-        """Return the seat's mean reward; NaN without games."""
-        return self.sums[seat] / self.games if self.games else math.nan
-
-    def variance(self, seat: int) -> float:
-        """Return the variance of the seat's rewards with n - 1 in the denominator; NaN below two games."""
-        if self.games < 2:
-            return math.nan
-        spread = self.squares[seat] - self.sums[seat] ** 2 / self.games
-        return max(0.0, spread) / (self.games - 1)
-
-    def deviation(self, seat: int, reward_range: RewardRange) -> float:
-        """Return the standard deviation of the seat's rewards and of two more, one at each end of a range.
-
-        s^2 = (sum r^2 + a^2 + b^2 - (sum r + a + b)^2 / (n + 2)) / (n + 1), for n rewards r and the range
-        from a to b. Without the two, a few games that ended alike would count as certain. Their weight
-        vanishes as games become many. Source of the idea, for shares: A. Agresti and B. Caffo, "Simple and
-        effective confidence intervals for proportions", The American Statistician 54 (2000) 280-288.
-        """
-        low, high = reward_range
-        count, total = self.games + 2, self.sums[seat] + low + high
-        spread = self.squares[seat] + low * low + high * high - total * total / count
-        return math.sqrt(max(0.0, spread) / (count - 1))
-
-    def error(self, seat: int, reward_range: RewardRange) -> float:
-        """Return the standard error of the mean reward, :meth:`deviation` / sqrt(n); infinite for n = 0."""
-        return self.deviation(seat, reward_range) / math.sqrt(self.games) if self.games else math.inf
-
+from selfplay.population.payoff import Payoff, RewardRange, Seating
+from selfplay.population.rounds import Rounds
 
 _ROUNDING = 1e-9
 
@@ -141,17 +67,13 @@ class PayoffMatrix:
 class PayoffTable:
     """Payoffs by seating. A game never counts twice: each has a number of its own in the table.
 
-    If members play every deal in all orders of seats, luck with the cards is nearly the same for all of them.
-    So where nearly all games of a group are such rounds, a mean reward has the error of the rounds' means.
+    Where nearly all games of a group are rounds, all orders of seats of one deal, a mean reward has the error
+    of the rounds' means; see :class:`Rounds`.
     """
 
     def __init__(self) -> None:
         self._payoffs: dict[Seating, Payoff] = {}
-        self._rounds: dict[Seating, Payoff] = {}
-        """The mean rewards of complete rounds, by the group's members in alphabetical order."""
-        self._round_range: RewardRange | None = None
-        self._open: dict[tuple[Seating, int], dict[Seating, list[float]]] = {}
-        """The games of rounds that are not complete, by group and deal."""
+        self._rounds = Rounds()
         self._numbers = NumberRanges()
         self._range: RewardRange | None = None
 
@@ -186,7 +108,7 @@ class PayoffTable:
         if new := self._numbers.add(number):
             self._entry(seating).add(rewards, invalid_seat)
             if deal is not None:
-                self._add_to_round(tuple(seating), rewards, deal)
+                self._rounds.add(tuple(seating), rewards, deal)
             seen = (*(self._range or ()), *rewards)
             self._range = min(seen), max(seen)
         return new
@@ -275,7 +197,7 @@ class PayoffTable:
         self._payoffs = {
             seating: payoff for seating, payoff in self._payoffs.items() if not {*uids} & {*seating}
         }
-        self._rounds = {group: payoff for group, payoff in self._rounds.items() if not {*uids} & {*group}}
+        self._rounds.forget(uids)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each seating and seat, with means, 95% intervals and counts.
@@ -346,17 +268,6 @@ class PayoffTable:
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
 
-    def _add_to_round(self, seating: Seating, rewards: Sequence[float], deal: int) -> None:
-        group = tuple(sorted(seating))
-        games = self._open.setdefault((group, deal), {})
-        games[seating] = list(rewards)
-        if len(games) == math.factorial(len(group)):
-            means = [sum(one[names.index(uid)] for names, one in games.items()) / len(games) for uid in group]
-            self._rounds.setdefault(group, Payoff.empty(len(group))).add(means, None)
-            seen = (*(self._round_range or ()), *means)
-            self._round_range = min(seen), max(seen)
-            del self._open[group, deal]
-
     def _mean_of_seats(self, played: Sequence[tuple[Seating, int]]) -> tuple[float, float]:
         """Return the mean of a member's mean rewards in these seats, and its standard error."""
         if not played:
@@ -370,13 +281,11 @@ class PayoffTable:
 
     def _error_of_sum(self, group: Seating, played: Sequence[tuple[Seating, int]]) -> float:
         """Return the standard error of the sum of mean rewards in seats of one group's games."""
-        rounds = self._rounds.get(group)
         games = sum(self.payoff(*seating).games for seating, _ in played)
-        if rounds is not None and rounds.games * len(played) >= MOST * games:
-            seating, seat = played[0]
-            low, high = self._round_range or self.reward_range
-            ends = (low, high) if low < high else self.reward_range
-            return len(played) * rounds.error(group.index(seating[seat]), ends)
+        seating, seat = played[0]
+        error = self._rounds.error(group, seating[seat], games / len(played))
+        if error is not None:
+            return len(played) * error
         return math.hypot(*(self.payoff(*one).error(seat, self.reward_range) for one, seat in played))
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.population.bradley_terry import Results, bradley_terry
-from selfplay.population.payoffs import PayoffMatrix, PayoffTable, Seating
+from selfplay.population.payoff import Seating
+from selfplay.population.payoffs import PayoffMatrix, PayoffTable
 from selfplay.population.ratings import Rating, TrueSkillRatings
 from selfplay.population.resampled_shares import RESAMPLES, ResampledShare, resampled_shares
 from selfplay.population.response_graph import beats, cycles, dominated

@@ -1,0 +1,78 @@
+"""Payoff: the finished games of one seating, as sums from which means and errors follow."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Seating = tuple[str, ...]
+"""The uid of the member in each seat."""
+RewardRange = tuple[float, float]
+"""The lowest and the highest reward of any seat."""
+
+
+@dataclass
+class Payoff:
+    """The games of one seating. Lists have one value for each seat.
+
+    Attributes:
+        games: finished games; failed ones are not among them.
+        sums: the sum of each seat's rewards.
+        squares: the sum of their squares.
+        wins: games in which the seat's reward was greater than every other.
+        draws: games in which no seat's reward was greater than every other.
+        invalid: games that an invalid move of the seat ended; they also count as any other game.
+        failed: games that could not be finished.
+    """
+
+    games: int
+    sums: list[float]
+    squares: list[float]
+    wins: list[int]
+    draws: int
+    invalid: list[int]
+    failed: int
+
+    @classmethod
+    def empty(cls, seats: int) -> "Payoff":
+        """Return the payoff of a seating that was not played."""
+        return cls(0, [0.0] * seats, [0.0] * seats, [0] * seats, 0, [0] * seats, 0)
+
+    def add(self, rewards: Sequence[float], invalid_seat: int | None) -> None:
+        """Count a finished game."""
+        self.games += 1
+        best = max(rewards)
+        single = sum(reward == best for reward in rewards) == 1
+        self.draws += not single
+        for seat, reward in enumerate(rewards):
+            self.sums[seat] += reward
+            self.squares[seat] += reward * reward
+            self.wins[seat] += single and reward == best
+            self.invalid[seat] += seat == invalid_seat
+
+    def mean(self, seat: int) -> float:
+        """Return the seat's mean reward; NaN without games."""
+        return self.sums[seat] / self.games if self.games else math.nan
+
+    def variance(self, seat: int) -> float:
+        """Return the variance of the seat's rewards with n - 1 in the denominator; NaN below two games."""
+        if self.games < 2:
+            return math.nan
+        spread = self.squares[seat] - self.sums[seat] ** 2 / self.games
+        return max(0.0, spread) / (self.games - 1)
+
+    def deviation(self, seat: int, reward_range: RewardRange) -> float:
+        """Return the standard deviation of the seat's rewards and of two more, one at each end of a range.
+
+        s^2 = (sum r^2 + a^2 + b^2 - (sum r + a + b)^2 / (n + 2)) / (n + 1), for n rewards r and the range
+        from a to b. Without the two, a few games that ended alike would count as certain. Their weight
+        vanishes as games become many. Source of the idea, for shares: A. Agresti and B. Caffo, "Simple and
+        effective confidence intervals for proportions", The American Statistician 54 (2000) 280-288.
+        """
+        low, high = reward_range
+        count, total = self.games + 2, self.sums[seat] + low + high
+        spread = self.squares[seat] + low * low + high * high - total * total / count
+        return math.sqrt(max(0.0, spread) / (count - 1))
+
+    def error(self, seat: int, reward_range: RewardRange) -> float:
+        """Return the standard error of the mean reward, :meth:`deviation` / sqrt(n); infinite for n = 0."""
+        return self.deviation(seat, reward_range) / math.sqrt(self.games) if self.games else math.inf
