@@ -8,6 +8,8 @@ from statistics import fmean, variance
 import pytest
 
 from selfplay.cli.main import main
+from selfplay.commands.payoff_files import write_payoffs
+from selfplay.population import PayoffTable
 from test_training_local import configure, model, run  # noqa: F401 - a fixture
 from test_training_seats import games
 
@@ -75,6 +77,20 @@ def test_payoffs_of_frozen_members_are_among_those_of_mode_meta_nash(model, tmp_
     frozen = [row for row in rows if row["seating"] == ["ckpt-0", "fixed-random"]]
     assert [row["games"] for row in frozen] == [2, 2]
     assert any("default" in row["seating"] for row in rows)
+
+
+@pytest.mark.parametrize(("rewards", "against_itself"), [((1.0, -1.0), 0.0), ((1.0, 0.0), None)])
+def test_a_game_against_oneself_is_known_only_if_it_was_played_or_pays_nothing(
+    rewards, against_itself, tmp_path
+):
+    table = PayoffTable()
+    table.append(("a", "b"), rewards)
+    table.append(("b", "a"), rewards)
+    write_payoffs(tmp_path, {}, table, ["a", "b", "c"])
+    matrix = json.loads((tmp_path / "payoffs.json").read_text())["matrix"]
+    assert matrix["mean"][0] == [against_itself, sum(rewards) / 2, None]
+    assert matrix["standard_error"][0][0] == against_itself
+    assert matrix["games"][0] == [0, 2, 0]
 
 
 def failing(capsys, *words) -> str:
