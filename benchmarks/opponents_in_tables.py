@@ -124,7 +124,7 @@ class Training:
         self.generator = np.random.default_rng(seed)
         mode = name.replace(",", "").split()[0]
         if isinstance(rule, LeagueRule):
-            self.pool = ModelPool("mirror", ACTIVE, seed=seed)
+            self.pool = ModelPool("pfsp", ACTIVE, seed=seed)
             self.league: League | None = League(rule, self.pool, seed)
         else:
             self.pool, self.league = ModelPool(mode, ACTIVE, seed=seed, rule=rule), None

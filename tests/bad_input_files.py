@@ -72,6 +72,13 @@ def make_files(folder: Path) -> None:
     _make_runs(folder / "runs")
     _write(folder / "short" / "config.toml", TRAINABLE.replace("[model]", "max_turns = 5\n[model]"))
     _finish(folder / "short")
+    _write(
+        folder / "four-bit" / "config.toml", TRAINABLE.replace("[model]", '[model]\nquantization = "nf4"')
+    )
+    _finish(folder / "four-bit")
+    _write(folder / "torn-tournament" / "tournament.json", '{"members": ["random", "optimal"]}')
+    game = '{"game": 0, "players": ["random", "optimal"], "rewards": [-1, 1], "invalid": null}\n'
+    (folder / "torn-tournament" / "games.jsonl").write_text(game)
     _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from itertools import count
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_an_opponent_on_another_base_is_rejected(model, tmp_path):  # noqa: F811
     run(configure(model, learning__steps="1"), tmp_path / "one")
     with pytest.raises(InputError, match=r"--opponent: the base model of smollm2-135m is smollm2-135m, not "):
         play(tmp_path / "one", "smollm2-135m")
+
+
+def test_an_opponent_on_a_base_of_another_quantization_is_rejected(model, tmp_path):  # noqa: F811
+    run(configure(model, learning__steps="1"), tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    config = tmp_path / "two" / "config.toml"
+    config.write_text(config.read_text().replace('quantization = "none"', 'quantization = "nf4"'))
+    with pytest.raises(InputError, match=r"the base model of .*two has the quantization nf4, not none"):
+        play(tmp_path / "one", tmp_path / "two")
+    adapter = tmp_path / "two" / "checkpoints" / "step-000001"
+    assert play(tmp_path / "one", adapter).result.games == 8, "an adapter alone plays on any"
 
 
 def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp_path):  # noqa: F811

@@ -571,6 +571,18 @@ def test_a_damaged_mixture_is_one_line(tmp_path, content, problem, capsys):
     assert line.count("\n") == 1
 
 
+def test_a_member_whose_checkpoints_were_deleted_is_one_line(short, tmp_path, capsys):
+    for name in ("psro", "game.toml"):
+        source, target = short.parent / name, tmp_path / name
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    shutil.rmtree(tmp_path / "psro" / "member-001" / "checkpoints")
+    capsys.readouterr()
+    assert psro(tmp_path / "game.toml", "--psro.iterations", 3) == 2
+    line = capsys.readouterr().err
+    assert "member-001/checkpoints: has no checkpoint of this member. Put it back" in line
+    assert line.count("\n") == 1
+
+
 def test_a_directory_is_written_by_one_process_and_a_failed_write_is_one_line(short, capsys):
     lock = lock_directory(short)
     capsys.readouterr()

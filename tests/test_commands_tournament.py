@@ -21,6 +21,7 @@ from selfplay.cli.main import main
 from selfplay.commands.tournament_members import environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.config import load_config
+from selfplay.core import InputError
 from selfplay.population import PayoffTable, resampled_shares
 from selfplay.population.rankings import rank
 from test_report_page import Page
@@ -403,6 +404,33 @@ def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path
     assert "has a tournament of random, optimal, not of optimal, random" in refused
     (tmp_path / "one" / "games.jsonl").write_text('{"game": 1}\n')
     assert "line 1: the line is damaged" in failing(capsys, "random", "optimal", *out, tmp_path / "one")
+
+
+@pytest.mark.parametrize("members", [["a"], [{"kind": "script"}], 3])
+def test_damaged_settings_are_one_line(members, tmp_path, capsys):
+    play(tmp_path, "random", "optimal", "--games", 4)
+    settings = json.loads((tmp_path / "tournament.json").read_text())
+    (tmp_path / "tournament.json").write_text(json.dumps(settings | {"members": members}))
+    arguments = ("random", "optimal", "--env", "kuhn_poker", "--out", tmp_path, "--games", 4)
+    assert "tournament.json: is damaged" in failing(capsys, *arguments)
+
+
+def test_a_tournament_from_before_types_were_written_down_goes_on(tmp_path):
+    play(tmp_path, "random", "optimal", "--games", 4)
+    settings = json.loads((tmp_path / "tournament.json").read_text())
+    assert (settings.pop("dtype"), settings.pop("quantization")) == ("auto", "none")
+    (tmp_path / "tournament.json").write_text(json.dumps(settings))
+    play(tmp_path, "random", "optimal", "--games", 8)
+
+
+def test_runs_on_bases_of_different_quantization_are_refused(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "four-bit")
+    config = tmp_path / "four-bit" / "config.toml"
+    config.write_text(config.read_text().replace('quantization = "none"', 'quantization = "nf4"'))
+    with pytest.raises(InputError, match="four-bit has the quantization nf4, not none"):
+        find_members([str(trained), str(tmp_path / "four-bit")], "kuhn_poker")
+    with pytest.raises(InputError, match="kuhn has the quantization none, not nf4"):
+        find_members([str(tmp_path / "four-bit"), str(trained)], "kuhn_poker")
 
 
 def test_a_checkpoint_whose_weights_are_gone_is_one_line(trained, tmp_path, capsys):

@@ -162,6 +162,9 @@ def test_the_draws_of_several_policies_copies_are_a_line_each():
     drawn = {"first-ckpt-0": 3.0, "first-ckpt-1": 1.0, "ckpt-ckpt-0": 2.0}
     view = RunView("run", latest={f"model-pool/{uid}/drawn": count for uid, count in drawn.items()})
     assert charts_of(view)["Draws of each copy"] == ["ckpt", "first"]
+    drawn = {"ckpt-0": 3.0, "ckpt-2": 1.0, "attacker-ckpt-1": 2.0}
+    league = RunView("run", latest={f"model-pool/{uid}/drawn": count for uid, count in drawn.items()})
+    assert charts_of(league)["Draws of each copy"] == ["attacker", "default"]
 
 
 def test_a_run_draws_members_of_its_pool(games_run):

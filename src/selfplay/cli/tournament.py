@@ -20,7 +20,7 @@ _GAMES_HELP = (
     "Games of each pair or group, the same number in each order of seats; with --budget the first ones. By "
     "default 200, or 20."
 )
-_BUDGET_HELP = "Games in total. After the first games, who has the widest intervals plays next."
+_BUDGET_HELP = "Games in total. After the first games, the rest go to the pairs whose order is still open."
 _NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
 _OUT_HELP = "The tournament's directory. If it holds an unfinished one, that goes on."
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
+from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.given_adapters import find_given, same_adapter
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
@@ -86,6 +87,12 @@ def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str
 
 
 def _is_trained(run: RunDirectory, config: Config) -> bool:
-    """Whether the training of a run is complete: all updates are made, or it settled before."""
-    settled = has_settled(run.evaluation, config.evaluation.patience)
-    return run.report_file.exists() and (settled or run.is_finished(config.learning.steps))
+    """Whether the training of a run is complete: all updates are made, or it settled before.
+
+    If a kill came between the evaluation that settled it and the checkpoint, that update is made again.
+    """
+    if not run.report_file.exists():
+        return False
+    kept, measured = max(run.saved_steps(), default=-1), max(evaluated_steps(run.evaluation), default=-1)
+    settled = has_settled(run.evaluation, config.evaluation.patience) and kept >= measured
+    return settled or run.is_finished(config.learning.steps)

@@ -95,6 +95,19 @@ class ModelSource:
         return env.seats
 
 
+def base_difference(source: ModelSource, base: ModelSettings) -> str | None:
+    """Return how the base of a model differs from ``base``, on which it is to play; ``None`` if it does not.
+
+    Only runs and mixtures say how their base was quantized; other models play on any.
+    """
+    mine = source.model
+    if mine.name != base.name:
+        return f"is {mine.name}, not {base.name}"
+    if source.envs and mine.quantization != base.quantization:
+        return f"has the quantization {mine.quantization}, not {base.quantization}"
+    return None
+
+
 def find_player(name: str) -> ModelSource:
     """Find what ``name`` means where a mixture can play too; see :func:`find_model`.
 

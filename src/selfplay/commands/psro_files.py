@@ -146,11 +146,19 @@ class PsroDirectory:
         shutil.rmtree(RunDirectory(self.run(number)).given, ignore_errors=True)
 
     def adapter(self, number: int) -> Path | None:
-        """Return a member's adapter; ``None`` if it is the base model, as the first member may be."""
+        """Return a member's adapter; ``None`` if it is the base model, as the first member may be.
+
+        Raises:
+            InputError: a best response has no checkpoint any more.
+        """
         place = self.run(number)
         if number:
             run = RunDirectory(place)
-            return run.checkpoint(run.saved_steps()[-1])
+            steps = run.saved_steps()
+            if not steps:
+                fix = "Put it back, or start again under another name"
+                raise InputError(str(run.checkpoints), "has no checkpoint of this member", fix)
+            return run.checkpoint(steps[-1])
         return place if (place / ADAPTER_CONFIG).is_file() else None
 
 

@@ -24,7 +24,7 @@ from selfplay.commands.tournament_files import GAMES, PAGE, PlayedGame, Tourname
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
-from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, PlaySpec, SelfplayError
 from selfplay.core.adapters import BASE
@@ -71,13 +71,16 @@ class Tournament:
 
     def settings(self, budget: int | None) -> dict[str, Any]:
         """Return what a tournament that goes on must share with its beginning."""
+        base = base_of(self.members)
         return {
             "env_id": self.env.name,
             "players": self.env.num_players,
             "template": self.env.template,
             "max_turns": self.env.max_turns,
             "error_allowance": self.env.error_allowance,
-            "base_model": base_of(self.members),
+            "base_model": base.name,
+            "dtype": base.dtype,
+            "quantization": base.quantization,
             "temperature": self.temperature,
             "seed": self.seed,
             "games": self.schedule.games,
@@ -300,8 +303,7 @@ def _engine(models: Sequence[Member], seed: int, console: Console) -> InferenceC
         from selfplay.training import assembly
         from selfplay.training.served_adapters import ServedAdapters
 
-    sources = [one.source for one in models if one.source is not None]
-    settings = sources[0].model if sources else ModelSettings(name=base_of(models))
+    settings = base_of(models)
     with working(console, f"loading {settings.name}"):
         policy = assembly.build_policy(settings, LoraSection(rank=1), seed, partial(print_line, console))
         engine = EmbeddedEngine(policy, max_tokens=max(one.max_tokens or 0 for one in models))

@@ -120,9 +120,8 @@ def _locked(path: Path) -> int:
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        # Before games for three or more, the number of players was not written down.
-        earlier = {"players": 2} | json.loads(file.read_text(encoding="utf-8"))
-        old = list(earlier["members"])
+        earlier = _as_before(settings) | json.loads(file.read_text(encoding="utf-8"))
+        old = [{"uid": str(one["uid"])} | one for one in earlier["members"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(file), "is damaged", "Name another directory with --out") from error
     fix = "Ask for the same, or name another directory with --out"
@@ -140,6 +139,11 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
         raise InputError("--out", problem, fix)
+
+
+def _as_before(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what tournaments did not write down once: games were for two, and of the base only its name."""
+    return {"players": 2, "dtype": settings["dtype"], "quantization": settings["quantization"]}
 
 
 def _names(members: Sequence[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
-from selfplay.commands.model_source import MAX_TOKENS, ModelSource, find_player
+from selfplay.commands.model_source import MAX_TOKENS, ModelSource, base_difference, find_player
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, InputError
@@ -116,10 +116,10 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
     members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
     base = base_of(members)
     for member in members:
-        if member.source is not None and member.source.model.name != base:
+        if member.source is not None and (difference := base_difference(member.source, base)):
             raise InputError(
                 "MEMBER",
-                f"the base model of {member.name} is {member.source.model.name}, not {base}",
+                f"the base model of {member.name} {difference}",
                 "All models of a tournament have one base model",
             )
     # The first one, so that further members change nothing.
@@ -127,9 +127,10 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
     return [replace(one, base_tokens=limit) for one in members]
 
 
-def base_of(members: Sequence[Member]) -> str:
-    """Return the base model of the members: that of the first model, or the bundled one."""
-    return next((one.source.model.name for one in members if one.source is not None), BUNDLED_MODEL)
+def base_of(members: Sequence[Member]) -> ModelSettings:
+    """Return the base on which the members play: that of the first model, or the bundled one."""
+    sources = (one.source for one in members if one.source is not None)
+    return next((one.model for one in sources), ModelSettings(name=BUNDLED_MODEL))
 
 
 def environment_of(

@@ -12,7 +12,8 @@ Each game has one player that learns. Its opponent depends on its role:
 
 An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
 starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
-regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself.
+regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. Nobody is
+frozen for what it wins before half of that number of updates has gone by since its last copy.
 
 Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
 even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
@@ -203,7 +204,9 @@ class League:
             rate = self.rule.main_snapshot_win_rate
         elif update - last >= self.rule.snapshot_updates:
             return True
-        return update > last and all(self._beats(player.name, uid, rate) for uid in self.targets(player))
+        if update - last < self.rule.snapshot_updates / 2:
+            return False
+        return all(self._beats(player.name, uid, rate) for uid in self.targets(player))
 
     def targets(self, player: LeaguePlayer) -> list[str]:
         """Return whom a player is to beat before it is frozen, of those that it may meet.

@@ -1,5 +1,6 @@
 """The charts of a population: ratings, exploitability, who was drawn, and the players of a league."""
 
+from selfplay.core.adapters import TRAINED
 from selfplay.read.charts import FROM_ZERO, Chart, Line, banded_line, chart
 from selfplay.read.league_charts import league_charts
 from selfplay.read.population import COPY
@@ -41,11 +42,15 @@ def _draws_of_copies(run: RunView) -> Chart | None:
     copies: dict[str, dict[int, float]] = {}
     for uid in drawn:
         if found := COPY.fullmatch(uid):
-            copies.setdefault(found["policy"] or "", {})[int(found["update"])] = drawn[uid]
+            copies.setdefault(found["policy"] or TRAINED, {})[int(found["update"])] = drawn[uid]
     if sum(map(len, copies.values())) < 2:
         return None
     lines = [
-        Line(policy, [*map(float, sorted(counts))], [counts[update] for update in sorted(counts)])
+        Line(
+            policy if len(copies) > 1 else "",
+            [*map(float, sorted(counts))],
+            [counts[update] for update in sorted(counts)],
+        )
         for policy, counts in sorted(copies.items())
     ]
     total = sum(drawn.values())
