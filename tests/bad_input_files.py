@@ -72,9 +72,7 @@ def make_files(folder: Path) -> None:
     _make_runs(folder / "runs")
     _write(folder / "short" / "config.toml", TRAINABLE.replace("[model]", "max_turns = 5\n[model]"))
     _finish(folder / "short")
-    _write(
-        folder / "four-bit" / "config.toml", TRAINABLE.replace("[model]", '[model]\nquantization = "nf4"')
-    )
+    _write(folder / "four-bit" / "config.toml", TRAINABLE.replace("[model]", '[model]\nquantization = "nf4"'))
     _finish(folder / "four-bit")
     _write(folder / "torn-tournament" / "tournament.json", '{"members": ["random", "optimal"]}')
     game = '{"game": 0, "players": ["random", "optimal"], "rewards": [-1, 1], "invalid": null}\n'

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
 from pathlib import Path
@@ -415,10 +416,25 @@ def test_damaged_settings_are_one_line(members, tmp_path, capsys):
     assert "tournament.json: is damaged" in failing(capsys, *arguments)
 
 
+def test_models_join_a_tournament_of_scripts_whatever_their_base_is(trained, tmp_path, capsys):
+    play(tmp_path / "out", "random", "optimal", "--games", 4)
+    play(tmp_path / "out", "random", "optimal", trained, "--games", 4)
+    settings = json.loads((tmp_path / "out" / "tournament.json").read_text())
+    model = tomllib.loads((trained / "config.toml").read_text())["model"]
+    assert {settings["base_model"], settings["dtype"]} == {model["name"], model["dtype"]}
+    shutil.copytree(trained, tmp_path / "kuhn")
+    config = tmp_path / "kuhn" / "config.toml"
+    other = "bfloat16" if model["dtype"] == "float32" else "float32"
+    config.write_text(config.read_text().replace(f'dtype = "{model["dtype"]}"', f'dtype = "{other}"'))
+    members = ("random", "optimal", tmp_path / "kuhn")
+    refused = failing(capsys, *members, "--env", "kuhn_poker", "--games", 4, "--out", tmp_path / "out")
+    assert f"has the dtype {model['dtype']}, not {other}" in refused
+
+
 def test_a_tournament_from_before_types_were_written_down_goes_on(tmp_path):
     play(tmp_path, "random", "optimal", "--games", 4)
     settings = json.loads((tmp_path / "tournament.json").read_text())
-    assert (settings.pop("dtype"), settings.pop("quantization")) == ("auto", "none")
+    assert (settings.pop("dtype"), settings.pop("quantization")) == (None, None), "no member needs a base"
     (tmp_path / "tournament.json").write_text(json.dumps(settings))
     play(tmp_path, "random", "optimal", "--games", 8)
 

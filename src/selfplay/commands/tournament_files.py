@@ -20,6 +20,8 @@ SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
 SAMPLES = "games"
 """The directory of the games to read."""
 _MAY_GROW = ("members", "games", "budget")
+_OF_THE_BASE = ("base_model", "dtype", "quantization")
+"""Not known before a model takes part. Older tournaments wrote down the first only."""
 
 
 class PlayedGame(msgspec.Struct):
@@ -120,7 +122,9 @@ def _locked(path: Path) -> int:
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        earlier = _as_before(settings) | json.loads(file.read_text(encoding="utf-8"))
+        # Before games for three or more, the number of players was not written down.
+        earlier = {"players": 2} | json.loads(file.read_text(encoding="utf-8"))
+        earlier |= {name: settings[name] for name in _OF_THE_BASE if earlier.get(name) is None}
         old = [{"uid": str(one["uid"])} | one for one in earlier["members"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(file), "is damaged", "Name another directory with --out") from error
@@ -139,11 +143,6 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
         raise InputError("--out", problem, fix)
-
-
-def _as_before(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what tournaments did not write down once: games were for two, and of the base only its name."""
-    return {"players": 2, "dtype": settings["dtype"], "quantization": settings["quantization"]}
 
 
 def _names(members: Sequence[dict[str, Any]]) -> str:
