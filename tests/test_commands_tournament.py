@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
-from selfplay.commands.tournament_members import environment_of, find_members
+from selfplay.commands.tournament_members import base_of, environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.config import load_config
 from selfplay.core import InputError
@@ -431,12 +431,13 @@ def test_models_join_a_tournament_of_scripts_whatever_their_base_is(trained, tmp
     assert f"has the dtype {model['dtype']}, not {other}" in refused
 
 
-def test_a_tournament_from_before_types_were_written_down_goes_on(tmp_path):
-    play(tmp_path, "random", "optimal", "--games", 4)
+def test_a_tournament_from_before_types_were_written_down_goes_on(trained, tmp_path):
+    play(tmp_path, "random", trained, "--games", 4)
     settings = json.loads((tmp_path / "tournament.json").read_text())
-    assert (settings.pop("dtype"), settings.pop("quantization")) == (None, None), "no member needs a base"
+    del settings["dtype"], settings["quantization"]
     (tmp_path / "tournament.json").write_text(json.dumps(settings))
-    play(tmp_path, "random", "optimal", "--games", 8)
+    play(tmp_path, "random", trained, "--games", 8)
+    assert len((tmp_path / "games.jsonl").read_text().splitlines()) == 8
 
 
 def test_runs_on_bases_of_different_quantization_are_refused(trained, tmp_path):
@@ -447,6 +448,9 @@ def test_runs_on_bases_of_different_quantization_are_refused(trained, tmp_path):
         find_members([str(trained), str(tmp_path / "four-bit")], "kuhn_poker")
     with pytest.raises(InputError, match="kuhn has the quantization none, not nf4"):
         find_members([str(tmp_path / "four-bit"), str(trained)], "kuhn_poker")
+    adapter = trained / "checkpoints" / "step-000004"
+    members = find_members([str(adapter), str(tmp_path / "four-bit")], "kuhn_poker")
+    assert base_of(members).quantization == "nf4", "an adapter alone plays on any"
 
 
 def test_a_checkpoint_whose_weights_are_gone_is_one_line(trained, tmp_path, capsys):

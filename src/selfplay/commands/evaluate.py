@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource, base_difference, find_player
-from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.model import LoraSection
 from selfplay.config.play import EnvSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
@@ -59,7 +59,7 @@ def opponent_model(policy: str) -> str:
 
 
 def _find_opponent(
-    name: str, env: EnvSettings, base: ModelSettings
+    name: str, env: EnvSettings, base: ModelSource
 ) -> tuple[AgentSpec | list[AgentSpec | Mixture[AgentSpec]], ModelSource | None]:
     """Return the agents that an opponent's name means, and the model to load for them.
 
@@ -69,7 +69,8 @@ def _find_opponent(
     if name in OPPONENTS:
         return opponent_agent(name), None
     source = find_player(name)
-    if difference := base_difference(source, base):
+    both = source.trained and base.trained
+    if difference := base_difference(source.model, base.model, trained=both):
         raise InputError(
             "--opponent",
             f"the base model of {name} {difference}",
@@ -147,7 +148,7 @@ def evaluate(
     source = find_player(model_or_run)
     env = source.environment(env_id, template, num_players)
     seats = source.seats(env, "MODEL_OR_RUN")
-    agent, other = _find_opponent(opponent, env, source.model)
+    agent, other = _find_opponent(opponent, env, source)
     alone = env.num_players == 1
     engine = build_engine(source, console, seed, None if other is None else other.adapters())
     played: list[tuple[int, list[dict[str, Any]]]] = []

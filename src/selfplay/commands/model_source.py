@@ -35,6 +35,8 @@ class ModelSource:
         max_tokens: token limit of an answer.
         envs: the environments of the run.
         members: those of a mixture; empty for anything else.
+        trained: whether ``model`` is what a run trained on; an adapter or a base model alone does not say how
+            the base was quantized, and plays on any.
     """
 
     model: ModelSettings
@@ -42,6 +44,7 @@ class ModelSource:
     max_tokens: int = MAX_TOKENS
     envs: tuple[EnvSettings, ...] = ()
     members: tuple[MixtureMember, ...] = ()
+    trained: bool = False
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
         """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
@@ -95,16 +98,18 @@ class ModelSource:
         return env.seats
 
 
-def base_difference(source: ModelSource, base: ModelSettings) -> str | None:
-    """Return how the base of a model differs from ``base``, on which it is to play; ``None`` if it does not.
+def base_difference(model: ModelSettings, base: ModelSettings, *, trained: bool) -> str | None:
+    """Return how the base of a model differs from another; ``None`` if one engine serves both.
 
-    Only runs and mixtures say how their base was quantized; other models play on any.
+    Args:
+        model: the base of the model, to begin the sentence with.
+        base: the other one.
+        trained: whether both are of runs, so that both say how they were quantized.
     """
-    mine = source.model
-    if mine.name != base.name:
-        return f"is {mine.name}, not {base.name}"
-    if source.envs and mine.quantization != base.quantization:
-        return f"has the quantization {mine.quantization}, not {base.quantization}"
+    if model.name != base.name:
+        return f"is {model.name}, not {base.name}"
+    if trained and model.quantization != base.quantization:
+        return f"has the quantization {model.quantization}, not {base.quantization}"
     return None
 
 
@@ -118,7 +123,7 @@ def find_player(name: str) -> ModelSource:
     if file is None:
         return find_model(name)
     content, members = read_mixture(file)
-    return ModelSource(content.model, None, content.max_tokens, content.envs, members)
+    return ModelSource(content.model, None, content.max_tokens, content.envs, members, trained=True)
 
 
 def check_base_model(name: str) -> None:
@@ -157,7 +162,8 @@ def find_model(name: str) -> ModelSource:
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})
             adapter = find_checkpoint(run, checkpoint, name)
-            return ModelSource(config.model, adapter, config.inference.max_tokens, tuple(config.envs))
+            envs = tuple(config.envs)
+            return ModelSource(config.model, adapter, config.inference.max_tokens, envs, trained=True)
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
             from selfplay.learning.checkpoints import load_adapter  # imports torch, which takes seconds
 

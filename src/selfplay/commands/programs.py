@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from selfplay.commands.model_source import base_difference
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.config.model import LoraSection
@@ -78,10 +79,8 @@ class ProgramRun:
             self.agents[role] = AgentSpec("model", player)
             if player not in (BASE, PERSON):
                 config, found = _run_and_checkpoint(player)
-                if config.model.name != self.config.model.name:
-                    raise InputError(
-                        "--role", f"the base model of {player} is {config.model.name}", "Name another run"
-                    )
+                if difference := base_difference(config.model, self.config.model, trained=True):
+                    raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
                 adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
         self.arena.client = self.engine = _engine(self.config, adapters, console)
         self.arena.model_without_role = BASE

@@ -70,17 +70,17 @@ class Tournament:
     nash_conv: bool = False
 
     def settings(self, budget: int | None) -> dict[str, Any]:
-        """Return what a tournament that goes on must share with its beginning; ``None`` is not yet known."""
-        base = base_of(self.members) if any(one.kind == "model" for one in self.members) else None
+        """Return what a tournament that goes on must share with its beginning."""
+        base = base_of(self.members)
         return {
             "env_id": self.env.name,
             "players": self.env.num_players,
             "template": self.env.template,
             "max_turns": self.env.max_turns,
             "error_allowance": self.env.error_allowance,
-            "base_model": base and base.name,
-            "dtype": base and base.dtype,
-            "quantization": base and base.quantization,
+            "base_model": base.name,
+            "dtype": base.dtype,
+            "quantization": base.quantization,
             "temperature": self.temperature,
             "seed": self.seed,
             "games": self.schedule.games,

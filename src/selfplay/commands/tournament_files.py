@@ -21,7 +21,7 @@ SAMPLES = "games"
 """The directory of the games to read."""
 _MAY_GROW = ("members", "games", "budget")
 _OF_THE_BASE = ("base_model", "dtype", "quantization")
-"""Not known before a model takes part. Older tournaments wrote down the first only."""
+"""The settings of the base, which matter as soon as a model takes part."""
 
 
 class PlayedGame(msgspec.Struct):
@@ -122,12 +122,14 @@ def _locked(path: Path) -> int:
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        # Before games for three or more, the number of players was not written down.
-        earlier = {"players": 2} | json.loads(file.read_text(encoding="utf-8"))
-        earlier |= {name: settings[name] for name in _OF_THE_BASE if earlier.get(name) is None}
+        # Older tournaments did not write these down: all games were for two.
+        unsaid = {"players": 2, "dtype": settings["dtype"], "quantization": settings["quantization"]}
+        earlier = unsaid | json.loads(file.read_text(encoding="utf-8"))
         old = [{"uid": str(one["uid"])} | one for one in earlier["members"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(file), "is damaged", "Name another directory with --out") from error
+    if not (_has_models(old) and _has_models(settings["members"])):
+        earlier |= {name: settings[name] for name in _OF_THE_BASE}  # nothing was played on a base
     fix = "Ask for the same, or name another directory with --out"
     for name, value in settings.items():
         if name not in _MAY_GROW and earlier.get(name) != value:
@@ -143,6 +145,10 @@ def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
         raise InputError("--out", problem, fix)
+
+
+def _has_models(members: Sequence[dict[str, Any]]) -> bool:
+    return any(one.get("kind") == "model" for one in members)
 
 
 def _names(members: Sequence[dict[str, Any]]) -> str:

@@ -116,7 +116,8 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
     members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
     base = base_of(members)
     for member in members:
-        if member.source is not None and (difference := base_difference(member.source, base)):
+        source = member.source
+        if source and (difference := base_difference(source.model, base, trained=source.trained)):
             raise InputError(
                 "MEMBER",
                 f"the base model of {member.name} {difference}",
@@ -128,9 +129,10 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
 
 
 def base_of(members: Sequence[Member]) -> ModelSettings:
-    """Return the base on which the members play: that of the first model, or the bundled one."""
-    sources = (one.source for one in members if one.source is not None)
-    return next((one.model for one in sources), ModelSettings(name=BUNDLED_MODEL))
+    """Return the base on which the members play: that of the first run, or model, or the bundled one."""
+    sources = [one.source for one in members if one.source is not None]
+    first = [one for one in sources if one.trained] or sources
+    return first[0].model if first else ModelSettings(name=BUNDLED_MODEL)
 
 
 def environment_of(

@@ -43,8 +43,7 @@ class LeagueSettings(Settings):
     against each active copy of itself, in 100 games or more. If it plays one seat, the copies are those of
     the main players of the other one. If not given, its win rates freeze nothing."""
     snapshot_updates: int = Field(default=40, ge=1)
-    """Number of updates after which an exploiter is frozen, however it plays. Before half of it, no player is
-    frozen again for what it wins."""
+    """Number of updates after which an exploiter is frozen, however it plays."""
 
     @model_validator(mode="after")
     def _players_are_possible(self) -> "LeagueSettings":

@@ -12,8 +12,9 @@ Each game has one player that learns. Its opponent depends on its role:
 
 An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
 starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
-regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. Nobody is
-frozen for what it wins before half of that number of updates has gone by since its last copy.
+regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. A player
+of one seat has none of its own copies among its targets, so the newest does not hold it back: for what it wins
+it is not frozen before half of the shorter interval has gone by since its last copy.
 
 Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
 even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
@@ -69,6 +70,7 @@ class LeagueRule:
     snapshot_win_rate: float = 0.7
     snapshot_updates: int = 40
     main_snapshot_win_rate: float | None = None
+    add_every: int = 10
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ class League:
             rate = self.rule.main_snapshot_win_rate
         elif update - last >= self.rule.snapshot_updates:
             return True
-        if update - last < self.rule.snapshot_updates / 2:
+        least = min(self.rule.add_every, self.rule.snapshot_updates) / 2
+        if update == last or (len(player.seats) == 1 and update - last < least):
             return False
         return all(self._beats(player.name, uid, rate) for uid in self.targets(player))
 

@@ -261,6 +261,7 @@ def build_league(config: Config, pool: ModelPool) -> League | None:
         settings.snapshot_win_rate,
         settings.snapshot_updates,
         settings.main_snapshot_win_rate,
+        config.population.add_every,
     )
     return League(rule, pool, config.seed)
 
