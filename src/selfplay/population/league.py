@@ -13,8 +13,8 @@ Each game has one player that learns. Its opponent depends on its role:
 An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
 starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
 regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. A player
-of one seat has none of its own copies among its targets, so the newest does not hold it back: for what it wins
-it is not frozen before half of the shorter interval has gone by since its last copy.
+of one seat has none of its own copies among its targets, so the newest does not hold it back: it is
+not frozen for what it wins before half of the shorter interval has gone by since its last copy.
 
 Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
 even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
