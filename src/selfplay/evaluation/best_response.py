@@ -146,15 +146,15 @@ def _mean(values: Sequence[float]) -> Interval:
 
 def exploited_table(result: Exploited) -> Group:
     """Return the gains as a table with notes: what they are, the budget, and the exact measure beside."""
-    exact = result.exact
+    exact = None if result.exact is None else result.exact.played_gains or result.exact.exploitability
     table = Table(title=Text(one_line(f"{result.model} in {result.env_id}")))
     for name in ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else [])):
         table.add_column(name, justify="right")
     for seat, one in enumerate(result.seats):
         texts = [str(seat), f"{one.games:,}", _text(one.value), _text(one.best_response_value)]
-        table.add_row(*texts, _text(one.gain), *([f"{exact.exploitability[seat]:.4f}"] if exact else []))
+        table.add_row(*texts, _text(one.gain), *([f"{exact[seat]:.4f}"] if exact else []))
     table.add_section()
-    table.add_row("Sum", "", "", "", _text(result.total), *([f"{exact.nash_conv:.4f}"] if exact else []))
+    table.add_row("Sum", "", "", "", _text(result.total), *([f"{sum(exact):.4f}"] if exact else []))
     return Group(table, Text("\n".join(_notes(result))))
 
 
@@ -170,12 +170,17 @@ def _notes(result: Exploited) -> list[str]:
     if result.failures:
         failed = sum(result.failures.values())
         lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
-    if result.exact is not None and result.exact.legal_mass < 1:
-        lines.append(
-            f"Exact is for the legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the "
-            "probability. In the games, invalid moves lose."
-        )
+    if result.exact is not None:
+        lines.append(_note_on(result.exact))
     return lines
+
+
+def _note_on(exact: NashConvResult) -> str:
+    legal = f"legal answers only, which have {100 * exact.legal_mass:.1f}% of the probability"
+    if exact.played_gains is None:
+        return f"Exact is for the {legal}. In the games, invalid moves lose."
+    counted = "Exact counts invalid moves as the games do: they lose."
+    return f"{counted} NashConv is {exact.nash_conv:.4f}, for the {legal}."
 
 
 def _text(number: Interval) -> str:

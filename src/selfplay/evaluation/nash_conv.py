@@ -21,6 +21,7 @@ from selfplay.envs.openspiel_game import (
 from selfplay.envs.templates import PromptTemplate
 from selfplay.evaluation.match import Models, by_seat, names_of
 from selfplay.evaluation.mixture import Mixture, average_policy
+from selfplay.evaluation.played_gains import PlayedGame
 
 SCORED_AT_ONCE = 256
 """Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
@@ -59,7 +60,8 @@ class NashConvResult:
     ``legal_mass`` is the probability of the legal answers before normalisation, averaged with equal weights
     over information states; ``min_legal_mass`` is the smallest. ``policy`` gives the probability of each
     action by name for each information state; ``observations`` gives the text that the model reads there.
-    Both are empty for a game with more than 5,000 information states.
+    Both are empty for a game with more than 5,000 information states. ``played_gains`` is ``exploitability``
+    if every other answer is invalid and loses, as in games that are played; ``None`` unless asked for.
     """
 
     env_id: str
@@ -72,6 +74,7 @@ class NashConvResult:
     min_legal_mass: float
     policy: dict[str, dict[str, float]]
     observations: dict[str, str]
+    played_gains: list[float] | None = None
 
     @property
     def is_playable(self) -> bool:
@@ -80,9 +83,10 @@ class NashConvResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)} | {
-            "is_playable": self.is_playable
-        }
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        if self.played_gains is None:
+            del values["played_gains"]
+        return values | {"is_playable": self.is_playable}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "NashConvResult":
@@ -91,7 +95,8 @@ class NashConvResult:
         Raises:
             KeyError: a value is missing.
         """
-        return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
+        names = [entry.name for entry in fields(cls) if entry.name != "played_gains"]
+        return cls(**{name: values[name] for name in names}, played_gains=values.get("played_gains"))
 
 
 async def nash_conv(
@@ -103,6 +108,7 @@ async def nash_conv(
     timeout: float = TIME_LIMIT,
     on_position: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
+    as_played: bool = False,
 ) -> NashConvResult:
     """Measure ``model`` in every information state of a game and compute its NashConv.
 
@@ -120,6 +126,7 @@ async def nash_conv(
         on_position: called after every scored position with the number of those and the total number; those
             of a mixture count once for each member.
         say: called with the estimate of the time that the rest takes, if that is over two seconds.
+        as_played: also compute ``played_gains``; not of a mixture, or of more than 5,000 information states.
 
     Raises:
         InputError: the game is not an OpenSpiel game with named information states, or has too many; see
@@ -165,6 +172,13 @@ async def nash_conv(
     values, best = _best_responses(env_id, states, chances)
     gains = [high - value for high, value in zip(best, values, strict=True)]
     kept = len(states) <= MAX_STATES_KEPT
+    played = None
+    if as_played and kept and not any(isinstance(model, Mixture) for model in models):
+        chosen = {
+            state.info_state: (dict(zip(state.actions, chance, strict=True)), mass)
+            for state, chance, mass in zip(states, chances, masses, strict=True)
+        }
+        played = PlayedGame(load_game(env_id), chosen).gains()
     return NashConvResult(
         env_id=env_id,
         model=names_of(models),
@@ -180,6 +194,7 @@ async def nash_conv(
             if kept
         },
         observations={state.info_state: state.observation for state in states if kept},
+        played_gains=played,
     )
 
 
