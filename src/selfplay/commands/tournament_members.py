@@ -19,7 +19,7 @@ from selfplay.evaluation.mixture import Mixture, mapped
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import check_opponent, renaming
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_names import find_run, is_run_or_adapter, split_checkpoint
+from selfplay.training.run_names import close_run, find_run, is_run_or_adapter, split_checkpoint
 
 ALL = "all"
 """``RUN@all`` is every checkpoint that a run keeps."""
@@ -188,11 +188,24 @@ def _find(name: str, uid: str, env_id: str) -> Member:
             check_opponent(name, env_id)
         return Member(uid, "model" if name == BASE else "script", name)
     if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
+        _check_is_no_path(name)
         refuse_credentials(name, "MEMBER")
         api_client(name)
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "MEMBER"}):
         return Member(uid, "model", name, find_player(name))
+
+
+def _check_is_no_path(name: str) -> None:
+    """Raise an InputError if a name begins like a path of this machine, which is not there.
+
+    It would otherwise be asked for at OpenRouter.
+    """
+    first = name.partition("/")[0]
+    if "@http" not in name and (first in ("", ".", "..", "~") or Path(first).is_dir()):
+        close = close_run(split_checkpoint(name)[0].rpartition("/")[2])
+        fix = "Correct the path" if close is None else f"Did you mean {close}?"
+        raise InputError("MEMBER", f"{name} is neither a run nor a directory", fix)
 
 
 def _uids(names: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from selfplay.commands.tournament_tables import (
     INTERVALS,
     MANY_PLAYERS,
     NASH_CONV,
+    NO_CYCLE,
     NOT_ZERO_SUM,
     RESAMPLED_RANGE,
     Column,
@@ -158,7 +159,7 @@ def _cycles_html(rankings: Rankings) -> str:
         said = "".join(f"<li>{escape(cycle_text(cycle))}</li>" for cycle in rankings.cycles)
         body = f"<ul>{said}</ul>"
     else:
-        body = "<p>None was found: the pairs that differ beyond noise are in an order.</p>"
+        body = f"<p>{escape(NO_CYCLE)}</p>"
     return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
 
 

@@ -28,6 +28,8 @@ RESAMPLED_RANGE = (
     f"resampled range, in which the shares of 95% of {RESAMPLES} resampled matrices lie; "
     "it is not a confidence interval"
 )
+WINS = "Bradley-Terry and TrueSkill count wins, not rewards."
+NO_CYCLE = "No cycle was found: the pairs that differ beyond noise can be put in one order."
 _NAME_WIDTH = 24
 _CELL_WIDTH = 7
 
@@ -56,6 +58,7 @@ def notes(rankings: Rankings) -> list[str]:
         return [INTERVALS, MANY_PLAYERS]
     lines = [
         INTERVALS,
+        WINS,
         f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.",
     ]
     if not rankings.matrix.is_zero_sum:
@@ -66,9 +69,11 @@ def notes(rankings: Rankings) -> list[str]:
             below.setdefault(one.dominated_by, []).append(one.uid)
     for better, dominated in below.items():
         lines.append(
-            f"† {better} is nowhere worse, and somewhere better beyond noise: {', '.join(dominated)}."
+            f"† dominated by {better}, which is nowhere worse, and somewhere better beyond noise: "
+            f"{', '.join(dominated)}."
         )
-    return lines + [cycle_text(cycle) for cycle in rankings.cycles]
+    none = [] if below else ["No member is dominated."]
+    return [*lines, *none, *([cycle_text(cycle) for cycle in rankings.cycles] or [NO_CYCLE])]
 
 
 def cycle_text(cycle: Cycle) -> str:

@@ -111,7 +111,7 @@ class Trainer:
             if not self.directory.checkpoint(saved.step).exists():
                 await self._keep_if_due()
         elif not self.directory.checkpoint(0).exists():
-            self.progress.say("evaluating the untrained model")
+            self.progress.say("evaluating before training")
             await self._evaluate(full=True)
             await self._keep()
         self.progress.updated(saved.step, {})
