@@ -163,7 +163,7 @@ def _notes(result: Exploited) -> list[str]:
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     lines = [
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
-        "their sum is a lower bound of NashConv.",
+        "their sum is a lower bound of what the best of all responses would gain.",
         f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
