@@ -136,9 +136,7 @@ class OpenSpielGame(Game):
         return dict(enumerate(self.state.returns()))
 
     def _invalid_rewards(self, pid: int) -> dict[int, float]:
-        worst = float(self._game.min_utility())
-        others = -worst if self.num_players == 2 else 0.0
-        return {seat: worst if seat == pid else others for seat in range(self.num_players)}
+        return dict(enumerate(rewards_after_invalid(self._game, pid)))
 
     def _advance_chance(self) -> None:
         while self.state.is_chance_node():
@@ -147,6 +145,16 @@ class OpenSpielGame(Game):
             self._chance_events += 1
             actions, weights = zip(*outcomes, strict=True)
             self.state.apply_action(draw.choices(actions, weights)[0])
+
+
+def rewards_after_invalid(game: Any, pid: int) -> list[float]:
+    """Return the reward of each seat of an OpenSpiel game that an invalid move of ``pid`` ended.
+
+    The mover gets the game's worst outcome, the other one of two players the opposite, others 0.
+    """
+    worst, players = float(game.min_utility()), game.num_players()
+    others = -worst if players == 2 else 0.0
+    return [worst if seat == pid else others for seat in range(players)]
 
 
 @dataclass(frozen=True)

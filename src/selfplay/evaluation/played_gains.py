@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from selfplay.envs.openspiel_game import rewards_after_invalid
+
 Chances = Mapping[str, tuple[Mapping[int, float], float]]
 """By information state: the chance of each legal action among the legal ones, and that of all of them."""
 
@@ -13,8 +15,8 @@ Chances = Mapping[str, tuple[Mapping[int, float], float]]
 class PlayedGame:
     """An OpenSpiel game in which an invalid answer ends the game, and a policy for its seats.
 
-    The mover gets the game's worst outcome, and the other player of a game for two the opposite, as in
-    :class:`selfplay.envs.openspiel_game.OpenSpielGame`. A best response gives legal answers only.
+    Rewards are in the game's own units; see :func:`rewards_after_invalid`. A best response gives only legal
+    answers.
 
     Attributes:
         game: OpenSpiel's game, with perfect recall.
@@ -30,11 +32,6 @@ class PlayedGame:
         values = self._values(root)
         return [_BestResponse(self, pid).value(root) - values[pid] for pid in range(len(values))]
 
-    def after_invalid(self, pid: int) -> list[float]:
-        """Return the reward of each seat after an invalid answer of ``pid``."""
-        worst, players = float(self.game.min_utility()), self.game.num_players()
-        return [worst if seat == pid else (-worst if players == 2 else 0.0) for seat in range(players)]
-
     def answers(self, state: Any) -> tuple[list[tuple[int, float]], float]:
         """Return the actions in a state with their probabilities, and the probability of invalid answers."""
         if state.is_chance_node():
@@ -49,7 +46,7 @@ class PlayedGame:
         actions, invalid = self.answers(state)
         values = [0.0] * self.game.num_players()
         if invalid:
-            values = [invalid * reward for reward in self.after_invalid(state.current_player())]
+            values = [invalid * reward for reward in rewards_after_invalid(self.game, state.current_player())]
         for action, chance in actions:
             for seat, value in enumerate(self._values(state.child(action))):
                 values[seat] += chance * value
@@ -76,7 +73,7 @@ class _BestResponse:
         actions, invalid = self._played.answers(state)
         value = sum(chance * self.value(state.child(action)) for action, chance in actions)
         if invalid:
-            value += invalid * self._played.after_invalid(state.current_player())[self._pid]
+            value += invalid * rewards_after_invalid(self._played.game, state.current_player())[self._pid]
         return value
 
     def _action(self, info_state: str) -> int:

@@ -71,6 +71,7 @@ class LeagueRule:
     snapshot_updates: int = 40
     main_snapshot_win_rate: float | None = None
     add_every: int = 10
+    """Updates between the copies of a main player; see ``population.add_every``."""
 
 
 @dataclass(frozen=True)
