@@ -1,5 +1,6 @@
 """Settings of all tests, and runs that several files look at."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Choose which process runs which tests."""
     return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """Begin every test with the same state of torch's generator, whichever tests ran before it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

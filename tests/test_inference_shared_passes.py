@@ -20,11 +20,12 @@ async def test_adapters_in_one_forward_pass_answer_as_alone():
         policy.load_adapter_state(
             {key: (number - 1) * value for key, value in state.items()}, f"copy-{number}"
         )
+    generator = torch.Generator().manual_seed(0)
     for name, lora in {"rank": LoraConfig(r=3), "scale": LoraConfig(r=2, lora_alpha=7)}.items():
         lora.target_modules = ["q_proj", "up_proj"]
         policy.add_adapter(name, lora)
         for parameter in policy.adapter_parameters(name):
-            torch.nn.init.normal_(parameter)
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
     names = [TRAINED, BASE, "copy-0", "copy-1", "copy-2", "rank", "scale"]
 
     async def play(models: list[str]) -> tuple[dict[str, list[ModelResponse]], int]:

@@ -28,7 +28,8 @@ def runtime_of(config: Config) -> Runtime:
 def train_to_the_end(config: Config, directory: Path, console: Console, field: str) -> bool:
     """Train a run, or continue the one in the directory; return whether it is complete.
 
-    It is complete if all updates are made, or if it settled before. Otherwise it was interrupted.
+    It is complete if all updates are made, or if it settled before. Otherwise it was interrupted. A run of
+    fewer updates is made longer.
 
     Args:
         config: the run's configuration.
@@ -44,9 +45,10 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
     if run.config_file.is_file():
         _check_same(config, directory, field)
         if not _is_trained(run, config):
-            on_ray = config.run.runtime == "ray"
-            moved = {"ray.address": config.ray.address} if on_ray else {}
-            resume_run(directory, console, runtime_of(config), moved)
+            changes: dict[str, str | None] = {"learning.steps": str(config.learning.steps)}
+            if config.run.runtime == "ray":
+                changes["ray.address"] = config.ray.address
+            resume_run(directory, console, runtime_of(config), changes)
     elif directory.exists() and not run.never_began():
         raise InputError(field, f"{directory} exists and is not a run", "Name another directory")
     else:
@@ -60,12 +62,14 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
 def _check_same(config: Config, directory: Path, field: str) -> None:
     """Raise an InputError unless the run in ``directory`` has this configuration.
 
-    It has chosen its threads, and its cluster may have another address. It and its adapters may have been
-    moved: adapters are known by their content.
+    It has chosen its threads, it may have had fewer updates, and its cluster may have another address. It
+    and its adapters may have been moved: adapters are known by their content.
     """
     found = load_config(str(directory / "config.toml"), {})
+    steps = max(found.learning.steps, config.learning.steps)
     same = {
         "model": found.model.model_copy(update={"threads": config.model.threads}),
+        "learning": found.learning.model_copy(update={"steps": steps}),
         "start": _in_place_of(found.start, config.start),
         "frozen": _in_place_of(found.frozen, config.frozen),
         "run": found.run.model_copy(update={"directory": config.run.directory}),
