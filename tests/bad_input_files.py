@@ -77,6 +77,7 @@ def make_files(folder: Path) -> None:
     _write(folder / "torn-tournament" / "tournament.json", '{"members": ["random", "optimal"]}')
     game = '{"game": 0, "players": ["random", "optimal"], "rewards": [-1, 1], "invalid": null}\n'
     (folder / "torn-tournament" / "games.jsonl").write_text(game)
+    _write(folder / "solved" / "psro.toml", TRAINABLE)
     _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")

@@ -18,6 +18,7 @@ from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
 from selfplay.commands.best_response_run import train_to_the_end
 from selfplay.commands.exploited_policy import exploited_policy
+from selfplay.commands.list_runs import list_runs
 from selfplay.commands.mixture_file import MixtureMember
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config
@@ -341,7 +342,29 @@ def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys
 def test_another_configuration_is_refused(short, change, capsys):
     capsys.readouterr()
     assert psro(short.parent / "game.toml", *change) == 2
-    assert "holds another PSRO" in capsys.readouterr().err
+    assert f"holds another PSRO, which differs in {change[0][2:]}. Choose" in capsys.readouterr().err
+
+
+def test_a_list_of_runs_has_a_row_for_a_psro(solved, capsys):
+    (listed,) = [run for run in list_runs(solved.parent) if run.path == solved]
+    state = json.loads((solved / "psro.json").read_text())
+    assert (listed.kind, listed.state) == ("psro", "finished")
+    assert (listed.updates, listed.total) == (len(state["iterations"]) - 1, len(state["iterations"]) - 1)
+    assert [one.value for one in listed.figures] == [state["iterations"][-1]["nash_conv"]]
+
+
+def test_the_list_says_how_far_a_psro_came(solved, tmp_path):
+    shutil.copytree(solved, tmp_path / "psro")
+    file = tmp_path / "psro" / "psro.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "iterations": state["iterations"][:2]}))
+    (listed,) = list_runs(tmp_path)
+    assert (listed.state, listed.updates) == ("stopped", 1)
+    lock = lock_directory(tmp_path / "psro")
+    assert list_runs(tmp_path)[0].state == "running"
+    os.close(lock)
+    file.write_text("{")
+    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "")
 
 
 def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_path):

@@ -96,6 +96,18 @@ def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "tournament.html").read_text().count('<span class="game-name">') == 2 * 15
 
 
+def test_the_matrix_in_the_terminal_has_intervals_where_there_is_room(tmp_path, capsys, monkeypatch):
+    for width, room in ((80, True), (36, False)):
+        monkeypatch.setattr("selfplay.cli.files.WIDTH_OF_FILES", width)
+        play(tmp_path / "out", "random", "optimal", "--games", 60)
+        (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("1 ")][:1]
+        found = payoffs(tmp_path / "out")
+        matrix, first = found["matrix"], found["members"].index(row.split()[1])
+        mean, error = matrix["mean"][first][1 - first], matrix["standard_error"][first][1 - first]
+        expected = f"{mean:+.2f} ±{1.96 * error:.2f}" if room else f"{mean:+.2f}"
+        assert row.split(maxsplit=2)[2].replace("-  ", "").replace("  -", "").strip() == expected
+
+
 def test_payoffs_are_those_of_the_games_seat_by_seat(tmp_path):
     play(tmp_path / "out", "random", "optimal", "--games", 40)
     by_seat = {(row["member"], row["seat"]): row for row in payoffs(tmp_path / "out")["payoffs"]}

@@ -36,7 +36,7 @@ def psro(
     from selfplay.population.meta_strategies import check_installed
     from selfplay.training.checks import check_config
     from selfplay.training.progress_views import print_line, working
-    from selfplay.training.run_directory import PSRO_FILE
+    from selfplay.training.run_kinds import PSRO_FILE
     from selfplay.training.run_names import check_plain_name
 
     words, overrides = split_arguments(arguments or [])

@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from selfplay.config import Config
+from selfplay.config.differences import differences_text
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
 from selfplay.evaluation.result_files import evaluated_steps
@@ -75,14 +76,18 @@ def _check_same(config: Config, directory: Path, field: str) -> None:
         "run": found.run.model_copy(update={"directory": config.run.directory}),
         "ray": found.ray.model_copy(update={"address": config.ray.address}),
     }
-    if found.model_copy(update=same) == config:
+    comparable = found.model_copy(update=same)
+    if comparable != config:
+        differs = differences_text(comparable, config)
+    else:
         given = RunDirectory(directory).given
         sources = find_given(config, config.policies)
-        if all(same_adapter(source, given / name) for name, source in sources.items()):
+        changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
+        if not changed:
             return
-    raise InputError(
-        field, f"{directory} holds another run", "Name another directory, or give the same options"
-    )
+        differs = f"the weights of {', '.join(changed)}"
+    problem = f"{directory} holds another run, which differs in {differs}"
+    raise InputError(field, problem, "Name another directory, or give the same options")
 
 
 def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import Config
+from selfplay.config.differences import flat_fields
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval, interval_over_runs
@@ -37,7 +38,7 @@ class ComparedRun:
     @cached_property
     def fields(self) -> Values:
         """The configuration by dotted name, without the fields that may differ between runs of one entry."""
-        flat = _flattened(self.config.model_dump(mode="json"))
+        flat = flat_fields(self.config.model_dump(mode="json"))
         return {name: value for name, value in flat.items() if name not in SAME_RUN}
 
     @property
@@ -168,15 +169,3 @@ def _read_run(name: str, path: Path) -> ComparedRun:
     for step in evaluated_steps(run.evaluation):
         evaluations[step] = {figure.name: figure for figure in read_figures(run.evaluation, step)}
     return ComparedRun(name, path, load_config(str(run.config_file), {}), evaluations)
-
-
-def _flattened(values: Any, prefix: str = "") -> Values:
-    """Return nested tables by dotted name; the tables of a list are numbered, other lists are values."""
-    if isinstance(values, list) and values and all(isinstance(one, dict) for one in values):
-        values = {str(place): one for place, one in enumerate(values)}
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat: Values = {}
-    for name, value in values.items():
-        flat |= _flattened(value, f"{prefix}.{name}" if prefix else name)
-    return flat

@@ -13,17 +13,22 @@ from typing import Any, Literal
 
 import msgspec
 
+from selfplay.commands.psro_files import STATE, read_state
 from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters
 from selfplay.config.loading import load_config
 from selfplay.config.play import Games
+from selfplay.config.psro import PsroSettings
 from selfplay.core import InputError
+from selfplay.core.confidence_intervals import Interval
+from selfplay.core.files import is_locked
 from selfplay.core.shell_command import shell_command
-from selfplay.evaluation.figures import NASH_CONV, WINS, Figure, read_figures
+from selfplay.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.read.fine_tuning import FineTuningFiles
 from selfplay.training.best import is_kept_by
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_kinds import PSRO_FILE
 from selfplay.training.run_names import RUNS
 from selfplay.training.settled import has_settled
 from selfplay.training.start_log import failure_of
@@ -40,8 +45,9 @@ WRITTEN = (
     "rollouts",
     "checkpoints",
     "versions",
+    STATE,
 )
-"""What a run writes: the newest of their times is when it last wrote."""
+"""What a run or a PSRO writes: the newest of their times is when it last wrote."""
 
 
 class _Line(msgspec.Struct):
@@ -60,10 +66,10 @@ class ListedRun:
         state: ``running`` if a process holds its lock, else ``finished``, ``failed`` if it had to stop by
             itself, ``damaged`` if a file of it cannot be read, or ``stopped``: interrupted or killed.
         problem: why it failed, or what is damaged.
-        kind: ``games`` or ``program``; empty if the configuration is damaged.
+        kind: ``games``, ``program`` or ``psro``; empty if the configuration is damaged.
         plays: the environments, or the program.
         model: the base model.
-        updates: how many updates are done; of a fine-tuning run, iterations.
+        updates: how many updates are done; of a fine-tuning run or a PSRO, iterations.
         total: how many there will be.
         figures: the most important figures of the last evaluation.
         measured_at: the update after which they were measured.
@@ -73,7 +79,7 @@ class ListedRun:
     last_written: datetime
     state: State = "stopped"
     problem: str = ""
-    kind: Literal["games", "program", ""] = ""
+    kind: Literal["games", "program", "psro", ""] = ""
     plays: list[str] = field(default_factory=list)
     model: str = ""
     updates: int = 0
@@ -125,7 +131,10 @@ def read_run(path: Path) -> ListedRun:
     """Return what is known of a run; one that cannot be read is damaged."""
     listed = ListedRun(path, _last_written(path))
     try:
-        _read_into(listed, RunDirectory(path))
+        if (path / PSRO_FILE).is_file():
+            _read_psro_into(listed)
+        else:
+            _read_into(listed, RunDirectory(path))
     except (InputError, OSError) as error:
         file = getattr(error, "filename", None) or path
         problem = error if isinstance(error, InputError) else f"{file} cannot be read ({error.strerror})"
@@ -134,8 +143,25 @@ def read_run(path: Path) -> ListedRun:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a directory is a run, even one that lost its configuration."""
-    return path.is_dir() and any((path / name).exists() for name in ("config.toml", "metrics.jsonl"))
+    """Whether a directory is a PSRO or a run, even one that lost its configuration."""
+    files = ("config.toml", "metrics.jsonl", PSRO_FILE)
+    return path.is_dir() and any((path / name).exists() for name in files)
+
+
+def _read_psro_into(listed: ListedRun) -> None:
+    config, state = load_config(str(listed.path / PSRO_FILE), {}), read_state(listed.path)
+    iterations = [] if state is None else state.iterations
+    listed.kind, listed.plays, listed.model = "psro", config.play.names, config.model.name
+    listed.updates, listed.total = max(0, len(iterations) - 1), (config.psro or PsroSettings()).iterations
+    listed.measured_at = listed.updates
+    if iterations and (exact := iterations[-1].nash_conv) is not None:
+        name = FigureName(NASH_CONV, listed.plays[0])
+        value = Interval(exact, exact, exact)
+        listed.figures = [Figure(name, value, "exact", smaller_is_better=True, bounds=ANY)]
+    if is_locked(listed.path):
+        listed.state = "running"
+    elif listed.updates >= listed.total:
+        listed.state = "finished"
 
 
 def _read_into(listed: ListedRun, run: RunDirectory) -> None:

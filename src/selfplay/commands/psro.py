@@ -25,6 +25,7 @@ from selfplay.commands.tournament import Serve, Tournament, run_tournament
 from selfplay.commands.tournament_members import Member
 from selfplay.commands.tournament_schedule import Schedule
 from selfplay.config import Config
+from selfplay.config.differences import differences_text
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file
@@ -94,8 +95,8 @@ def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config
         cores = runtime_of(config).cores(config)
         if cores is not None:
             config = with_chosen_threads(config, cores, partial(print_line, console))
-    elif _comparable(earlier) != _comparable(config):
-        problem = f"{directory.path} holds another PSRO"
+    elif (before := _comparable(earlier)) != (now := _comparable(config)):
+        problem = f"{directory.path} holds another PSRO, which differs in {differences_text(before, now)}"
         raise InputError("--name", problem, "Choose another name, or give the same configuration")
     else:
         config = config.model_copy(update={"model": earlier.model})

@@ -15,9 +15,10 @@ from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
 from selfplay.population import PayoffMatrix
-from selfplay.training.run_directory import PSRO_FILE, RunDirectory
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_kinds import PSRO_FILE, PSRO_PAGE
 
-CONFIG, STATE, PAYOFFS, PAGE = PSRO_FILE, "psro.json", "payoffs", "psro.html"
+CONFIG, STATE, PAYOFFS, PAGE = PSRO_FILE, "psro.json", "payoffs", PSRO_PAGE
 
 
 class Iteration(msgspec.Struct):
@@ -115,18 +116,8 @@ class PsroDirectory:
         write_file(self.path / CONFIG, dump_config(config).encode())
 
     def state(self) -> PsroState | None:
-        """Return what was found so far; ``None`` before the first iteration.
-
-        Raises:
-            InputError: the file is damaged.
-        """
-        file = self.path / STATE
-        if not file.is_file():
-            return None
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=PsroState)
-        except msgspec.DecodeError as error:
-            raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error
+        """Return what was found so far; see :func:`read_state`."""
+        return read_state(self.path)
 
     def write_state(self, state: PsroState) -> None:
         """Write what was found."""
@@ -165,3 +156,18 @@ class PsroDirectory:
 def member_name(number: int) -> str:
     """Return the name of the member that joined in an iteration."""
     return f"member-{number:03d}"
+
+
+def read_state(path: Path) -> PsroState | None:
+    """Return what the PSRO in ``path`` found so far; ``None`` before the first iteration.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = path / STATE
+    if not file.is_file():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=PsroState)
+    except msgspec.DecodeError as error:
+        raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error

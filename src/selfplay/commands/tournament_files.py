@@ -15,8 +15,9 @@ from selfplay.commands.tournament_schedule import ScheduledGame
 from selfplay.core import InputError, Rollout
 from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
 from selfplay.replay.rollout_log import write_rollouts
+from selfplay.training.run_kinds import TOURNAMENT_FILE, TOURNAMENT_PAGE
 
-SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
+SETTINGS, GAMES, PAGE = TOURNAMENT_FILE, "games.jsonl", TOURNAMENT_PAGE
 SAMPLES = "games"
 """The directory of the games to read."""
 _MAY_GROW = ("members", "games", "budget")

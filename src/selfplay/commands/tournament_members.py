@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
@@ -193,7 +194,13 @@ def _find(name: str, uid: str, env_id: str) -> Member:
         api_client(name)
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "MEMBER"}):
-        return Member(uid, "model", name, find_player(name))
+        try:
+            return Member(uid, "model", name, find_player(name))
+        except InputError as error:
+            meant = get_close_matches(name, [*PLAYER_NAMES, BASE], n=1, cutoff=0.75)
+            if not meant or is_run_or_adapter(name):
+                raise
+            raise InputError(error.field, error.problem, f"Did you mean {meant[0]}?") from error
 
 
 def _check_is_no_path(name: str) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.core.confidence_intervals import Interval
+from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.core.text import one_line
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import Cycle, MemberRank, Rankings
@@ -31,7 +31,8 @@ RESAMPLED_RANGE = (
 WINS = "Bradley-Terry and TrueSkill count wins, not rewards."
 NO_CYCLE = "No cycle was found: the pairs that differ beyond noise can be put in one order."
 _NAME_WIDTH = 24
-_CELL_WIDTH = 7
+_CELL_WIDTH, _WIDE_CELL_WIDTH = 7, 14
+"""With the mean alone, and with its interval."""
 
 
 class Column(NamedTuple):
@@ -122,16 +123,20 @@ def rating_text(member: MemberRank) -> str:
 def _print_matrix(rankings: Rankings, matrix: PayoffMatrix, console: Console) -> None:
     members = len(rankings.members)
     longest = max(len(one.uid) for one in rankings.members) + len(f"{members} ")
-    if min(longest, _NAME_WIDTH) + _CELL_WIDTH * members <= console.width:
-        console.print(_matrix_table(rankings, matrix))
+    left = console.width - min(longest, _NAME_WIDTH)
+    if _CELL_WIDTH * members <= left:
+        console.print(_matrix_table(rankings, matrix, intervals=_WIDE_CELL_WIDTH * members <= left))
     else:
         note = f"The matrix of {members} members is wider than this terminal; it is on the page."
         console.print(Text(note))
     console.print()
 
 
-def _matrix_table(rankings: Rankings, matrix: PayoffMatrix) -> Table:
-    """Return the mean reward of each row against each column, best member first."""
+def _matrix_table(rankings: Rankings, matrix: PayoffMatrix, *, intervals: bool) -> Table:
+    """Return the mean reward of each row against each column, best member first.
+
+    A mean whose interval is above 0 is green, and one whose interval is below 0 is red.
+    """
     place = {uid: row for row, uid in enumerate(matrix.members)}
     order = [place[one.uid] for one in rankings.members]
     table = Table(box=None, pad_edge=False)
@@ -141,15 +146,22 @@ def _matrix_table(rankings: Rankings, matrix: PayoffMatrix) -> Table:
             f"against\n{number}" if number == 1 else f"\n{number}", justify="right", no_wrap=True
         )
     for number, row in enumerate(order, start=1):
-        cells = [Text(NOTHING) if row == column else _cell(matrix.mean_MM[row, column]) for column in order]
+        cells = [
+            Text(NOTHING)
+            if row == column
+            else _cell(matrix.mean_MM[row, column], NORMAL_95 * matrix.error_MM[row, column], intervals)
+            for column in order
+        ]
         table.add_row(Text(f"{number} {one_line(matrix.members[row])}"), *cells)
     return table
 
 
-def _cell(mean: float) -> Text:
+def _cell(mean: float, spread: float, interval: bool) -> Text:
     if math.isnan(mean):
         return Text("?")
-    return Text(f"{mean:+.2f}", style="green" if mean > 0 else "red" if mean < 0 else "")
+    style = "green" if mean > spread else "red" if mean < -spread else ""
+    text = score_text(Interval(mean - spread, mean, mean + spread)) if interval else f"{mean:+z.2f}"
+    return Text(text, style=style)
 
 
 def shown(columns: Sequence[Column], rankings: Rankings) -> list[Column]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from selfplay.config import Config, load_config
 from selfplay.core import InputError
-from selfplay.training.run_directory import PSRO_FILE, RunDirectory
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_kinds import PSRO_FILE
 from selfplay.training.settled import has_settled
 
 STEPS, ADDRESS = "learning.steps", "ray.address"

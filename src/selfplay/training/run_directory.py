@@ -15,13 +15,11 @@ from pathlib import Path
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
 from selfplay.core.shell_command import shell_command
-from selfplay.training.run_kinds import resume_command
+from selfplay.training.run_kinds import PSRO_FILE, resume_command
 from selfplay.training.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
-PSRO_FILE = "psro.toml"
-"""The configuration of a PSRO, in whose directory best responses are runs."""
 BEFORE_START = ("given", "wandb", "tensorboard")
 """The folders that may be filled before the configuration is written; what is in others is a result."""
 
