@@ -49,7 +49,8 @@ class Exploited:
         total: the sum of the gains, whose interval respects that the seats of a round share a deal.
         rounds: how many rounds that sum is the mean of.
         updates: updates of the best response.
-        max_updates: those that it was allowed; it had fewer if it settled.
+        max_updates: those that it was allowed.
+        settled: whether its evaluations no longer found a better policy, which ends the training.
         training_games: games that it was trained on.
         minutes: time that its training took, evaluations included.
         failures: games that measure it and could not be finished, by reason; nothing else counts them.
@@ -63,6 +64,7 @@ class Exploited:
     rounds: int
     updates: int
     max_updates: int
+    settled: bool
     training_games: int
     minutes: float
     failures: Mapping[str, int]
@@ -88,6 +90,7 @@ class Exploited:
         budget = {
             "updates": self.updates,
             "max_updates": self.max_updates,
+            "settled": self.settled,
             "training_games": self.training_games,
             "minutes": self.minutes,
         }
@@ -159,14 +162,18 @@ def exploited_table(result: Exploited) -> Group:
 
 
 def _notes(result: Exploited) -> list[str]:
-    fewer = f" of {result.max_updates}, then it settled" if result.updates < result.max_updates else ""
+    of = f" of {result.max_updates}, then it settled" if result.settled else ""
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     lines = [
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
         "their sum is a lower bound of what the best of all responses would gain.",
-        f"Budget of the best response: {result.updates} updates{fewer}, {result.training_games:,} games, "
+        f"Budget of the best response: {result.updates} updates{of}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
+    if not result.settled:
+        lines.append(
+            "It had not settled: the same command with more --updates goes on, and may find more."
+        )
     if result.failures:
         failed = sum(result.failures.values())
         lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
