@@ -171,9 +171,7 @@ def _notes(result: Exploited) -> list[str]:
         f"{result.minutes:.1f} minutes.",
     ]
     if not result.settled:
-        lines.append(
-            "It had not settled: the same command with more --updates goes on, and may find more."
-        )
+        lines.append("It had not settled: the same command with more --updates goes on, and may find more.")
     if result.failures:
         failed = sum(result.failures.values())
         lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
