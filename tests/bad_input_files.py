@@ -78,6 +78,7 @@ def make_files(folder: Path) -> None:
     game = '{"game": 0, "players": ["random", "optimal"], "rewards": [-1, 1], "invalid": null}\n'
     (folder / "torn-tournament" / "games.jsonl").write_text(game)
     _write(folder / "solved" / "psro.toml", TRAINABLE)
+    (folder / "solved" / "psro.html").write_text("")
     _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")

@@ -57,7 +57,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
-    """Begin every test with the same state of torch's generator, whichever tests ran before it."""
+    """Begin every test with the same state of torch's generator, where a test before it loaded torch."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 

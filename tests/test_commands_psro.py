@@ -30,6 +30,7 @@ from selfplay.config.psro import PsroSettings
 from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.start_log import note_failure
 from test_commands_play import EndedInput
 from test_population_page import figures_of, heat_map_of
 from test_report_page import Page
@@ -364,7 +365,22 @@ def test_the_list_says_how_far_a_psro_came(solved, tmp_path):
     assert list_runs(tmp_path)[0].state == "running"
     os.close(lock)
     file.write_text("{")
-    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "")
+    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "psro")
+
+
+def test_a_psro_wrote_when_its_best_response_did_and_failed_when_that_failed(solved, tmp_path):
+    shutil.copytree(solved, tmp_path / "psro")
+    for path in (tmp_path / "psro").rglob("*"):
+        os.utime(path, (1000, 1000))
+    os.utime(tmp_path / "psro", (1000, 1000))
+    assert list_runs(tmp_path)[0].last_written.timestamp() == 1000
+    os.utime(tmp_path / "psro" / "member-001" / "metrics.jsonl", (2000, 2000))
+    assert list_runs(tmp_path)[0].last_written.timestamp() == 2000
+    file = tmp_path / "psro" / "psro.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "iterations": state["iterations"][:2]}))
+    note_failure(tmp_path / "psro" / "member-002", "the disk is full")
+    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].problem) == ("failed", "the disk is full")
 
 
 def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_path):

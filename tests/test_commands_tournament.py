@@ -1,7 +1,9 @@
 """Tournaments of runs, scripts and API models; kills in the middle; the page."""
 
 import csv
+import io
 import json
+import random
 import shutil
 import statistics
 import subprocess
@@ -15,12 +17,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
 from selfplay.commands.tournament_members import base_of, environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
+from selfplay.commands.tournament_tables import print_tournament
 from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.population import PayoffTable, resampled_shares
@@ -96,16 +100,34 @@ def test_a_tournament_of_checkpoints_and_scripts(trained, tmp_path, capsys):
     assert (tmp_path / "out" / "tournament.html").read_text().count('<span class="game-name">') == 2 * 15
 
 
-def test_the_matrix_in_the_terminal_has_intervals_where_there_is_room(tmp_path, capsys, monkeypatch):
-    for width, room in ((80, True), (36, False)):
-        monkeypatch.setattr("selfplay.cli.files.WIDTH_OF_FILES", width)
-        play(tmp_path / "out", "random", "optimal", "--games", 60)
-        (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("1 ")][:1]
-        found = payoffs(tmp_path / "out")
-        matrix, first = found["matrix"], found["members"].index(row.split()[1])
-        mean, error = matrix["mean"][first][1 - first], matrix["standard_error"][first][1 - first]
-        expected = f"{mean:+.2f} ±{1.96 * error:.2f}" if room else f"{mean:+.2f}"
-        assert row.split(maxsplit=2)[2].replace("-  ", "").replace("  -", "").strip() == expected
+def test_the_matrix_in_the_terminal_has_intervals_where_there_is_room(tmp_path, capsys):
+    play(tmp_path / "out", "random", "optimal", "--games", 60)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("1 ")][:1]
+    found = payoffs(tmp_path / "out")
+    matrix, first = found["matrix"], found["members"].index(row.split()[1])
+    mean, error = matrix["mean"][first][1 - first], matrix["standard_error"][first][1 - first]
+    assert f"{mean:+.2f} ±{1.96 * error:.2f}" in row
+
+
+@pytest.mark.parametrize("stake", [1, 1000])
+def test_no_number_of_the_matrix_is_cut_off(stake):
+    table, won = PayoffTable(), random.Random(0)
+    games = [
+        (pair, won.choice([(stake, -stake), (-stake, stake)])) for pair in 20 * [*permutations("abcd", 2)]
+    ]
+    for number, (pair, rewards) in enumerate(games):
+        table.add(number, pair, rewards)
+    rankings = rank(table, "abcd", games)
+    printed = {}
+    for width in range(20, 100):
+        console = Console(width=width, file=io.StringIO())
+        print_tournament(rankings, {}, console)
+        printed[width] = " ".join(console.file.getvalue().partition("\n\n")[0].split())
+        assert "…" not in printed[width]
+        assert ("±" in printed[width], "wider than" in printed[width]) != (True, True)
+    assert "wider than" in printed[20]
+    assert "±" in printed[99]
+    assert any("±" not in one and "wider than" not in one for one in printed.values())
 
 
 def test_payoffs_are_those_of_the_games_seat_by_seat(tmp_path):

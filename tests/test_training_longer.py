@@ -123,7 +123,7 @@ def test_a_run_that_has_settled_makes_no_more_updates(tmp_path):
             games=9,
             reward_squares=9.0,
         )
-        write_evaluation(path / "evaluation", step, "kuhn_poker-random", match)
+        write_evaluation(path / "evaluation", 10 * step, "kuhn_poker-random", match)
     with pytest.raises(InputError, match="the run has settled"):
         longer(path)
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from run_files import nash
+from selfplay.config.population import EvaluationSettings
 from selfplay.core import InputError
 from selfplay.evaluation import MatchResult, read_evaluation, write_evaluation
 from selfplay.evaluation.result_files import evaluated_steps
@@ -32,6 +33,10 @@ def write(directory, step, mean, games=100, opponent="random"):
     write_evaluation(directory, step, f"kuhn_poker-{opponent}", match)
 
 
+def rule(patience, every=1):
+    return EvaluationSettings(patience=patience, every=every)
+
+
 @pytest.mark.parametrize(
     ("means", "settled"),
     [
@@ -46,22 +51,31 @@ def write(directory, step, mean, games=100, opponent="random"):
 def test_it_has_settled_when_no_recent_evaluation_is_better_beyond_chance(means, settled, tmp_path):
     for step, mean in enumerate(means):
         write(tmp_path, 5 * step, mean)
-    assert has_settled(tmp_path, 2) == settled
-    assert not has_settled(tmp_path, 0)
+    assert has_settled(tmp_path, rule(2, every=5)) == settled
+    assert not has_settled(tmp_path, rule(0))
+
+
+def test_the_evaluation_of_a_last_update_that_was_not_due_does_not_count(tmp_path):
+    """So a run that was made longer, here after updates 6 and 7, settles no sooner."""
+    for step in (0, 5, 6, 7):
+        write(tmp_path, step, 0.0)
+    assert not has_settled(tmp_path, rule(2, every=5))
+    write(tmp_path, 10, 0.0)
+    assert has_settled(tmp_path, rule(2, every=5))
 
 
 def test_one_match_that_is_better_is_enough(tmp_path):
     for step, mean in enumerate([0.0, 0.1, 0.5]):
         write(tmp_path, step, 0.0)
         write(tmp_path, step, mean, opponent="base")
-    assert not has_settled(tmp_path, 2)
-    assert not has_settled(tmp_path / "none", 2)
+    assert not has_settled(tmp_path, rule(2))
+    assert not has_settled(tmp_path / "none", rule(2))
 
 
 def test_an_evaluation_without_matches_says_nothing(tmp_path):
     for step in range(5):
         write_evaluation(tmp_path, step, "kuhn_poker-nash-conv", nash(0.1))
-    assert not has_settled(tmp_path, 2)
+    assert not has_settled(tmp_path, rule(2))
 
 
 def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  # noqa: F811

@@ -44,12 +44,9 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
     """
     run = RunDirectory(directory)
     if run.config_file.is_file():
-        _check_same(config, directory, field)
+        found = _check_same(config, directory, field)
         if not _is_trained(run, config):
-            changes: dict[str, str | None] = {"learning.steps": str(config.learning.steps)}
-            if config.run.runtime == "ray":
-                changes["ray.address"] = config.ray.address
-            resume_run(directory, console, runtime_of(config), changes)
+            resume_run(directory, console, runtime_of(config), _changes(run, found, config))
     elif directory.exists() and not run.never_began():
         raise InputError(field, f"{directory} exists and is not a run", "Name another directory")
     else:
@@ -60,8 +57,19 @@ def train_to_the_end(config: Config, directory: Path, console: Console, field: s
     return False
 
 
-def _check_same(config: Config, directory: Path, field: str) -> None:
-    """Raise an InputError unless the run in ``directory`` has this configuration.
+def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str | None]:
+    """Return what changes in a run that goes on: its cluster's address, and more updates if it makes more."""
+    changes: dict[str, str | None] = {}
+    if config.run.runtime == "ray":
+        changes["ray.address"] = config.ray.address
+    longer = config.learning.steps > found.learning.steps
+    if longer and not has_settled(run.evaluation, config.evaluation):
+        changes["learning.steps"] = str(config.learning.steps)
+    return changes
+
+
+def _check_same(config: Config, directory: Path, field: str) -> Config:
+    """Return the configuration of the run in ``directory``; raise an InputError unless it is this one.
 
     It has chosen its threads, it may have had fewer updates, and its cluster may have another address. It
     and its adapters may have been moved: adapters are known by their content.
@@ -84,7 +92,7 @@ def _check_same(config: Config, directory: Path, field: str) -> None:
         sources = find_given(config, config.policies)
         changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
         if not changed:
-            return
+            return found
         differs = f"the weights of {', '.join(changed)}"
     problem = f"{directory} holds another run, which differs in {differs}"
     raise InputError(field, problem, "Name another directory, or give the same options")
@@ -103,5 +111,5 @@ def _is_trained(run: RunDirectory, config: Config) -> bool:
     if not run.report_file.exists():
         return False
     kept, measured = max(run.saved_steps(), default=-1), max(evaluated_steps(run.evaluation), default=-1)
-    settled = has_settled(run.evaluation, config.evaluation.patience) and kept >= measured
+    settled = has_settled(run.evaluation, config.evaluation) and kept >= measured
     return settled or run.is_finished(config.learning.steps)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from selfplay.commands.psro_files import STATE, read_state
+from selfplay.commands.psro_files import PAYOFFS, STATE, member_name, read_state
 from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters
 from selfplay.config.loading import load_config
@@ -46,8 +46,9 @@ WRITTEN = (
     "checkpoints",
     "versions",
     STATE,
+    "games.jsonl",
 )
-"""What a run or a PSRO writes: the newest of their times is when it last wrote."""
+"""What a run, a PSRO or its tournament writes: the newest of their times is when it last wrote."""
 
 
 class _Line(msgspec.Struct):
@@ -149,11 +150,13 @@ def _is_run(path: Path) -> bool:
 
 
 def _read_psro_into(listed: ListedRun) -> None:
-    config, state = load_config(str(listed.path / PSRO_FILE), {}), read_state(listed.path)
-    iterations = [] if state is None else state.iterations
+    config = load_config(str(listed.path / PSRO_FILE), {})
     listed.kind, listed.plays, listed.model = "psro", config.play.names, config.model.name
-    listed.updates, listed.total = max(0, len(iterations) - 1), (config.psro or PsroSettings()).iterations
-    listed.measured_at = listed.updates
+    listed.total = (config.psro or PsroSettings()).iterations
+    state = read_state(listed.path)
+    iterations = [] if state is None else state.iterations
+    listed.updates = listed.measured_at = max(0, len(iterations) - 1)
+    failure = failure_of(listed.path / member_name(len(iterations)))
     if iterations and (exact := iterations[-1].nash_conv) is not None:
         name = FigureName(NASH_CONV, listed.plays[0])
         value = Interval(exact, exact, exact)
@@ -162,6 +165,8 @@ def _read_psro_into(listed: ListedRun) -> None:
         listed.state = "running"
     elif listed.updates >= listed.total:
         listed.state = "finished"
+    elif failure is not None:
+        listed.state, listed.problem = "failed", failure
 
 
 def _read_into(listed: ListedRun, run: RunDirectory) -> None:
@@ -172,7 +177,7 @@ def _read_into(listed: ListedRun, run: RunDirectory) -> None:
     listed.updates = _last_step(run.metrics_file)
     listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
     listed.figures = headline(config, read_figures(run.evaluation, listed.measured_at))
-    finished = run.is_finished(listed.total) or has_settled(run.evaluation, config.evaluation.patience)
+    finished = run.is_finished(listed.total) or has_settled(run.evaluation, config.evaluation)
     iterations = None if config.finetune is None else config.finetune.rl.num_iterations
     tuning = FineTuningFiles(run.path).read(iterations)
     if tuning is not None and config.finetune is not None:
@@ -207,10 +212,12 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _last_written(path: Path) -> datetime:
+    """Return when a run, or a PSRO with its best responses and its tournament, wrote last."""
     times = [0.0]
-    for name in (".", *WRITTEN):
-        with suppress(OSError):
-            times.append((path / name).stat().st_mtime)
+    for place in (path, path / PAYOFFS, *path.glob("member-*")):
+        for name in (".", *WRITTEN):
+            with suppress(OSError):
+                times.append((place / name).stat().st_mtime)
     return datetime.fromtimestamp(max(times), UTC)
 
 

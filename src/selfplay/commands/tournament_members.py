@@ -198,7 +198,7 @@ def _find(name: str, uid: str, env_id: str) -> Member:
             return Member(uid, "model", name, find_player(name))
         except InputError as error:
             meant = get_close_matches(name, [*PLAYER_NAMES, BASE], n=1, cutoff=0.75)
-            if not meant or is_run_or_adapter(name):
+            if not meant or close_run(name) or Path(name).exists():
                 raise
             raise InputError(error.field, error.problem, f"Did you mean {meant[0]}?") from error
 

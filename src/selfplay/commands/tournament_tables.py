@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -31,8 +32,7 @@ RESAMPLED_RANGE = (
 WINS = "Bradley-Terry and TrueSkill count wins, not rewards."
 NO_CYCLE = "No cycle was found: the pairs that differ beyond noise can be put in one order."
 _NAME_WIDTH = 24
-_CELL_WIDTH, _WIDE_CELL_WIDTH = 7, 14
-"""With the mean alone, and with its interval."""
+_ANY_WIDTH = 10_000
 
 
 class Column(NamedTuple):
@@ -121,14 +121,12 @@ def rating_text(member: MemberRank) -> str:
 
 
 def _print_matrix(rankings: Rankings, matrix: PayoffMatrix, console: Console) -> None:
-    members = len(rankings.members)
-    longest = max(len(one.uid) for one in rankings.members) + len(f"{members} ")
-    left = console.width - min(longest, _NAME_WIDTH)
-    if _CELL_WIDTH * members <= left:
-        console.print(_matrix_table(rankings, matrix, intervals=_WIDE_CELL_WIDTH * members <= left))
-    else:
-        note = f"The matrix of {members} members is wider than this terminal; it is on the page."
-        console.print(Text(note))
+    """Print the matrix, with intervals if they fit the terminal, or say that it does not fit."""
+    tables = [_matrix_table(rankings, matrix, intervals=intervals) for intervals in (True, False)]
+    options = console.options.update_width(_ANY_WIDTH)
+    fitting = [one for one in tables if Measurement.get(console, options, one).maximum <= console.width]
+    note = f"The matrix of {len(matrix.members)} members is wider than this terminal; it is on the page."
+    console.print(fitting[0] if fitting else Text(note))
     console.print()
 
 

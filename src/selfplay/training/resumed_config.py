@@ -41,7 +41,7 @@ def _check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
         raise InputError(STEPS, f"{directory.path} belongs to a PSRO, which decides it", "Leave it out.")
     if steps < present:
         raise InputError(STEPS, f"is {steps}, but the run has {present} updates", "Give a larger number.")
-    if has_settled(directory.evaluation, before.evaluation.patience):
+    if has_settled(directory.evaluation, before.evaluation):
         raise InputError(
             STEPS,
             "the run has settled (evaluation.patience), so it would make no more updates",

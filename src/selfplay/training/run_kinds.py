@@ -32,13 +32,23 @@ def kind_of(run: Path) -> str:
     return "finetune" if RunFiles(run).params.exists() else "train"
 
 
-def page_of_another_kind(path: Path) -> tuple[str, Path] | None:
-    """Return what a directory that is not a run holds, ``a PSRO`` or ``a tournament``, and the page about it.
+def check_is_run(path: Path, field: str) -> None:
+    """Check that a directory is not a PSRO or a tournament.
 
-    ``None`` if it is neither.
+    Args:
+        path: the directory.
+        field: how an error names it.
+
+    Raises:
+        InputError: it is one; the error says what to do with it.
     """
-    if (path / PSRO_FILE).is_file():
-        return "a PSRO", path / PSRO_PAGE
-    if (path / TOURNAMENT_FILE).is_file():
-        return "a tournament", path / TOURNAMENT_PAGE
-    return None
+    for file, kind, command, page in (
+        (PSRO_FILE, "a PSRO", "psro", PSRO_PAGE),
+        (TOURNAMENT_FILE, "a tournament", "tournament", TOURNAMENT_PAGE),
+    ):
+        if (path / file).is_file():
+            again = f"selfplay {command}, given again, continues it"
+            shown = field != "--resume" and (path / page).is_file()
+            raise InputError(
+                field, f"{path} is not a run but {kind}", f"Open {path / page}" if shown else again
+            )

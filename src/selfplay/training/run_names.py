@@ -8,7 +8,7 @@ from pathlib import Path
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, MIXTURE_FILE
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_kinds import kind_of, page_of_another_kind, resume_command
+from selfplay.training.run_kinds import check_is_run, kind_of, resume_command
 
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
@@ -29,9 +29,7 @@ def find_run(name: str, field: str = "RUN") -> Path:
         if (path / "config.toml").is_file():
             return path
     for path in paths_of(name):
-        if found := page_of_another_kind(path):
-            kind, page = found
-            raise InputError(field, f"{path} is not a run but {kind}", f"Open {page}")
+        check_is_run(path, field)
         if path.exists():
             raise InputError(field, f"{path} is not a run: it has no config.toml", _known_runs(name))
     raise InputError(field, f"there is no run {name!r}", _known_runs(name))

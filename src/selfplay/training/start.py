@@ -79,6 +79,8 @@ def _run(
         if cores is not None:
             settled = with_chosen_threads(config, cores, partial(print_line, console))
         with runtime.prepared(settled, directory, console) as work:
+            if changed:  # the report is that of the run as it was, and says that it is complete
+                directory.report_file.unlink(missing_ok=True)
             if changed or settled is not config or not directory.config_file.exists():
                 directory.write_config(dump_config(settled))
             directory.check_epoch()

@@ -175,7 +175,7 @@ class Trainer:
         return summary
 
     def _look_whether_settled(self) -> None:
-        self.settled = has_settled(self.directory.evaluation, self.config.evaluation.patience)
+        self.settled = has_settled(self.directory.evaluation, self.config.evaluation)
 
     async def _keep_if_due(self) -> None:
         if self.saved.step % self.config.run.save_every == 0 or self._is_done() or self.stopping:
