@@ -130,7 +130,7 @@ def test_each_learner_keeps_its_share_of_the_adapted_layers():
 
 def test_a_learner_that_has_left_its_group_says_so():
     learners = [make_learner(True, Reinforce(), "llama", torch.float32) for _ in range(2)]
-    train_together([], learners)
+    train_together([records_of(0)], learners)
     learners[0].group = None
     with pytest.raises(RuntimeError, match="left its group"):
         learners[0].update(records_of(0))
