@@ -18,7 +18,6 @@ from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
 from selfplay.commands.best_response_run import train_to_the_end
 from selfplay.commands.exploited_policy import exploited_policy
-from selfplay.commands.list_runs import list_runs
 from selfplay.commands.mixture_file import MixtureMember
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro_config import best_response_config
@@ -30,7 +29,6 @@ from selfplay.config.psro import PsroSettings
 from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.start_log import note_failure
 from test_commands_play import EndedInput
 from test_population_page import figures_of, heat_map_of
 from test_report_page import Page
@@ -344,43 +342,6 @@ def test_another_configuration_is_refused(short, change, capsys):
     capsys.readouterr()
     assert psro(short.parent / "game.toml", *change) == 2
     assert f"holds another PSRO, which differs in {change[0][2:]}. Choose" in capsys.readouterr().err
-
-
-def test_a_list_of_runs_has_a_row_for_a_psro(solved, capsys):
-    (listed,) = [run for run in list_runs(solved.parent) if run.path == solved]
-    state = json.loads((solved / "psro.json").read_text())
-    assert (listed.kind, listed.state) == ("psro", "finished")
-    assert (listed.updates, listed.total) == (len(state["iterations"]) - 1, len(state["iterations"]) - 1)
-    assert [one.value for one in listed.figures] == [state["iterations"][-1]["nash_conv"]]
-
-
-def test_the_list_says_how_far_a_psro_came(solved, tmp_path):
-    shutil.copytree(solved, tmp_path / "psro")
-    file = tmp_path / "psro" / "psro.json"
-    state = json.loads(file.read_text())
-    file.write_text(json.dumps({**state, "iterations": state["iterations"][:2]}))
-    (listed,) = list_runs(tmp_path)
-    assert (listed.state, listed.updates) == ("stopped", 1)
-    lock = lock_directory(tmp_path / "psro")
-    assert list_runs(tmp_path)[0].state == "running"
-    os.close(lock)
-    file.write_text("{")
-    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "psro")
-
-
-def test_a_psro_wrote_when_its_best_response_did_and_failed_when_that_failed(solved, tmp_path):
-    shutil.copytree(solved, tmp_path / "psro")
-    for path in (tmp_path / "psro").rglob("*"):
-        os.utime(path, (1000, 1000))
-    os.utime(tmp_path / "psro", (1000, 1000))
-    assert list_runs(tmp_path)[0].last_written.timestamp() == 1000
-    os.utime(tmp_path / "psro" / "member-001" / "metrics.jsonl", (2000, 2000))
-    assert list_runs(tmp_path)[0].last_written.timestamp() == 2000
-    file = tmp_path / "psro" / "psro.json"
-    state = json.loads(file.read_text())
-    file.write_text(json.dumps({**state, "iterations": state["iterations"][:2]}))
-    note_failure(tmp_path / "psro" / "member-002", "the disk is full")
-    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].problem) == ("failed", "the disk is full")
 
 
 def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_path):

@@ -13,11 +13,14 @@ from hostile_text import ACTS_ON_A_TERMINAL, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
 from selfplay.cli.main import main
 from selfplay.commands.list_runs import list_runs, read_run
+from selfplay.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name
 from selfplay.commands.runs_table import age_text, runs_table
+from selfplay.config import load_config
 from selfplay.core import InputError
+from selfplay.core.files import lock_directory
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.start_log import note_session
+from selfplay.training.start_log import note_failure, note_session
 
 RANDOM = "kuhn_poker-random"
 
@@ -268,3 +271,51 @@ def test_a_run_is_not_a_directory_of_runs(tmp_path):
     path = write_run(tmp_path / "run")
     with pytest.raises(InputError, match="is itself a run"):
         list_runs(path)
+
+
+# A PSRO
+
+
+def write_psro(path, iterations):
+    """Write a PSRO of two iterations that has so many, the newest with the NashConv 0.25."""
+    directory = PsroDirectory.open(path)
+    directory.write_config(load_config("quickstart", {"psro.iterations": "2"}))
+    names = [member_name(number) for number in range(iterations + 1)]
+    found = [Iteration(name, 5, 40, 100, None, {name: 1.0}, 0.25) for name in names]
+    zeros = [[0.0] * len(names) for _ in names]
+    games = [[100] * len(names) for _ in names]
+    directory.write_state(PsroState("kuhn_poker", "nash", names, zeros, zeros, games, found))
+    directory.close()
+
+
+def test_a_list_of_runs_has_a_row_for_a_psro(tmp_path):
+    write_psro(tmp_path / "psro", 2)
+    (listed,) = list_runs(tmp_path)
+    assert (listed.kind, listed.state, listed.plays) == ("psro", "finished", ["kuhn_poker"])
+    assert (listed.updates, listed.total) == (2, 2)
+    assert [(one.name.name, one.value) for one in listed.figures] == [("NashConv", 0.25)]
+
+
+def test_the_list_says_how_far_a_psro_came(tmp_path):
+    write_psro(tmp_path / "psro", 1)
+    (listed,) = list_runs(tmp_path)
+    assert (listed.state, listed.updates) == ("stopped", 1)
+    lock = lock_directory(tmp_path / "psro")
+    assert list_runs(tmp_path)[0].state == "running"
+    os.close(lock)
+    (tmp_path / "psro" / "psro.json").write_text("{")
+    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "psro")
+
+
+def test_a_psro_wrote_when_its_best_response_did_and_failed_when_that_failed(tmp_path):
+    write_psro(tmp_path / "psro", 1)
+    member = tmp_path / "psro" / member_name(2)
+    member.mkdir()
+    note_session(member)
+    for path in [tmp_path / "psro", *(tmp_path / "psro").rglob("*")]:
+        os.utime(path, (1000, 1000))
+    assert list_runs(tmp_path)[0].last_written.timestamp() == 1000
+    os.utime(member / "sessions.json", (2000, 2000))
+    assert list_runs(tmp_path)[0].last_written.timestamp() == 2000
+    note_failure(member, "the disk is full")
+    assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].problem) == ("failed", "the disk is full")

@@ -19,16 +19,14 @@ def flat_fields(values: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differing_fields(one: Config, other: Config) -> list[str]:
-    """Return the dotted names of the fields whose values differ, or that only one of them has."""
+def differences_text(one: Config, other: Config) -> str:
+    """Return the dotted names of the first fields in which two configurations differ, for an error.
+
+    Fields that only one of them has differ too.
+    """
     first, second = (flat_fields(config.model_dump()) for config in (one, other))
     absent = object()
-    names = dict.fromkeys([*first, *second])
-    return [name for name in names if first.get(name, absent) != second.get(name, absent)]
-
-
-def differences_text(one: Config, other: Config) -> str:
-    """Return the first fields in which two configurations differ, for an error."""
-    names = differing_fields(one, other)
+    every = dict.fromkeys([*first, *second])
+    names = [name for name in every if first.get(name, absent) != second.get(name, absent)]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

@@ -162,12 +162,12 @@ def exploited_table(result: Exploited) -> Group:
 
 
 def _notes(result: Exploited) -> list[str]:
-    of = f" of {result.max_updates}, then it settled" if result.settled else ""
+    settled = f" of {result.max_updates}, then it settled" if result.settled else ""
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     lines = [
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
         "their sum is a lower bound of what the best of all responses would gain.",
-        f"Budget of the best response: {result.updates} updates{of}, {result.training_games:,} games, "
+        f"Budget of the best response: {result.updates} updates{settled}, {result.training_games:,} games, "
         f"{result.minutes:.1f} minutes.",
     ]
     if not result.settled:
