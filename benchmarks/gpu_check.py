@@ -17,6 +17,7 @@ import asyncio
 import io
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -52,11 +53,20 @@ Rows = list[list[str]]
 
 
 @contextmanager
-def section(title: str) -> Iterator[None]:
-    """Print a heading of the page, and how long the section took on the terminal."""
+def section(title: str, failed: list[str]) -> Iterator[None]:
+    """Print a heading of the page, and on the terminal how long the section took.
+
+    An error is printed in the page, ends only this section, and adds its title to ``failed``: time on a GPU
+    is too rare to lose the other sections.
+    """
     print(f"\n## {title}\n")
     started = perf_counter()
-    yield
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a GPU raises is a result
+        failed.append(title)
+        print(f"FAILED: {type(error).__name__}: {error}")
+        traceback.print_exc()
     print(f"{title}: {perf_counter() - started:.0f} s", file=sys.stderr)
 
 
@@ -69,10 +79,10 @@ def gradient(policy: PolicyModel, plan: TreePlan, limits: PassLimits) -> Tensor:
     )
 
 
-def check_gradients(device: str) -> Rows:
-    """Compare all executions with float32 on the CPU; raise SystemExit if one differs."""
+def check_gradients(device: str) -> tuple[Rows, list[str]]:
+    """Compare all executions with float32 on the CPU. Return the table, and a line for each that differs."""
     plan = gpu_models.tree(answers=6, prompt=150, length=60)
-    rows = []
+    rows, wrong = [], []
     for quantization in gpu_models.quantizations():
         for dtype, least in LEAST_COSINE.items():
             # Four bits of weights in bfloat16 are others than those of weights in float32.
@@ -85,13 +95,13 @@ def check_gradients(device: str) -> Rows:
             for name, how, limits in passes(policy):
                 found = gradient(policy, plan, limits)
                 if limits.attention is not EXECUTIONS[name]:
-                    raise SystemExit(f"{name}, {how}, {base}: {policy.notes[-1]}")
+                    wrong.append(f"{name}, {how}, {base}: {policy.notes[-1]}")
                 cosine = float(torch.nn.functional.cosine_similarity(found, expected, dim=0))
                 error = float((found - expected).norm() / expected.norm())
                 rows.append([base, name, how, f"{cosine:.6f}", f"{error:.2g}"])
                 if cosine < least:
-                    raise SystemExit(f"{name}, {how}, {base}: the gradient's cosine is {cosine:.4f}")
-    return rows
+                    wrong.append(f"{name}, {how}, {base}: the gradient's cosine is {cosine:.4f}")
+    return rows, wrong
 
 
 def passes(policy: PolicyModel) -> Iterator[tuple[str, str, PassLimits]]:
@@ -218,20 +228,26 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
+    failed: list[str] = []
     print(f"# selfplay on {gpu_models.describe(device)}, torch {torch.__version__}")
-    with section("Gradients against float32 on the CPU"):
-        print_table(["base", "attention", "pass", "cosine", "relative error"], check_gradients(device))
-    with section("Engine against learner"):
+    with section("Gradients against float32 on the CPU", failed):
+        rows, wrong = check_gradients(device)
+        print_table(["base", "attention", "pass", "cosine", "relative error"], rows)
+        if wrong:
+            raise SystemExit("; ".join(wrong))
+    with section("Engine against learner", failed):
         print_table(["base", "adapters in a pass", "largest difference, nats"], check_engine(device))
-    with section("Learning"):
+    with section("Learning", failed):
         print_table(
             ["batch", "attention", "packed tokens", "tokens/s", "peak GiB"], measure_learning(device, small)
         )
         print("\nprime-rl publishes 13,300 tokens/s and 5.1 GiB: Qwen3-0.6B, rank 16, 16k packed, one H100.")
-    with section("From an optimizer's step to the first token"):
+    with section("From an optimizer's step to the first token", failed):
         print_table(["adapters", "median ms", "most ms"], measure_handover(device, small))
-    with section("Quickstart"):
+    with section("Quickstart", failed):
         print_table(["updates", "seconds, with evaluation"], measure_quickstart(device, small))
+    if failed:
+        raise SystemExit(f"error: failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
