@@ -236,9 +236,9 @@ async def test_a_forgiven_move_records_the_reward_it_would_have_had(env_id, rewa
     rollout = await play(env_id, [POLICY, POLICY], answer, error_allowance=1)
     assert rollout.extras["invalid_pid"] is None
     of_others = [None] * (len(rollout.steps) - 1)
-    assert [step.info.get("invalid_reward") for step in rollout.steps] == [reward, *of_others]
+    assert [step.info.get("invalid_rewards") for step in rollout.steps] == [[reward, -reward], *of_others]
     lost = await play(env_id, [POLICY, POLICY], ["nonsense"], error_allowance=1)
-    assert [step.info.get("invalid_reward") for step in lost.steps] == [reward, None]
+    assert [step.info.get("invalid_rewards") for step in lost.steps] == [[reward, -reward], None]
     assert lost.extras["final_rewards"][0] == reward
 
 

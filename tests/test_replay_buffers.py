@@ -364,10 +364,10 @@ def test_stale_steps_are_reported_by_game_length():
     assert shares()["buffer/stale share, games of 1 turns"] == 0.0
 
 
-def forgiven(name, reward, invalid_reward=-1.0):
+def forgiven(name, reward):
     """Three steps, of which the second is an invalid move that was forgiven."""
     trajectory = make_trajectory(name, 3, reward)
-    trajectory.steps[1].info["invalid_reward"] = invalid_reward
+    trajectory.steps[1].info["invalid_rewards"] = [-1.0]
     return trajectory
 
 

@@ -39,9 +39,9 @@ def rewards_of(steps):
     return [step.reward for step in steps]
 
 
-def test_win_draw_loss_maps_scores_by_sign():
-    assert WinDrawLossFormatter()({0: 2.0, 1: -2.0, 2: 0.0}) == {0: 1.0, 1: -1.0, 2: 0.0}
-    assert WinDrawLossFormatter(3.0, 0.5, -2.0)({0: 0.1, 1: -9, 2: 0}) == {0: 3.0, 1: -2.0, 2: 0.5}
+def test_win_draw_loss_compares_the_scores():
+    assert WinDrawLossFormatter()({0: 2.0, 1: 5.0, 2: 0.0}) == {0: -1.0, 1: 1.0, 2: -1.0}
+    assert WinDrawLossFormatter(3.0, 0.5, -2.0)({0: 0.1, 1: 0.1}) == {0: 0.5, 1: 0.5}
 
 
 def test_role_advantage_reads_the_baseline_before_updating_it():

@@ -9,16 +9,17 @@ from selfplay.core.credit import Grouping
 
 
 class WinDrawLoss(Settings):
-    """Final reward: replaces a score by the reward for a win, a draw or a loss."""
+    """Final reward: compares the rewards of all players and replaces them by those of a win, a draw or a
+    loss. A reward alone, as in a one-player game, is compared with 0."""
 
     type: Literal["win_draw_loss"] = "win_draw_loss"
     """Names this transform."""
     win: float = 1.0
-    """Reward for a score above 0."""
+    """Reward of each player with the best reward."""
     draw: float = 0.0
-    """Reward for a score of 0."""
+    """Reward if all players have the same."""
     loss: float = -1.0
-    """Reward for a score below 0."""
+    """Reward of every other player."""
 
 
 class GameRange(Settings):
@@ -85,7 +86,7 @@ class RewardSettings(Settings):
     """Reward transforms; those of each list are applied in order."""
 
     final: list[FinalReward] = []
-    """Applied once to each player's final reward."""
+    """Applied to the final rewards of all players of a game, once for each trained player."""
     step: list[StepReward] = []
     """Applied once to each step."""
     sampling: list[SamplingReward] = [SamePrompt()]

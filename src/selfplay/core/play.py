@@ -102,6 +102,11 @@ class Trajectory:
     num_turns: int = 0
 
     @property
+    def rewards_of_all(self) -> dict[int, float]:
+        """The rewards of all players by player id; only this player's where the others' are not known."""
+        return {**self.final_rewards, self.pid: self.final_reward}
+
+    @property
     def obs(self) -> list[str]:
         """The prompts, in order."""
         return [step.obs for step in self.steps]

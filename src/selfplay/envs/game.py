@@ -86,9 +86,10 @@ class Game(ABC):
         others = 1.0 if self.num_players == 2 else 0.0
         return {seat: -1.0 if seat == pid else others for seat in range(self.num_players)}
 
-    def invalid_reward(self, pid: int) -> float:
-        """Return the reward of ``pid`` if its own invalid move ends the game."""
-        return self._invalid_rewards(pid)[pid]
+    def invalid_rewards(self, pid: int) -> list[float]:
+        """Return the reward of every seat, in order, if an invalid move of ``pid`` ends the game."""
+        rewards = self._invalid_rewards(pid)
+        return [rewards[seat] for seat in range(self.num_players)]
 
     def normalise(self, action: str) -> str:
         """Return ``action`` in the spelling of ``legal_actions``."""

@@ -92,8 +92,8 @@ class GameEpisode(Episode):
     when the position after the move is read, or if its rewards after the last move are not finite numbers. If
     a script's move makes the game raise, the episode fails, as it does if the game raises before any move.
 
-    If the game continues after an invalid move, the move's step has ``info["invalid_reward"]``: the reward
-    that the player would have got if the move had ended the game. Buffers give the step at most this reward,
+    If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
+    of all seats, in order, if the move had ended the game. Buffers give the step at most its player's,
     however the game ends.
 
     Args:
@@ -186,7 +186,7 @@ class GameEpisode(Episode):
             if agent.kind == "policy":
                 step = self._step(position, turn, answer, action, invalid)
                 if invalid and not game.done:
-                    step.info["invalid_reward"] = game.invalid_reward(pid)
+                    step.info["invalid_rewards"] = game.invalid_rewards(pid)
                 state.trajectory.append(step)
             turn += 1
         state.done = True

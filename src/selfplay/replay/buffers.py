@@ -42,14 +42,14 @@ class BaseBuffer(ABC):
     and ``info["step_index"]`` (index in the trajectory). It stores copies and does not change the steps of
     the given trajectory.
 
-    A forgiven invalid move (``info["invalid_reward"]``, see GameEpisode) starts from the reward that it would
-    have had if it had ended the game, if that is lower than the game's reward, because a later win does not
-    make it a good move. ``final`` is the game's reward even then.
+    A forgiven invalid move (``info["invalid_rewards"]``, see GameEpisode) starts from the reward that it
+    would have had if it had ended the game, if that is lower than the game's reward, because a later win does
+    not make it a good move. ``final`` is the game's reward even then.
 
     Args:
         max_buffer_size: maximum number of stored steps.
         tracker: receives sizes and mean rewards with every batch; ``None`` disables this.
-        final_reward_transformation: applied once per trajectory.
+        final_reward_transformation: applied once per trajectory, to the rewards of all players.
         step_reward_transformation: applied to each step, given the transformed final reward.
         sampling_reward_transformation: applied to the steps of each batch when it is drawn.
         buffer_strategy: how entries of a full buffer are evicted; only ``random`` is supported.
@@ -280,7 +280,7 @@ class BaseBuffer(ABC):
         """Return copies of the trajectory's steps with their rewards after the first two stages."""
         final, turns = trajectory.final_reward, trajectory.num_turns or len(trajectory.steps)
         of_forgiven = self._rewards_of_forgiven_moves(trajectory, env_id)
-        of_others = self._final_transformed(final, trajectory.pid, env_id)
+        of_others = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
         steps = []
         for index, step in enumerate(trajectory.steps):
             reward = transformed = of_forgiven.get(index, of_others)
@@ -308,17 +308,24 @@ class BaseBuffer(ABC):
         state = transform.state_dict() if transform is not None else {}
         rewards = {}
         for index, step in enumerate(trajectory.steps):
-            reward = step.info.get("invalid_reward")
-            if reward is not None and reward < trajectory.final_reward:
-                rewards[index] = self._final_transformed(reward, trajectory.pid, env_id)
+            of_all = dict(enumerate(step.info.get("invalid_rewards", ())))
+            if of_all and of_all[trajectory.pid] < trajectory.final_reward:
+                rewards[index] = self._final_transformed(of_all, trajectory.pid, env_id)
                 if transform is not None:
                     transform.load_state_dict(state)
         return rewards
 
-    def _final_transformed(self, reward: float, pid: int, env_id: str) -> float:
+    def _final_transformed(self, rewards: dict[int, float], pid: int, env_id: str) -> float:
+        """Return the reward of ``pid`` after the final transforms of the rewards of all players."""
         if self.final_reward_transformation is None:
-            return reward
-        return self.final_reward_transformation({pid: reward}, env_id)[pid]
+            return rewards[pid]
+        transformed = self.final_reward_transformation.for_player(rewards, pid, env_id)
+        if pid not in transformed:
+            raise SelfplayError(
+                f"the final transforms returned no reward of player {pid} in {env_id}; return one for every "
+                "player that is passed"
+            )
+        return transformed[pid]
 
     def _finish_batch(self, steps: list[Step]) -> list[Step]:
         """Apply the sampling transforms to the drawn steps, then count and log the batch."""
