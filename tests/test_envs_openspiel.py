@@ -132,12 +132,6 @@ def test_forfeiting_is_never_better_than_the_worst_outcome():
     assert not game.game_info()[0]["invalid_move"]
 
 
-def test_forfeiting_a_three_player_game_costs_only_the_mover():
-    game = OpenSpielGame("kuhn_poker(players=3)", 0)
-    game.forfeit(1, "nonsense")
-    assert game.rewards() == {0: 0.0, 1: -2.0, 2: 0.0}
-
-
 def test_an_unfinished_game_has_no_rewards():
     with pytest.raises(EpisodeError, match="not over"):
         OpenSpielGame("kuhn_poker", 0).rewards()

@@ -88,8 +88,7 @@ def not_playable_reason(game_type: Any) -> str:
 class OpenSpielGame(Game):
     """A turn-based OpenSpiel game in progress. ``state`` is its ``pyspiel.State``.
 
-    An invalid move that ends a two-player game gives the mover the game's worst outcome
-    (``min_utility``) and the other player the opposite, so it is never better than a legal move.
+    An invalid move that ends the game is never better than a legal one; see :func:`rewards_after_invalid`.
     """
 
     def __init__(self, env_id: str, seed: int) -> None:
@@ -150,11 +149,25 @@ class OpenSpielGame(Game):
 def rewards_after_invalid(game: Any, pid: int) -> list[float]:
     """Return the reward of each seat of an OpenSpiel game that an invalid move of ``pid`` ended.
 
-    The mover gets the game's worst outcome, the other one of two players the opposite, others 0.
+    The mover gets the game's worst result (``min_utility``), so an invalid move never earns more than a legal
+    one. The others get, by the utilities that OpenSpiel states for the game:
+
+    - zero-sum and constant-sum: equal parts of the rest of the sum; of two players, the other one wins all;
+    - identical: the same as the mover, because partners win and lose together;
+    - general-sum: 0, or the middle of the range in a game that pays nothing below 0, where 0 is the worst.
+
+    Nobody gets more than ``max_utility``. OpenSpiel does not say who are partners in games of teams, such as
+    bridge, so a partner counts as one of the others there.
     """
-    worst, players = float(game.min_utility()), game.num_players()
-    others = -worst if players == 2 else 0.0
-    return [worst if seat == pid else others for seat in range(players)]
+    kind, players = game.get_type(), game.num_players()
+    worst, best = float(game.min_utility()), float(game.max_utility())
+    if kind.utility == kind.Utility.IDENTICAL:
+        return [worst] * players
+    if kind.utility in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM):
+        others = (float(game.utility_sum()) - worst) / max(players - 1, 1)
+    else:
+        others = 0.0 if worst < 0.0 <= best else (worst + best) / 2
+    return [worst if seat == pid else min(others, best) for seat in range(players)]
 
 
 @dataclass(frozen=True)

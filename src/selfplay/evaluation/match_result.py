@@ -47,9 +47,10 @@ class Outcomes:
     """Counts of finished games, from the model's point of view.
 
     ``invalid`` counts by side the games that an invalid move of this side ended; they also count as wins or
-    losses. ``valid_wins`` are the wins in games that no invalid move ended. ``truncated`` games reached the
-    turn limit. ``moves`` and ``invalid_moves`` count the model's moves. Rates are 95% intervals, Wilson's for
-    shares. They treat games (and moves) as independent, which is not quite true for games of one deal.
+    losses, or as draws where all players get the same. ``valid_wins`` are the wins in games that no invalid
+    move ended. ``truncated`` games reached the turn limit. ``moves`` and ``invalid_moves`` count the model's
+    moves. Rates are 95% intervals, Wilson's for shares. They treat games (and moves) as independent, which is
+    not quite true for games of one deal.
     """
 
     games: int = 0
