@@ -9,7 +9,7 @@
 - Playing and learning: a few updates of the quickstart.
 
 Command:  scripts/test-gpu [--out gpu-report.md]
-Needs:    a CUDA GPU with 16 GB; 15 minutes. ``--device cpu --small`` runs everything at toy sizes.
+Needs:    a CUDA GPU with 16 GB; 5 minutes. ``--device cpu --small`` runs everything at toy sizes.
 """
 
 import argparse
