@@ -67,8 +67,7 @@ def make_files(folder: Path) -> None:
         folder / "mixed" / "mixture.json",
         '{"members": [{"name": "member-001", "adapter": "member-001", "weight": 1}]}',
     )
-    _write(folder / "torn-jobs" / "jobs" / "ftjob-1" / "job.json", '{"id": "ftjob-1"')
-    _write(folder / "torn-files" / "files" / "file-1" / "file.json", "[]")
+    _write(folder / "home" / "thesis.txt", "of somebody")
     _make_runs(folder / "runs")
     _write(folder / "short" / "config.toml", TRAINABLE.replace("[model]", "max_turns = 5\n[model]"))
     _finish(folder / "short")

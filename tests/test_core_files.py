@@ -1,7 +1,6 @@
 """Files and directories are complete or absent, wherever a kill or a full disk interrupts a write."""
 
 import contextlib
-import shutil
 from io import FileIO
 from pathlib import Path
 
@@ -55,9 +54,9 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new_directory(tmp_path, monke
 
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         patch.setattr(Path, "rename", killed_at(Path.rename))
-        patch.setattr(shutil, "rmtree", killed_at(shutil.rmtree))
+        patch.setattr(Path, "unlink", killed_at(Path.unlink))
         put_in_place(scratch, place)
-    finish_replacements(tmp_path)
+    finish_replacements(tmp_path, r"step-\d+")
     found = {path.read_text() for path in place.iterdir()} if place.exists() else set()
     assert found in ([{"old"}, {"new"}] if there else [set(), {"new"}])
     assert not list(tmp_path.glob("*.replaced"))
@@ -132,8 +131,10 @@ def test_what_a_kill_left_of_unfinished_writes_is_deleted_and_nothing_else(tmp_p
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "run" / f".link{PARTIAL}").symlink_to(elsewhere)
-    remove_partial(tmp_path / "run")
-    assert names(tmp_path / "run") == ["checkpoints", "config.toml"]
+    (tmp_path / "run" / f".thesis{PARTIAL}").write_text("of somebody else")
+    remove_partial(tmp_path / "run", r"metrics\.jsonl|link")
+    remove_partial(kept.parent, r"step-\d+")
+    assert names(tmp_path / "run") == [f".thesis{PARTIAL}", "checkpoints", "config.toml"]
     assert names(kept.parent) == ["step-000001"]
     assert names(kept) == ["state", "weights"]
     assert elsewhere.is_dir()

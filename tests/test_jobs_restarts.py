@@ -229,12 +229,20 @@ def test_a_directory_that_cannot_hold_jobs_is_refused(tmp_path):
         pass
 
 
-def test_a_damaged_record_is_named_at_the_start(tmp_path):
+@pytest.mark.parametrize("content", [b"{", b"", b"null", b'{"id": 5}', b"\xff"])
+def test_a_damaged_record_is_named_at_the_start_and_costs_only_its_file_or_job(tmp_path, content):
     with serving(tmp_path) as live:
-        file = upload(live.client(), [talk("a", "b")])
-    (tmp_path / "files" / file / "file.json").write_text("{")
-    with pytest.raises(InputError, match=r"file\.json is missing or damaged"), serving(tmp_path):
-        pass
+        damaged, whole = (upload(live.client(), [talk("a", text)]) for text in ("b", "c"))
+        job = live.client().fine_tuning.jobs.create(model="tiny", training_file=damaged).id
+    for record in (f"files/{damaged}/file.json", f"jobs/{job}/job.json"):
+        (tmp_path / record).write_bytes(content)
+    notes: list[str] = []
+    with serving(tmp_path, notes=notes) as live:
+        assert [one.id for one in live.client().files.list()] == [whole]
+        assert [one.id for one in live.client().fine_tuning.jobs.list()] == []
+    assert [note for note in notes if "file.json is missing or damaged; it is left out" in note]
+    assert [note for note in notes if "job.json is missing or damaged; it is left out" in note]
+    assert (tmp_path / "files" / damaged / "file.json").read_bytes() == content
 
 
 def test_jobs_made_at_once_are_all_kept(tmp_path):

@@ -41,10 +41,10 @@ def write_text(file: Path, text: str) -> None:
     Raises:
         SelfplayError: it cannot be written.
     """
-    from selfplay.core.files import write_file
+    from selfplay.core.files import write_users_file
 
     try:
-        write_file(file, text.encode())
+        write_users_file(file, text.encode())
     except OSError as error:
         raise SelfplayError(f"{file} cannot be written ({error.strerror})") from error
 

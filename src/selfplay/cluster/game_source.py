@@ -27,7 +27,8 @@ from selfplay.training.evaluations import Evaluations, comparison_of
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.progress import RunProgress
-from selfplay.training.run_directory import RunDirectory, delete_after
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_layout import delete_after
 from selfplay.training.standings_log import StandingsLog
 
 Result = TypeVar("Result")

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from selfplay.commands.model_source import find_model
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
-from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.files import put_in_place, users_scratch_for
 from selfplay.learning.checkpoints import load_adapter
 from selfplay.learning.model_files import resolve_model
 from selfplay.learning.policy import LoraSettings, PolicyModel
@@ -44,7 +44,7 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     adapter = _of_policy(source.adapter, policy)
     files = AdapterFiles.read(adapter)
     try:
-        scratch = scratch_for(out)
+        scratch = users_scratch_for(out)
     except OSError as error:
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.commands.payoff_files import write_payoffs
 from selfplay.config.loading import load_config
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.files import put_in_place, users_scratch_for
 from selfplay.population import PayoffTable
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
@@ -38,7 +38,7 @@ def export_payoffs(name: str, out: Path) -> None:
         "env_ids": [env.name for env in config.envs],
     }
     try:
-        scratch = scratch_for(out)
+        scratch = users_scratch_for(out)
     except OSError as error:
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:

@@ -25,13 +25,13 @@ from selfplay.core import (
     ModelResponse,
     SelfplayError,
 )
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, STATE_FILE
 from selfplay.core.agents import seated
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import STATE_FILE, read_json
+from selfplay.learning.checkpoints import read_json
 from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
 from selfplay.training.programs import build_program, measured_agents, policies_of, program_errors

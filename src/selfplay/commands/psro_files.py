@@ -1,7 +1,6 @@
 """The directory of a PSRO: its configuration, what is known after each iteration, and the mixture."""
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,7 +12,7 @@ from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
-from selfplay.core.files import LOCK, finish_replacements, lock_directory, write_file
+from selfplay.core.files import LOCK, finish_replacements, lock_directory, remove_directory, write_file
 from selfplay.population import PayoffMatrix
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE, PSRO_PAGE
@@ -99,7 +98,7 @@ class PsroDirectory:
             raise InputError("--name", problem, "Wait for it or stop it") from error
         except OSError as error:
             raise InputError("--name", f"{path} cannot be written ({error.strerror})", fix) from error
-        finish_replacements(path)
+        finish_replacements(path, member_name(0))
         return cls(path, lock)
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class PsroDirectory:
 
     def delete_copies(self, number: int) -> None:
         """Delete the copies of earlier members that a best response was trained with; they are beside it."""
-        shutil.rmtree(RunDirectory(self.run(number)).given, ignore_errors=True)
+        remove_directory(RunDirectory(self.run(number)).given)
 
     def adapter(self, number: int) -> Path | None:
         """Return a member's adapter; ``None`` if it is the base model, as the first member may be.

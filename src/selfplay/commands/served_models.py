@@ -8,8 +8,7 @@ from typing import Self
 import msgspec
 
 from selfplay.commands.model_source import ModelSource
-from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
-from selfplay.learning.checkpoints import STATE_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, BASE, STATE_FILE, TRAINED
 from selfplay.training.run_directory import CHECKPOINT_PREFIX
 from selfplay.training.run_names import split_checkpoint
 

@@ -20,6 +20,7 @@ from selfplay.training.run_kinds import TOURNAMENT_FILE, TOURNAMENT_PAGE
 SETTINGS, GAMES, PAGE = TOURNAMENT_FILE, "games.jsonl", TOURNAMENT_PAGE
 SAMPLES = "games"
 """The directory of the games to read."""
+_WRITTEN = r"tournament\.(json|html)|payoffs\.(json|csv)|nash_conv\.json"
 _MAY_GROW = ("members", "games", "budget")
 _OF_THE_BASE = ("base_model", "dtype", "quantization")
 """The settings of the base, which matter as soon as a model takes part."""
@@ -69,7 +70,8 @@ class TournamentFiles:
                 path.mkdir(parents=True, exist_ok=True)
                 lock = _locked(path)
                 on_failure.callback(os.close, lock)
-                remove_partial(path)
+                remove_partial(path, _WRITTEN)
+                remove_partial(path / SAMPLES, r"game-\d+\.jsonl")
                 played, end = _read_games(path / GAMES)
                 if played:
                     _check_settings(path / SETTINGS, settings)

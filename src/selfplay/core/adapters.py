@@ -26,7 +26,27 @@ MIXTURE_FILE = "mixture.json"
 """The file, in its directory, of a mixture of adapters."""
 DELIVERY_FILE = "delivery.json"
 """The learner's description of an adapter, with which an engine checks what it serves."""
-
+LEARNER_FILE = "learner.safetensors"
+CRITIC_FILE = "critic.safetensors"
+"""The weights of a policy's critic, beside its adapter; not without a critic."""
+STATE_FILE = "state.json"
+MEASURED_FILE = "measured.json"
+"""By what the best adapters of a run were kept."""
+MANIFEST_FILE = "manifest.json"
+"""The hashes of the other files of a saved directory."""
+SAVED_FILES = frozenset(
+    {
+        ADAPTER_FILE,
+        ADAPTER_CONFIG,
+        DELIVERY_FILE,
+        LEARNER_FILE,
+        CRITIC_FILE,
+        STATE_FILE,
+        MEASURED_FILE,
+        MANIFEST_FILE,
+    }
+)
+"""The names of all files in the directories of adapters, learners and checkpoints."""
 
 RESERVED = (
     f'"{BASE}", a name that ends in "{AVERAGE}" or "{REFERENCE}", or one like "ckpt-10" or "fixed-random"'

@@ -1,17 +1,22 @@
 """Writing files and directories that appear complete or not at all, and survive a power failure.
 
 New content is written under another name, synced, and then renamed. The content that it replaces stays until
-the new content is in place.
+the new content is in place. What is deleted has a name that is only given here: a directory may also hold
+files of others.
 """
 
 import contextlib
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
+
+from selfplay.core.adapters import SAVED_FILES
 
 PARTIAL = ".partial"
 """``.NAME.partial`` is still being written."""
@@ -31,6 +36,20 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def write_users_file(path: Path, content: bytes) -> None:
+    """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    os.close(descriptor)
+    scratch = Path(name)
+    scratch.chmod(0o666 & ~_umask())
+    with _replaced(path, scratch) as file:
+        file.write(content)
+
+
 @contextlib.contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Let the body write a file, which replaces an existing one when the body has ended without an error.
@@ -38,7 +57,12 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written; an existing file is unchanged.
     """
-    scratch = path.with_name(f".{path.name}{PARTIAL}")
+    with _replaced(path, path.with_name(f".{path.name}{PARTIAL}")) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replaced(path: Path, scratch: Path) -> Iterator[BinaryIO]:
     try:
         with scratch.open("wb") as file:
             yield file
@@ -50,6 +74,12 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
             scratch.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def append_at(file: FileIO, end: int, content: bytes) -> None:
@@ -74,47 +104,97 @@ def append_at(file: FileIO, end: int, content: bytes) -> None:
 
 
 def scratch_for(directory: Path) -> Path:
-    """Create a new directory beside ``directory``, to be filled and then passed to :func:`put_in_place`."""
+    """Create a new directory beside ``directory``, to be filled and then passed to :func:`put_in_place`.
+
+    The parent is a directory that selfplay made; see :func:`users_scratch_for` for others.
+    """
     scratch = directory.with_name(f".{directory.name}{PARTIAL}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     return scratch
 
 
+def users_scratch_for(directory: Path) -> Path:
+    """Do as :func:`scratch_for` does, where the user asks for a directory: beside it may be anything."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=PARTIAL, dir=directory.parent))
+    scratch.chmod(0o777 & ~_umask())
+    return scratch
+
+
 def put_in_place(scratch: Path, directory: Path) -> None:
     """Sync everything in ``scratch``, rename it to ``directory``, and sync the name.
 
-    An existing directory is renamed, replaced and then deleted. After a kill between the two renames,
-    :func:`finish_replacements` restores it.
+    An existing directory is renamed, replaced and then deleted; what others put there is moved to the new
+    one. After a kill between the two renames, :func:`finish_replacements` restores it.
     """
     for path in [*scratch.rglob("*"), scratch]:
         sync(path)
-    finish_replacements(directory.parent)
     replaced = directory.with_name(f".{directory.name}{REPLACED}")
     if directory.exists():
+        _finish_replacement(replaced, directory)
         directory.rename(replaced)
     scratch.rename(directory)
     sync(directory.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    _finish_replacement(replaced, directory)
 
 
-def finish_replacements(parent: Path) -> None:
-    """Clean up after a kill: restore directories that were not replaced yet; delete those that were."""
+def finish_replacements(parent: Path, names: str) -> None:
+    """Clean up after a kill: restore directories that were not replaced yet; delete those that were.
+
+    ``names`` is a regular expression of the directories that selfplay replaces in ``parent``.
+    """
     for replaced in parent.glob(f".*{REPLACED}"):
-        directory = replaced.with_name(replaced.name[1:].removesuffix(REPLACED))
-        if directory.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
-        else:
-            replaced.rename(directory)
+        name = replaced.name[1:].removesuffix(REPLACED)
+        if re.fullmatch(names, name):
+            _finish_replacement(replaced, replaced.with_name(name))
 
 
-def remove_partial(directory: Path) -> None:
-    """Delete what a kill left of unfinished writes, in a directory and everywhere below it.
+def _finish_replacement(replaced: Path, directory: Path) -> None:
+    if not replaced.is_dir():
+        return
+    if not directory.exists():
+        replaced.rename(directory)
+        return
+    remove_directory(replaced, SAVED_FILES | {path.name for path in directory.rglob("*")})
+    for path in sorted(replaced.rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            moved = directory / path.relative_to(replaced)
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(moved)
+    remove_directory(replaced)
+
+
+def remove_directory(directory: Path, written: Collection[str] = SAVED_FILES) -> None:
+    """Delete a directory that selfplay wrote; if it holds files of others, these stay in it.
+
+    Args:
+        directory: a directory with files of these names and folders of such files.
+        written: the names of the files that selfplay writes there.
+    """
+    if directory.is_symlink():
+        return
+    for path in sorted(directory.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            elif path.name in written:
+                path.unlink()
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def remove_partial(directory: Path, names: str) -> None:
+    """Delete what a kill left of unfinished writes directly in a directory.
+
+    ``names`` is a regular expression of what selfplay writes there.
 
     Raises:
         OSError: a file cannot be deleted.
     """
-    for path in list(directory.rglob(f".*{PARTIAL}")):
+    for path in list(directory.glob(f".*{PARTIAL}")):
+        if not re.fullmatch(names, path.name[1:].removesuffix(PARTIAL)):
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -1,6 +1,13 @@
 """RunFiles: where a stage trainer keeps what."""
 
+import re
 from pathlib import Path
+
+ROLLOUT_FILE = re.compile(r"(step|train|test)-\d{6,}\.jsonl")
+"""The files of an iteration's rollouts, and of what was asked about them."""
+GROWING_FILE = re.compile(r"(growing-)?(train|test)-\d{6,}\.jsonl")
+JOB_FILE = re.compile(r".+_iter_\d+_.+\.jsonl?")
+"""A job's record and its examples; see ``PureTextRlTrainer._get_fine_tune_job_name``."""
 
 
 class RunFiles:
@@ -57,10 +64,12 @@ class RunFiles:
     def remove_unfinished(self) -> None:
         """Delete what a new run in this directory would continue: sampling, and the records of jobs."""
         self.remove_growing()
-        for path in self.jobs.glob("*.json*"):
-            path.unlink()
+        for path in list(self.jobs.glob("*.json*")):
+            if JOB_FILE.fullmatch(path.name):
+                path.unlink()
 
     def remove_growing(self) -> None:
         """Delete the files that grew while iterations were sampled."""
-        for path in (*self.rollouts.glob("growing-*.jsonl"), *self.answers.glob("*.jsonl")):
-            path.unlink(missing_ok=True)
+        for path in [*self.rollouts.glob("growing-*.jsonl"), *self.answers.glob("*.jsonl")]:
+            if GROWING_FILE.fullmatch(path.name):
+                path.unlink(missing_ok=True)

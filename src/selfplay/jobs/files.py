@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
 from selfplay.core import InputError
-from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.files import put_in_place, remove_directory, remove_partial, scratch_for
+from selfplay.core.text import one_line
 from selfplay.inference.server_schema import ApiError
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -19,8 +22,20 @@ MAX_FILE_BYTES = 256 * 2**20
 MAX_STORED_BYTES = 8 * 2**30
 """Maximum size of all files of a server together."""
 CONTENT, DESCRIPTION = "content", "file.json"
+FILE_ID = r"file-[0-9a-f]+"
 FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
+
+
+class HasId(Protocol):
+    """A record of a file or a job."""
+
+    @property
+    def id(self) -> str:
+        """Its id, after which its directory is named."""
+
+
 Record = TypeVar("Record")
+Stored = TypeVar("Stored", bound=HasId)
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -53,16 +68,20 @@ class FileStore:
     Args:
         directory: where the files are; it is created.
         max_stored_bytes: maximum size of all files together.
-
-    Raises:
-        InputError: a file's description is damaged.
+        say: called with a line about a file whose description is damaged, and which is left out.
     """
 
-    def __init__(self, directory: Path, max_stored_bytes: int = MAX_STORED_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_stored_bytes: int = MAX_STORED_BYTES,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        remove_partial(directory, FILE_ID)
         self.directory = directory
         self.max_stored_bytes = max_stored_bytes
-        found = [read_record(path / DESCRIPTION, StoredFile) for path in directory.glob("file-*")]
+        found = whole_records(directory, FILE_ID, DESCRIPTION, StoredFile, say)
         self._files = {one.id: one for one in sorted(found, key=lambda one: one.created)}
         self._expected = 0
 
@@ -130,7 +149,7 @@ class FileStore:
         path = self.directory / self.get(file_id).id
         removed = path.with_name(f".{path.name}.partial")  # removed at the next start if this is cut off
         path.rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
+        remove_directory(removed, (CONTENT, DESCRIPTION))
         del self._files[file_id]
 
     def _write(self, file: StoredFile, source: BinaryIO) -> None:
@@ -148,6 +167,30 @@ class FileStore:
 def new_id(prefix: str) -> str:
     """Return an id that cannot be guessed."""
     return prefix + secrets.token_hex(12)
+
+
+def whole_records(
+    directory: Path, ids: str, name: str, form: type[Stored], say: Callable[[str], None]
+) -> list[Stored]:
+    """Return the records that can be read, each from the file ``name`` in a directory that its id names.
+
+    ``ids`` is a regular expression; other directories are somebody else's. ``say`` is called with a line
+    about each that is damaged.
+    """
+    found = []
+    for path in sorted(directory.iterdir()):
+        if not re.fullmatch(ids, path.name):
+            continue
+        try:
+            record = read_record(path / name, form)
+        except InputError as error:
+            say(f"note: {error.problem}; it is left out")
+            continue
+        if record.id == path.name:
+            found.append(record)
+        else:
+            say(f"note: {path / name} is of {one_line(record.id)!r:.80}; it is left out")
+    return found
 
 
 def read_record(path: Path, form: type[Record]) -> Record:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.core.files import LOCK, remove_partial
+from selfplay.core.files import LOCK
 from selfplay.jobs.files import MAX_STORED_BYTES, FileStore
 from selfplay.jobs.launch import Launch, LocalWorker
 from selfplay.jobs.models import CheckedLoader, JobModels
@@ -15,6 +15,9 @@ from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.service import BaseModel, JobService
 from selfplay.jobs.store import JobStore
 from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
+
+FILES, JOBS = "files", "jobs"
+"""What a server keeps in its directory, beside the lock."""
 
 
 class JobDirectory:
@@ -32,7 +35,7 @@ class JobDirectory:
         max_stored_bytes: maximum size of all files together.
 
     Raises:
-        InputError: the directory cannot be used, is in use, or something in it is damaged.
+        InputError: the directory cannot be used, is not a server's, or is in use.
     """
 
     def __init__(
@@ -48,11 +51,11 @@ class JobDirectory:
         save_seconds: float = SAVE_SECONDS,
         max_stored_bytes: int = MAX_STORED_BYTES,
     ) -> None:
+        _check_own(directory)
         self._lock = _lock(directory)
         try:
-            remove_partial(directory)
-            files = FileStore(directory / "files", max_stored_bytes)
-            jobs = JobStore(directory / "jobs")
+            files = FileStore(directory / FILES, max_stored_bytes, say)
+            jobs = JobStore(directory / JOBS, say)
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):
@@ -69,6 +72,18 @@ class JobDirectory:
                 yield
         finally:
             os.close(self._lock)
+
+
+def _check_own(directory: Path) -> None:
+    """Raise an InputError if a directory holds something else than files and jobs of a server."""
+    try:
+        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    own = {FILES, JOBS, LOCK}
+    if names - own and not own <= names:
+        problem = f"{directory} is not a server's directory of jobs: it holds {min(names - own)!r}"
+        raise InputError("--jobs", problem, "Name a new directory")
 
 
 def _lock(directory: Path) -> int:

@@ -1,13 +1,13 @@
 """JobService: what the routes for files and jobs do."""
 
 import secrets
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from selfplay.core.adapters import Quantization
+from selfplay.core.files import remove_directory
 from selfplay.inference.server_schema import ApiError, model_not_found
 from selfplay.jobs.files import FINE_TUNE, FileStore, new_id
 from selfplay.jobs.queue import JobQueue
@@ -104,7 +104,7 @@ class JobService:
             job.deleted = [*job.deleted, name]
             self.jobs.save(job)
             self.queue.models.withdraw([name])
-            shutil.rmtree(self.jobs.place(job) / TRAINING / directory, ignore_errors=True)
+            remove_directory(self.jobs.place(job) / TRAINING / directory)
             return
         served = self.queue.models.names()
         if name in served:

@@ -7,18 +7,22 @@ outcome.json   the last file of that process
 worker.log     what that process printed
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from selfplay.core.files import put_in_place, scratch_for, write_file
+from selfplay.core.files import put_in_place, remove_partial, scratch_for, write_file
 from selfplay.inference.server_schema import ApiError
-from selfplay.jobs.files import read_record
+from selfplay.jobs.files import read_record, whole_records
 from selfplay.jobs.records import Job
 from selfplay.jobs.spec import SPEC_FILE, TRAINING, JobSpec
 from selfplay.learning.fine_tuning.metrics import Row, read_rows
 
 JOB_FILE = "job.json"
+JOB_ID = r"ftjob-[0-9a-f]+"
+_TRAINED = r"step-\d+|state|[a-z]+\.(csv|json|jsonl)"
+"""What the process that trains writes."""
 
 
 class JobStore:
@@ -26,15 +30,17 @@ class JobStore:
 
     Args:
         directory: where the jobs are; it is created.
-
-    Raises:
-        InputError: a job's file is damaged.
+        say: called with a line about a job whose file is damaged, and which is left out.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        remove_partial(directory, JOB_ID)
+        for job in directory.glob("ftjob-*"):
+            remove_partial(job, JOB_FILE)
+            remove_partial(job / TRAINING, _TRAINED)
         self.directory = directory
-        found = [read_record(path / JOB_FILE, Job) for path in directory.glob("ftjob-*")]
+        found = whole_records(directory, JOB_ID, JOB_FILE, Job, say)
         self._jobs = {one.id: one for one in sorted(found, key=lambda one: one.created)}
 
     def all(self) -> list[Job]:

@@ -6,7 +6,7 @@ and ``state.json`` is at the top level.
 """
 
 import json
-import shutil
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, TRAINED
-from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.adapters import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    CRITIC_FILE,
+    LEARNER_FILE,
+    STATE_FILE,
+    TRAINED,
+)
+from selfplay.core.files import put_in_place, remove_directory, scratch_for
 from selfplay.learning.optimizer_state import CRITIC, part_of
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
-LEARNER_FILE = "learner.safetensors"
-CRITIC_FILE = "critic.safetensors"
-"""The weights of a policy's critic, beside its adapter; not without a critic."""
-STATE_FILE = "state.json"
 EVERY_LINEAR_LAYER = "all-linear"
 """The text that PEFT accepts instead of a list of modules."""
 DAMAGED = ".damaged"
 """``.NAME.damaged`` is a saved state that could not be read."""
+_SET_ASIDE = re.compile(rf"\.(step-)?\d+{re.escape(DAMAGED)}")
 
 
 class DamagedState(InputError):
@@ -299,8 +303,9 @@ def newest_whole(
 def _set_aside(damaged: list[Path]) -> None:
     """Rename the first of these directories, and delete the others and those that were renamed before."""
     newest, *others = damaged
-    for directory in [*others, *newest.parent.glob(f".*{DAMAGED}")]:
-        shutil.rmtree(directory, ignore_errors=True)
+    earlier = [path for path in newest.parent.iterdir() if _SET_ASIDE.fullmatch(path.name)]
+    for directory in [*others, *earlier]:
+        remove_directory(directory)
     newest.rename(newest.with_name(f".{newest.name}{DAMAGED}"))
 
 

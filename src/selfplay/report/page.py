@@ -1,6 +1,5 @@
 """build_report: one self-contained HTML page about a run, with curves and readable games or conversations."""
 
-import os
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
@@ -11,6 +10,7 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from selfplay.core import InputError
+from selfplay.core.files import write_file
 from selfplay.read.whole_run import WholeRun, beside_solo, load_run
 from selfplay.report.episodes import evaluation_html, training_html
 from selfplay.report.figures import figure_sections
@@ -38,10 +38,8 @@ def build_report(run_dir: Path, solo: Path | None = None) -> Path:
     run = load_run(run_dir)
     html = report_html(run if solo is None else beside_solo(run, solo))
     path = run_dir / "report.html"
-    temporary = path.with_suffix(".html.tmp")
     try:
-        temporary.write_text(html, encoding="utf-8")
-        os.replace(temporary, path)
+        write_file(path, html.encode())
     except OSError as error:
         raise InputError(
             str(path), f"cannot be written ({error.strerror})", "Make the run directory writable."

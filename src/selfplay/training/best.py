@@ -3,7 +3,6 @@
 The loop calls :func:`keep_if_best` after each evaluation; nothing else decides, writes or prunes.
 """
 
-import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +12,8 @@ import msgspec
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import InputError
-from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.adapters import MEASURED_FILE
+from selfplay.core.files import put_in_place, remove_directory, scratch_for
 from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.run_directory import RunDirectory
@@ -21,7 +21,6 @@ from selfplay.training.run_directory import RunDirectory
 FIELD = "run.keep_best"
 SMALLEST = "smallest "
 """Before the name of a program's measure: less of it is better."""
-MEASURED = "measured.json"
 
 
 class Measured(msgspec.Struct):
@@ -64,13 +63,13 @@ async def keep_if_best(
         scratch = scratch_for(run.best(step))
         await write(scratch)
         measured = msgspec.json.encode(Measured(step, keep_best, found[0].value))
-        (scratch / MEASURED).write_bytes(measured)
+        (scratch / MEASURED_FILE).write_bytes(measured)
         put_in_place(scratch, run.best(step))
     else:  # of an evaluation that was interrupted, and has other results now
-        shutil.rmtree(run.best(step), ignore_errors=True)
+        remove_directory(run.best(step))
     oldest_resume = min(run.saved_steps(), default=0)
     for older in [kept for kept in run.best_steps() if kept <= oldest_resume][:-1]:
-        shutil.rmtree(run.best(older), ignore_errors=True)
+        remove_directory(run.best(older))
 
 
 def is_kept_by(figure: Figure, keep_best: str | None) -> bool:
@@ -120,7 +119,7 @@ def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
     """Return the best value of the updates before ``step``; ``None`` if none is kept by this figure."""
     kept = [earlier for earlier in run.best_steps() if earlier < step]
     try:
-        measured = msgspec.json.decode((run.best(kept[-1]) / MEASURED).read_bytes(), type=Measured)
+        measured = msgspec.json.decode((run.best(kept[-1]) / MEASURED_FILE).read_bytes(), type=Measured)
     except (IndexError, FileNotFoundError, msgspec.DecodeError):
         return None
     return measured.value if measured.keep_best == keep_best else None

@@ -1,9 +1,9 @@
 """Frozen opponents: earlier versions of the policies, served for as long as the pool may draw them."""
 
-import shutil
 from collections.abc import Collection, Sequence
 
 from selfplay.config import Config
+from selfplay.core.files import remove_directory
 from selfplay.population.model_pool import ModelPool
 from selfplay.population.pool_members import checkpoint_uid
 from selfplay.training.run_directory import RunDirectory
@@ -71,7 +71,7 @@ class FrozenOpponents:
         for model in self.pool.opponents():
             path = self.directory.population / model.uid
             if model.retired is not None and model.retired <= oldest_step and path.exists():
-                shutil.rmtree(path, ignore_errors=True)
+                remove_directory(path)
 
     def serve_active(self, in_play: Collection[str] = ()) -> None:
         """Serve exactly those checkpoints that have a copy and are active or in play."""

@@ -7,21 +7,19 @@ What is pruned: old checkpoints here, all but the best in ``best.py``, frozen co
 
 import fcntl
 import os
-import re
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import LOCK, finish_replacements, is_locked, remove_partial, write_file
+from selfplay.core.files import LOCK, is_locked, remove_directory, write_file
 from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
-from selfplay.training.single_writer import EPOCH_FILE, Epoch
+from selfplay.training.run_layout import GIVEN, SINKS, delete_after, finish_writes, foreign, steps_in
+from selfplay.training.single_writer import Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
-BEFORE_START = ("given", "wandb", "tensorboard")
-"""The folders that may be filled before the configuration is written; what is in others is a result."""
 
 
 class RunDirectory:
@@ -35,12 +33,13 @@ class RunDirectory:
         self.batches = path / "batches"
         self.checkpoints = path / "checkpoints"
         self.bests = path / "best"
-        self.given = path / "given"
+        self.given = path / GIVEN
         self.population = path / "population"
         self.standings_file = path / "standings.jsonl"
         self.evaluation = path / "evaluation"
         self.report_file = path / "report.html"
         self._made = False
+        self._is_new = False
         self._lock: int | None = None
         self.epoch: Epoch | None = None
 
@@ -66,7 +65,10 @@ class RunDirectory:
                 f"Choose another name, or continue it: {resume_command(path)}",
             )
         left_over = run.never_began()
-        run._made = not path.exists() or (left_over and any(path.iterdir()))
+        if path.exists() and not left_over:
+            raise InputError("--name", f"{path} exists already, and is no run", "Choose another name.")
+        run._is_new = not path.exists()
+        run._made = run._is_new or (left_over and any(path.iterdir()))
         try:
             for folder in (run.rollouts, run.checkpoints, run.evaluation):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -94,22 +96,26 @@ class RunDirectory:
     def never_began(self) -> bool:
         """Whether this is what a kill left of a run before its configuration was written.
 
-        Such a directory was locked once or is empty, holds no result, and nobody works in it.
+        Such a directory was locked once or is empty, holds nothing but what a run makes before it begins, and
+        nobody works in it. What W&B and TensorBoard wrote stays.
         """
         if self.config_file.exists() or not self.path.is_dir() or self.is_in_use():
             return False
+        folders = (self.rollouts, self.checkpoints, self.evaluation)
         names = {path.name for path in self.path.iterdir()}
-        folders = [path for path in self.path.iterdir() if path.is_dir() and path.name not in BEFORE_START]
-        made = {folder.name for folder in (self.rollouts, self.checkpoints, self.evaluation)}
-        return not any(any(folder.iterdir()) for folder in folders) and (LOCK in names or names <= made)
+        if LOCK not in names and names - {folder.name for folder in folders}:
+            return False
+        if any(folder.is_dir() and any(folder.iterdir()) for folder in folders):
+            return False
+        if any(path.stat().st_size for path in (self.metrics_file, self.standings_file) if path.is_file()):
+            return False
+        of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in SINKS)
+        made = {*(folder.name for folder in folders), GIVEN, *SINKS}
+        return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 
     def _delete_left_over(self) -> None:
         """Delete what a run that never began has written, for a new one in its place."""
-        for path in self.path.iterdir():
-            if path.is_file() and path.name not in (LOCK, EPOCH_FILE):
-                path.unlink()
-            elif path.is_dir() and path not in (self.rollouts, self.checkpoints, self.evaluation):
-                shutil.rmtree(path)
+        remove_directory(self.given)
 
     def lock(self) -> None:
         """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
@@ -125,9 +131,7 @@ class RunDirectory:
                 self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self.epoch = Epoch.begin(self.path)
-                for parent in (self.checkpoints, self.bests, self.population):
-                    finish_replacements(parent)
-                remove_partial(self.path)
+                finish_writes(self.path)
             except BlockingIOError as error:
                 raise InputError(
                     "run directory", f"{self.path} is in use by another process", "Wait for it or stop it."
@@ -179,14 +183,23 @@ class RunDirectory:
         Returns whether it was deleted; a second call deletes nothing. A directory that a resume can start
         from stays: one with a checkpoint, or with an update on a cluster.
         """
-        updates = [path.name for path in (self.path / "learner").glob("*")]
-        learned = any(name.isdigit() and int(name) for name in updates)
-        if not self._made or not self.path.exists() or learned or self.saved_steps():
+        if not self._made or not self.path.exists() or self._has_learned() or self.saved_steps():
             return False
         if self.epoch is not None and self.epoch.is_over():
             return False
+        if any(self._is_of_others(path) for path in foreign(self.path)):
+            return False
         shutil.rmtree(self.path, ignore_errors=True)
         return True
+
+    def _is_of_others(self, foreign: Path) -> bool:
+        of_sink = foreign.relative_to(self.path).parts[0] in SINKS
+        return not (of_sink and self._is_new)
+
+    def _has_learned(self) -> bool:
+        """Whether an update is saved: in a checkpoint, or on a cluster."""
+        updates = [path.name for path in (self.path / "learner").glob("*")]
+        return any(name.isdigit() and int(name) for name in updates) or any(self.saved_steps())
 
     def after_failure(self, problem: str) -> SelfplayError:
         """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed.
@@ -199,9 +212,9 @@ class RunDirectory:
             return SelfplayError(problem)
         with suppress(OSError):  # the disk may be full, which may be the problem
             note_failure(self.path, problem)
+        saved = "What was learned is saved" if self._has_learned() else "Nothing was learned yet"
         return SelfplayError(
-            f"{problem}. What was learned is saved; continue with: "
-            f"{shell_command('train', '--resume', self.path)}"
+            f"{problem}. {saved}; continue with: {shell_command('train', '--resume', self.path)}"
         )
 
     def cannot_be_written(self, error: Exception) -> SelfplayError:
@@ -225,35 +238,18 @@ class RunDirectory:
 
     def saved_steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        return _steps_in(self.checkpoints)
+        return steps_in(self.checkpoints)
 
     def best_steps(self) -> list[int]:
         """Return the steps whose adapters were the best so far and are kept; the best of all is the last."""
-        return _steps_in(self.bests)
+        return steps_in(self.bests)
 
     def prune_checkpoints(self, keep: int) -> None:
         """Delete all but the newest ``keep`` checkpoints."""
         for step in self.saved_steps()[:-keep]:
-            shutil.rmtree(self.checkpoint(step), ignore_errors=True)
+            remove_directory(self.checkpoint(step))
 
     def truncate_after(self, step: int) -> None:
         """Delete what was written after later steps, which a resumed run makes again."""
         for folder in (self.evaluation, self.batches, self.bests, self.checkpoints):
             delete_after(folder, step)
-
-
-def _steps_in(directory: Path) -> list[int]:
-    """Return the numbers of the directories whose names are like ``step-000012``, in order."""
-    names = [path.name.removeprefix(CHECKPOINT_PREFIX) for path in directory.glob(f"{CHECKPOINT_PREFIX}*")]
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def delete_after(directory: Path, step: int) -> None:
-    """Delete the files and directories of later steps, whose names begin like ``step-000012``."""
-    for path in directory.glob("*"):
-        number = re.match(r"(?:step|batch)-(\d+)", path.name)
-        if number and int(number[1]) > step:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import write_file
-
-EPOCH_FILE = ".epoch"
+from selfplay.training.run_layout import EPOCH_FILE
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -23,9 +24,11 @@ from ray.exceptions import RayError, RayTaskError
 from selfplay.cluster.actor_errors import error_of
 from selfplay.core import InputError, SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
+from selfplay.core.files import remove_directory
 from selfplay.inference.adapter_check import file_hash
 
 FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE)
+_COPY = re.compile(r"[0-9a-f]{64}")
 KEPT_OBJECTS = 4
 """How many adapters stay in the object store."""
 KEPT_COPIES = 16
@@ -125,9 +128,9 @@ class AdapterCache:
                     (scratch / name).write_bytes(files[name])
             shutil.rmtree(place, ignore_errors=True)
             scratch.rename(place)
-            copies = [path for path in self._directory.iterdir() if not path.name.startswith(".")]
+            copies = [path for path in self._directory.iterdir() if _COPY.fullmatch(path.name)]
             for old in sorted(copies, key=_last_use)[:-KEPT_COPIES]:
-                shutil.rmtree(old, ignore_errors=True)
+                remove_directory(old)
 
 
 def _read(directory: Path) -> dict[str, bytes]:

@@ -9,14 +9,13 @@ module.
 """
 
 import asyncio
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
-from selfplay.core.files import finish_replacements
+from selfplay.core.files import finish_replacements, remove_directory
 from selfplay.training.learners import Batch, Records, Saved, learn
 from selfplay.training.single_writer import Epoch
 
@@ -77,7 +76,7 @@ class LearnerService:
         }
         self._state: dict[str, Any] = {}
         self._notice: str | None = None
-        finish_replacements(directory / "learner")
+        finish_replacements(directory / "learner", r"\d+")
         steps = self._saved_steps()
         if steps:
             _, self._notice = newest_whole(steps, self._step_directory, self._load)
@@ -149,7 +148,7 @@ class LearnerService:
         )
         for policy in records:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
-            shutil.rmtree(self._place("averages", policy), ignore_errors=True)  # of a lost update
+            remove_directory(self._place("averages", policy))  # of a lost update
         new = {
             "step": step,
             "figures": learned.figures,
@@ -160,7 +159,7 @@ class LearnerService:
         self._write_checkpoint(self._step_directory(step), new, state)
         self._last, self._state = new, state
         for old in self._saved_steps()[:-KEPT]:
-            shutil.rmtree(self._step_directory(old), ignore_errors=True)
+            remove_directory(self._step_directory(old))
 
     def _start_again(self, policies: list[str]) -> None:
         for policy in policies:
@@ -260,7 +259,7 @@ class LearnerService:
                 old = sorted(path for path in folder.glob("*") if path.name.isdigit())
                 for path in old[:-KEPT_VERSIONS]:
                     if path.resolve() not in used:
-                        shutil.rmtree(path, ignore_errors=True)
+                        remove_directory(path)
 
     def _check_epoch(self) -> None:
         if self.epoch is not None:

@@ -1,6 +1,6 @@
 """Journal: a snapshot and the changes since, so that a killed service can be restored."""
 
-import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ PIECE = 16
 """Rows that are encoded together: other threads run between two pieces."""
 LARGE = 100
 """A snapshot with more rows is written by a thread."""
+_OWN_FILE = re.compile(r"(?:snapshot|entries)-(\d+)\.jsonl?")
 
 
 Content = TypeVar("Content")
@@ -66,11 +67,11 @@ class Journal(Generic[Entry]):
             InputError: a file is damaged, or was written by another version of selfplay.
         """
         self._check_format()
-        numbers = self._numbers("snapshot-*.json")
+        numbers = self._numbers(r"snapshot-(\d+)\.json")
         first = max(numbers, default=0)
         state = self._read_snapshot(first) if numbers else None
         entries: list[Entry] = []
-        for number in range(first, max(self._numbers("entries-*.jsonl"), default=first) + 1):
+        for number in range(first, max(self._numbers(r"entries-(\d+)\.jsonl"), default=first) + 1):
             entries += self._read_entries(number)
         self.length = len(entries)
         self._remove_before(first)
@@ -196,7 +197,7 @@ class Journal(Generic[Entry]):
 
     def _check_format(self) -> None:
         file = self.directory / "format"
-        if not file.exists() and not any(self.directory.glob("*-*.json*")):
+        if not file.exists() and not any(_OWN_FILE.fullmatch(path.name) for path in self.directory.iterdir()):
             write_file(file, str(FORMAT).encode())
         elif not file.exists() or file.read_text() != str(FORMAT):
             raise InputError(
@@ -243,13 +244,14 @@ class Journal(Generic[Entry]):
         return [_decoded(self._decoder, line, path) for line in content[: self._end].splitlines()]
 
     def _numbers(self, pattern: str) -> list[int]:
-        return [int(path.stem.split("-")[1]) for path in self.directory.glob(pattern)]
+        matches = (re.fullmatch(pattern, path.name) for path in self.directory.iterdir())
+        return [int(match[1]) for match in matches if match]
 
     def _remove_before(self, number: int) -> None:
-        for path in self.directory.glob("*-*.json*"):
-            with contextlib.suppress(ValueError):
-                if int(path.stem.split("-")[1].split(".")[0]) < number:
-                    path.unlink(missing_ok=True)
+        for path in list(self.directory.iterdir()):
+            match = _OWN_FILE.fullmatch(path.name)
+            if match and int(match[1]) < number:
+                path.unlink(missing_ok=True)
 
     def _snapshot_file(self, number: int) -> Path:
         return self.directory / f"snapshot-{number:06d}.json"

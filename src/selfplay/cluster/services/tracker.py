@@ -18,10 +18,10 @@ from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
 from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.record.sinks import Metrics, Sink, TensorBoardSink, WandbSink
+from selfplay.training.run_layout import OWNER_FILE
 from selfplay.training.run_names import RUNS, new_run_directory
 from selfplay.training.single_writer import Epoch
 
-OWNER_FILE = ".tracker"
 SILENT_AFTER = 30.0
 """Seconds without a load report after which an actor is shown as silent."""
 

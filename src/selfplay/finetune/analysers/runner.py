@@ -16,7 +16,7 @@ from selfplay.finetune.analysers.conduct import FollowUp, ProverRoleConformance
 from selfplay.finetune.analysers.messages import SentMessage, messages_of
 from selfplay.finetune.analysers.quotation import ProverAccurateQuotation, ProverDirectQuotation
 from selfplay.finetune.growing_file import GrowingFile
-from selfplay.finetune.run_files import RunFiles
+from selfplay.finetune.run_files import ROLLOUT_FILE, RunFiles
 from selfplay.finetune.saving import load_rollouts
 from selfplay.finetune.view import View
 from selfplay.programs.proofs.protocol import Protocol
@@ -96,8 +96,9 @@ class Analysis:
     def _begin_anew(self, directory: Path) -> None:
         """Remove the answers in a directory, unless they are those of an overwriting that was cut short."""
         if _overwriting_model(directory) != self.model:
-            for path in directory.glob("*.jsonl"):
-                path.unlink()
+            for path in directory.iterdir():
+                if ROLLOUT_FILE.fullmatch(path.name):
+                    path.unlink()
             write_file(directory / OVERWRITTEN_BY, self.model.encode())
 
     async def _run_iteration(self, analyser: PureTextRolloutAnalyser, split: str, number: int) -> None:

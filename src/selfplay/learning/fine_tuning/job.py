@@ -25,11 +25,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from selfplay.core import SelfplayError
+from selfplay.core.adapters import LEARNER_FILE, STATE_FILE
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for, write_file
 from selfplay.learning.algorithms.dpo import Dpo, Pair
 from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
 from selfplay.learning.algorithms.sft import Sft
-from selfplay.learning.checkpoints import LEARNER_FILE, STATE_FILE, read_json, read_tensors
+from selfplay.learning.checkpoints import read_json, read_tensors
 from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
 from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, SAVE_SECONDS, Outcome, SavedModel
@@ -107,7 +108,7 @@ class FineTuningJob:
             DamagedState: the saved state cannot be read.
             SelfplayError: the loss is not finite.
         """
-        finish_replacements(self.directory)
+        finish_replacements(self.directory, rf"{STATE}|step-\d+")
         if isinstance(self.loss, Dpo):
             self.data = self._with_reference(self.loss)
         step = self._load_state()
