@@ -1,5 +1,6 @@
 """Reading configurations: presets, files, overrides, and back to TOML."""
 
+import re
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.config import Config, dump_config, load_config, preset_names
+from selfplay.config.differences import differences_text
 from selfplay.config.fields import config_fields, models_in
 from selfplay.core import InputError
 from selfplay.training.checks import check_config
@@ -159,7 +161,8 @@ def test_a_model_name_that_is_not_a_model_directory_is_kept(tmp_path, monkeypatc
 
 
 def test_an_override_cannot_smuggle_in_a_second_field():
-    assert load_config("quickstart", {"model.name": '"a"\nseed = 3'}).model.name == '"a"\nseed = 3'
+    line = problem({"model.name": '"a"\nseed = 3'})
+    assert line.startswith("model.name: must have no control characters, but has U+000A")
 
 
 def test_overrides_create_sections_that_the_file_lacks(tmp_path):
@@ -308,12 +311,15 @@ def _load_dict(data):
         raise first_problem(error, data) from error
 
 
-@given(st.integers(0, 2**40), st.floats(1e-9, 1.0), st.lists(st.text(max_size=5), max_size=3))
+TEXTS = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=5)
+
+
+@given(st.integers(0, 10**6), st.floats(1e-9, 1.0), st.lists(TEXTS, max_size=3, unique=True))
 def test_a_dumped_configuration_loads_unchanged(seed, rate, texts):
     config = _load_dict(
         {
             "seed": seed,
-            "envs": [{"id": "kuhn_poker", "weight": rate}, {"id": "".join(texts)}],
+            "envs": [{"id": "kuhn_poker", "weight": rate}, {"id": "-".join(["id", *texts])}],
             "learning": {"learning_rate": rate},
             "evaluation": {"opponents": texts},
             "rewards": {"final": [{"type": "role_advantage", "tau": rate}, {"type": "win_draw_loss"}]},
@@ -409,3 +415,47 @@ def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
 def test_a_table_in_place_of_a_list_of_tables_gets_its_brackets():
     with pytest.raises(InputError, match=r"Write \[\[envs\]\], one for each entry"):
         _load_dict({"envs": {"id": "kuhn_poker"}})
+
+
+@pytest.mark.parametrize(
+    ("topics", "held_out", "line"),
+    [
+        (["Ban cars", " ban  CARS "], None, "program.topics: ' ban  CARS ' is there twice"),
+        (["Ban cars", "  "], None, "program.topics: one of them is empty"),
+        (["Ban cars"], ["Zoos", "zoos"], "program.evaluation_topics: 'zoos' is there twice"),
+        (["Ban cars"], ["Zoos", "ban cars"], "program.evaluation_topics: 'ban cars' is in topics too"),
+    ],
+)
+def test_a_topic_is_there_once_and_what_is_held_out_is_not_trained_on(topics, held_out, line):
+    program = {"type": "debate", "topics": topics, "evaluation_topics": held_out}
+    with pytest.raises(InputError, match=re.escape(line)):
+        _load_dict({"program": {name: value for name, value in program.items() if value is not None}})
+
+
+def test_an_index_counts_from_the_first_entry_only(tmp_path):
+    two = KUHN + '[[envs]]\nid = "leduc_poker"\n'
+    with pytest.raises(InputError, match=r"^envs.-1: there is no such entry: envs has 2 entries"):
+        load(two, {"envs.-1.id": "x"}, folder=tmp_path)
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "model").mkdir(parents=True)
+    proofs = '[program]\ntype = "proofs"\nprotocol = "~/court.py:court"\n'
+    proofs += '[program.claims]\ntype = "file"\npath = "~/claims.jsonl"\n'
+    proofs += '[model]\nname = "~/model"\n[frozen]\nold = "~/adapter"\n'
+    proofs += '[learning.algorithm]\npath = "~/loss.py:Loss"\n'
+    home = str(tmp_path / "home")
+    config = load(proofs, folder=tmp_path)
+    assert config.program.claims.path == f"{home}/claims.jsonl"
+    assert config.program.protocol == f"{home}/court.py:court"
+    assert (config.model.name, config.frozen["old"]) == (f"{home}/model", f"{home}/adapter")
+    assert config.learning.algorithm.path == f"{home}/loss.py:Loss"
+
+
+def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
+    one = load(KUHN, folder=tmp_path)
+    other = load(KUHN + '[frozen]\nold = "an-adapter"\n', {"learning.schedule": "constant"}, folder=tmp_path)
+    assert differences_text(one, one) == ""
+    for first, second in ((one, other), (other, one)):
+        assert set(differences_text(first, second).split(", ")) == {"frozen.old", "learning.schedule"}

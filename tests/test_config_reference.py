@@ -25,7 +25,7 @@ def test_the_page_has_a_row_or_a_heading_for_every_field():
 
 def test_types_bounds_and_defaults_are_given():
     page = config_reference()
-    assert "| `rank` | whole number, at least 1 | `16` | Rank of the two factors. |" in page
+    assert "| `rank` | whole number, at least 1, at most 8192 | `16` | Rank of the two factors. |" in page
     assert '| `dtype` | `"auto"`, `"float32"`, `"bfloat16"` | `"auto"` |' in page
     assert "| `id` | text | required |" in page
     assert "| `lag_range` | list of 2 whole numbers | `[1, 7]` |" in page

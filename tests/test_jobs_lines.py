@@ -44,6 +44,11 @@ def plain(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
+def test_a_mark_of_byte_order_is_no_part_of_a_file():
+    file = as_file({"messages": [USER, YES]})
+    assert read_conversations(b"\xef\xbb\xbf" + file) == read_conversations(file)
+
+
 @given(st.lists(talks, min_size=1, max_size=4))
 def test_every_conversation_of_the_documented_form_is_read_as_it_is(lines):
     found = read_conversations(as_file(*lines))

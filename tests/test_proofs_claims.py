@@ -82,6 +82,8 @@ def test_a_file_has_a_claim_in_each_line(tmp_path):
     ("line", "words"),
     [
         ("{", "line 2 of .* is not JSON: Expecting property name"),
+        ('{"y": ' + "9" * 5000 + "}", "line 2 of .* is not JSON: Exceeds the limit"),
+        ("[" * 100_000, "line 2 of .* is not JSON: maximum recursion depth"),
         ("[1]", "line 2 of .* is not an object"),
         ('{"question": "a", "claim": "b"}', "line 2 of .* has no column y. It has: question, claim"),
         ('{"question": "a", "claim": "b", "y": 2}', "y in line 2 of .* is neither 1 nor 0"),
@@ -96,6 +98,12 @@ def test_a_wrong_line_is_refused_with_its_number(line, words, tmp_path):
     with pytest.raises(InputError, match=words) as refused:
         claims_of_file(str(file))
     assert "\n" not in str(refused.value)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path):
+    file = tmp_path / "claims.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(ROW).encode() + b"\r\n")
+    assert [one.question for one in claims_of_file(str(file))] == ["2 + 2?"]
 
 
 @pytest.mark.parametrize(

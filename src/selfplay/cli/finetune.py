@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.train import show_dry_run, split_arguments
+from selfplay.cli.fields import add_options, split_arguments
+from selfplay.cli.train import show_dry_run
 from selfplay.core import InputError
 
 _HELP = "A .toml file or a preset; any field follows as --finetune.rl.num_iterations 4."
@@ -26,8 +27,7 @@ def finetune(
 ) -> None:
     """Train models behind an API into runs/NAME through fine-tuning jobs, or continue such a run."""
     words, overrides = split_arguments(arguments or [])
-    if seed is not None:
-        overrides["seed"] = str(seed)
+    add_options(overrides, seed=seed)
     if resume is not None:
         if words or name is not None or dry_run:
             raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")

@@ -1,5 +1,6 @@
 """The entry point of the command line: registers the commands and reports errors."""
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -66,11 +67,16 @@ def main(arguments: list[str]) -> int:
     0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted.
     """
     try:
+        _check_given_once(arguments)
         status = app(arguments, prog_name="selfplay", standalone_mode=False)
     except InputError as error:
         return _fail(str(error), 2)
     except SelfplayError as error:
         return _fail(str(error), 1)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
     except typer.TyperException as error:
         return _fail(f"{error.format_message()} (see: selfplay {_command_in(arguments)}--help)", 2)
     except (typer.Abort, KeyboardInterrupt):
@@ -90,6 +96,24 @@ def run() -> None:
 def _fail(message: str, status: int) -> int:
     print(f"error: {one_line(message).rstrip('.')}", file=sys.stderr)
     return status
+
+
+def _check_given_once(arguments: list[str]) -> None:
+    """Raise an InputError if an option is there twice, of which the last one would win without a word."""
+    options = [one.partition("=")[0] for one in arguments if one.startswith("--")]
+    twice = {one for one in options if options.count(one) > 1}
+    if not twice:
+        return
+    command = typer.main.get_group(app).commands.get(arguments[0])
+    repeatable = {
+        option
+        for parameter in (command.params if command is not None else [])
+        if getattr(parameter, "multiple", False)
+        for option in parameter.opts
+    }
+    wrong = sorted(twice - repeatable - {"--"})
+    if wrong:
+        raise InputError(wrong[0], "is given twice", "Give it once")
 
 
 def _command_in(arguments: list[str]) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from selfplay.cli.fields import add_options, split_arguments
 from selfplay.cli.files import console_of_tables
-from selfplay.cli.train import split_arguments
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
 
@@ -43,12 +43,7 @@ def psro(
     if len(words) != 1:
         problem = "is missing" if not words else f"one is enough, but there are {len(words)}"
         raise InputError("CONFIG", problem, "Try: selfplay psro kuhn")
-    if seed is not None:
-        overrides["seed"] = str(seed)
-    if runtime is not None:
-        overrides["run.runtime"] = runtime
-    if address is not None:
-        overrides["ray.address"] = address
+    add_options(overrides, seed=seed, runtime=runtime, address=address)
     config = load_config(words[0], overrides)
     check_psro(config)
     check_installed("selfplay psro")

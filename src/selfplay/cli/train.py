@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from selfplay.cli.fields import add_options, split_arguments
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
 from selfplay.core.text import one_line
@@ -55,58 +56,8 @@ def train(
         raise InputError("CONFIG", "is missing", "Try: selfplay train kuhn")
     if len(words) > 1:
         raise InputError(words[1], "one configuration is enough", "Fields are set like --learning.steps 20")
-    if seed is not None:
-        overrides["seed"] = str(seed)
-    if runtime is not None:
-        overrides["run.runtime"] = runtime
-    if address is not None:
-        overrides["ray.address"] = address
+    add_options(overrides, seed=seed, runtime=runtime, address=address)
     _start(words[0], overrides, recipe, name, dry_run)
-
-
-_MEANT = {
-    "algorithm": "learning.algorithm.type",
-    "credit": "credit.type",
-    "env": "envs.0.id",
-    "envs": "envs.0.id",
-    "lr": "learning.learning_rate",
-    "model": "model.name",
-    "program": "program.type",
-}
-"""The fields that options mean which have the name of no field, or of a section."""
-
-
-def split_arguments(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate plain words from ``--a.b value`` and ``--a.b=value``.
-
-    Raises:
-        InputError: an option has no dot, so it is not a field of the configuration, or has no value.
-    """
-    words: list[str] = []
-    overrides: dict[str, str] = {}
-    remaining = iter(arguments)
-    for argument in remaining:
-        if not argument.startswith("-"):
-            words.append(argument)
-            continue
-        option, equals, value = argument.partition("=")
-        if not option.startswith("--") or "." not in option:
-            raise InputError(option, "there is no such option", _meant(option))
-        if not equals:
-            value = next(remaining, "--")
-        if value.startswith("--"):
-            raise InputError(option, "has no value", f"Give one: {option} VALUE")
-        overrides[option.removeprefix("--")] = value
-    return words, overrides
-
-
-def _meant(option: str) -> str:
-    """Suggest the field that an option without a dot may mean."""
-    from selfplay.config.problems import namesakes
-
-    name = option.lstrip("-").replace("-", "_")
-    meant = [_MEANT[name]] if name in _MEANT else namesakes(name)
-    return f"Did you mean --{meant[0]}?" if len(meant) == 1 else "See the --help of the command"
 
 
 def _start(

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from selfplay.config.base import ClassPath, Settings
+from selfplay.config.base import ClassPath, Name, Settings
 from selfplay.core.algorithm_names import (
     Aggregation,
     AnswerGradient,
@@ -21,12 +21,12 @@ from selfplay.core.errors import InputError
 class AlgorithmSettings(Settings):
     """Base of the losses of tokens, your own included: what the learner does with their regulariser."""
 
-    type: str
+    type: Name
     """Names the algorithm."""
-    regulariser_weight: float = Field(default=0.2, ge=0)
+    regulariser_weight: float = Field(default=0.2, ge=0, le=1e6)
     """Weight of the regulariser at the first update, in units of reward; with a critic, in units of their
     running deviation."""
-    regulariser_weight_end: float = Field(default=0.02, ge=0)
+    regulariser_weight_end: float = Field(default=0.02, ge=0, le=1e6)
     """Weight of the regulariser at the last update; it changes geometrically in between, or along a
     cosine if one of the two is 0."""
 
@@ -37,7 +37,7 @@ class LossSettings(AlgorithmSettings):
     regulariser: Regulariser = "none"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
     uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
-    kl_weight: float = Field(default=0.0, ge=0)
+    kl_weight: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the KL divergence to another model on the sampled tokens."""
     kl_to: Reference = "base"
     """The other model: the untrained one, or the reference that follows the policy
@@ -50,13 +50,13 @@ class LossSettings(AlgorithmSettings):
     """Whether the KL divergence is added to the loss, or subtracted from the advantages, after their baseline
     and their deviation: a token's advantage is then less by the divergence from the token to the end of its
     answer."""
-    entropy_weight: float = Field(default=0.0, ge=0)
+    entropy_weight: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"
     """How the losses of tokens are added up, and the KL divergence and the entropy with them: as a mean over
     all tokens, over answers of the mean over their tokens, of their sum, or of their sum divided by
     `learning.max_generation_len`."""
-    opsm_threshold: float | None = Field(default=None, gt=0)
+    opsm_threshold: float | None = Field(default=None, ge=1e-9, le=1e6)
     """Answers with a negative advantage are left out if the learner gives their tokens, in the mean, a
     log-probability that is lower than the engine's by more than this, in nats."""
 
@@ -70,13 +70,13 @@ class CorrectedSettings(LossSettings):
     correction_level: Level = "token"
     """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
     product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
-    max_importance_weight: float = Field(default=2.0, gt=0)
+    max_importance_weight: float = Field(default=2.0, ge=1e-6, le=1e9)
     """Upper bound of the correction's importance weights: the learner's probability of a token divided by the
     engine's."""
-    min_importance_weight: float = Field(default=0.5, ge=0)
+    min_importance_weight: float = Field(default=0.5, ge=0, le=1e6)
     """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
     `max_importance_weight`, 5."""
-    kpop_threshold: float = Field(default=2.0, gt=0)
+    kpop_threshold: float = Field(default=2.0, ge=1e-9, le=1e6)
     """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
 
     def check_bounds(self, field: str) -> None:
@@ -118,9 +118,9 @@ class PpoSettings(CorrectedSettings):
     """Names this algorithm."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """How far the ratio of a token's probabilities after and before the update may fall below 1."""
-    clip_high: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0, le=1e6)
     """How far the ratio may rise above 1. DAPO has 0.28."""
-    dual_clip: float | None = Field(default=None, gt=1)
+    dual_clip: float | None = Field(default=None, gt=1, le=1e6)
     """Upper bound of the ratio's effect on tokens with a negative advantage. 3 is usual."""
 
 
@@ -133,7 +133,7 @@ class GspoSettings(CorrectedSettings):
     """As for other algorithms."""
     clip_low: float = Field(default=3e-4, ge=0, le=1)
     """How far the geometric mean of an answer's ratios may fall below 1."""
-    clip_high: float = Field(default=4e-4, ge=0)
+    clip_high: float = Field(default=4e-4, ge=0, le=1e6)
     """How far it may rise above 1."""
 
 
@@ -144,7 +144,7 @@ class CispoSettings(CorrectedSettings):
     """Names this algorithm."""
     clip_low: float = Field(default=1.0, ge=0, le=1)
     """How far the weight of a token may fall below 1; 1 for no bound."""
-    clip_high: float = Field(default=4.0, ge=0)
+    clip_high: float = Field(default=4.0, ge=0, le=1e6)
     """How far it may rise above 1."""
 
 
@@ -153,9 +153,9 @@ class SapoSettings(CorrectedSettings):
 
     type: Literal["sapo"] = "sapo"
     """Names this algorithm."""
-    tau_positive: float = Field(default=1.0, gt=0)
+    tau_positive: float = Field(default=1.0, ge=1e-6, le=1e6)
     """How fast the gate closes for tokens with a positive advantage."""
-    tau_negative: float = Field(default=1.05, gt=0)
+    tau_negative: float = Field(default=1.05, ge=1e-6, le=1e6)
     """How fast it closes for the others."""
 
 
@@ -164,7 +164,7 @@ class DppoSettings(LossSettings):
 
     type: Literal["dppo"] = "dppo"
     """Names this algorithm."""
-    max_importance_weight: float = Field(default=20.0, gt=0)
+    max_importance_weight: float = Field(default=20.0, ge=1e-6, le=1e9)
     """Upper bound of the weight that the loss of a token has: the learner's probability divided by the
     engine's."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
@@ -176,14 +176,14 @@ class DppoSettings(LossSettings):
 class OverAnswersSettings(Settings):
     """Base of the algorithms that learn from all legal answers."""
 
-    alpha: float = Field(default=0.8, gt=0)
+    alpha: float = Field(default=0.8, ge=1e-6, le=1e6)
     """Weight of the divergence from the reference, in units of the root mean square of the same game's
     advantages: as games end more alike, it falls in units of reward. A smaller value moves further in each
     update."""
-    uniform: float = Field(default=0.05, gt=0, lt=1)
+    uniform: float = Field(default=0.05, ge=1e-9, lt=1)
     """Share of the uniform distribution over the legal answers that is mixed with the reference's, which is
     over all answers. Of the legal ones alone it is more while the reference also answers illegally."""
-    memory: float = Field(default=16.0, ge=0)
+    memory: float = Field(default=16.0, ge=0, le=1e6)
     """How many earlier answers to a prompt count at most, beside those of the batch; they lose a fifth of
     their weight with every update. 0 for the batch alone."""
 
@@ -194,7 +194,7 @@ class MagnetSettings(OverAnswersSettings):
 
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
-    eta: float | None = Field(default=None, gt=0)
+    eta: float | None = Field(default=None, ge=1e-6, le=1e6)
     """Size of a step of magnetic mirror descent, towards the best reply within reach of the reference; if not
     given, an update goes all the way. It costs one more forward pass."""
 
@@ -207,7 +207,7 @@ class AllActionsSettings(OverAnswersSettings):
     """Names this algorithm."""
     gradient: AnswerGradient = "policy"
     """The exact policy gradient, or `neurd`, with which rare answers return as fast as others."""
-    beta: float = Field(default=4.0, gt=0)
+    beta: float = Field(default=4.0, ge=1e-6, le=1e6)
     """With `neurd`, an answer whose log-probability differs from the mean of the legal answers by more than
     this, in nats, is not pushed further away from it by its own gain."""
 
@@ -220,7 +220,7 @@ class PythonAlgorithm(AlgorithmSettings):
     path: ClassPath
     """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
     configuration file and, on the command line, to the working directory."""
-    options: dict[str, Any] = {}
+    options: dict[Name, Any] = Field(default={}, max_length=100)
     """Keyword arguments for the class."""
 
 

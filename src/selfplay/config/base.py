@@ -1,19 +1,70 @@
-"""The base of every section of the configuration."""
+"""The base of every section of the configuration, and the kinds of texts and lists that its fields hold."""
 
+import unicodedata
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from selfplay.core.own_classes import CLASS_PATH
 
-ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
+_CONTROL = ("Cc", "Zl", "Zp")
+"""Unicode's categories of control characters, and of the separators of lines and paragraphs."""
+_LONGEST_FILE_NAME = 255
+"""In bytes, on every usual file system."""
+
+
+def _one_line(text: str) -> str:
+    return _without_control(text, "")
+
+
+def _several_lines(text: str) -> str:
+    return _without_control(text, "\n\t")
+
+
+def _without_control(text: str, allowed: str) -> str:
+    for character in text:
+        if unicodedata.category(character) in _CONTROL and character not in allowed:
+            raise PydanticCustomError("control", "{shown}", {"shown": f"U+{ord(character):04X}"})
+    return text
+
+
+def _path(text: str) -> str:
+    if any(len(part.encode()) > _LONGEST_FILE_NAME for part in text.split("/")):
+        raise PydanticCustomError("long_name", "{most}", {"most": _LONGEST_FILE_NAME})
+    return _one_line(text)
+
+
+def _distinct(entries: list[str]) -> list[str]:
+    seen = set()
+    for entry in entries:
+        if entry in seen:
+            raise PydanticCustomError("twice", "{entry}", {"entry": entry})
+        seen.add(entry)
+    return entries
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+"""A name of a policy, a role, a model's layer."""
+Line = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_one_line)]
+"""A text in one line, such as an environment's id with parameters."""
+FilePath = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_path)]
+"""A file, a directory, or a name that may be one."""
+Words = Annotated[str, Field(min_length=1, max_length=8000), AfterValidator(_several_lines)]
+"""A text that a model reads or writes, which may have several lines."""
+ClassPath = Annotated[FilePath, Field(pattern=CLASS_PATH)]
 """The file and the name of a class of your own."""
+Names = Annotated[list[Name], Field(max_length=1000), AfterValidator(_distinct)]
+"""Names that differ."""
+Texts = Annotated[list[Words], Field(max_length=10_000), AfterValidator(_distinct)]
+"""Texts that differ."""
 
 
 class Settings(BaseModel):
     """Base of every section: unknown fields are errors, values are not converted, docstrings are help texts.
 
-    Validators check conditions that involve several fields; they raise ``InputError``.
+    Every number, text and list has bounds, generous but finite. Validators check conditions that involve
+    several fields; they raise ``InputError``.
     """
 
     model_config = ConfigDict(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from selfplay.config.algorithms import OverAnswersSettings
-from selfplay.config.base import Settings
+from selfplay.config.base import Name, Settings
 from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.league import LeagueSettings
 from selfplay.config.learning import LearningSettings
@@ -46,17 +46,17 @@ FOR_PROGRAMS = ("roles", "population.roles")
 class Config(Settings):
     """Everything that defines a run."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**53)
     """Root of the seed tree, from which all other seeds are derived."""
     model: ModelSettings = ModelSettings()
     """The base model."""
     lora: LoraSection = LoraSection()
     """The adapter that is trained."""
-    envs: list[EnvSettings] = []
+    envs: list[EnvSettings] = Field(default=[], max_length=1000)
     """Each game draws one of the environments by weight."""
     program: Program | None = None
     """A program that replaces games: a debate, a proposer and its solvers, proofs, or one of your own."""
-    roles: dict[str, RoleSettings] = {}
+    roles: dict[Name, RoleSettings] = Field(default={}, max_length=1000)
     """Settings of a program's roles, by role."""
     start: Adapters = {}
     """The adapter of an earlier run that a policy starts from, by policy: a checkpoint such as `RUN@40`, or a

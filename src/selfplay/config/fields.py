@@ -76,10 +76,15 @@ def type_text(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(type_text(part) for part in parts if part is not NoneType)
     if origin is list:
-        return f"list of {_PLURALS.get(parts[0], 'tables')}"
+        return f"list of {_PLURALS.get(_plain(parts[0]), 'tables')}"
     if origin is tuple:
-        return f"list of {len(parts)} {_PLURALS[parts[0]]}"
+        return f"list of {len(parts)} {_PLURALS[_plain(parts[0])]}"
     return _NAMES.get(annotation, "table")
+
+
+def _plain(annotation: Any) -> Any:
+    """Return a type without its bounds."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}

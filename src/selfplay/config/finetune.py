@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from selfplay.config.base import Settings
+from selfplay.config.base import FilePath, Line, Name, Settings
 from selfplay.core import InputError
 from selfplay.core.own_classes import is_class_path
 
@@ -28,18 +28,18 @@ def _is_trainer(name: str) -> str:
     return name
 
 
-TrainerName = Annotated[str, AfterValidator(_is_trainer)]
+TrainerName = Annotated[FilePath, AfterValidator(_is_trainer)]
 """A trainer of the package, or the file and the name of a subclass of PureTextRlTrainer."""
 
 
 class RlParameters(Settings):
     """How much is sampled."""
 
-    rollouts_per_iteration: int | None = Field(default=None, ge=1)
+    rollouts_per_iteration: int | None = Field(default=None, ge=1, le=10_000_000)
     """Number of rollouts in each iteration; if not given, one for each claim."""
-    num_iterations: int = Field(default=8, ge=1)
+    num_iterations: int = Field(default=8, ge=1, le=100_000)
     """Number of iterations; all but the last are followed by fine-tuning."""
-    num_test_iterations: int = Field(default=1, ge=1)
+    num_test_iterations: int = Field(default=1, ge=1, le=100_000)
     """How often each test claim is judged; without `text_rl.test_on_whole_dataset`, how many times
     `rollouts_per_iteration` rollouts a test has."""
 
@@ -71,29 +71,29 @@ class PureTextEiParameters(Settings):
 
     rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
     """All from a reward on, or a draw whose weights grow with the reward."""
-    reward_threshold: float = 0.9
+    reward_threshold: float = Field(default=0.9, ge=-1e6, le=1e6)
     """The least reward of an agent whose conversation is imitated."""
-    weighting_sample_size_factor: float = Field(default=0.5, gt=0)
+    weighting_sample_size_factor: float = Field(default=0.5, ge=1e-6, le=1e3)
     """Number of drawn rollouts, as a share of all."""
-    weighting_minimum: float | None = None
+    weighting_minimum: float | None = Field(default=None, ge=-1e6, le=1e6)
     """The reward of weight 0; if not given, the least of the iteration."""
     weighting_use_replacement: bool = True
     """Whether a rollout may be drawn twice."""
-    weighting_epsilon: float = Field(default=0.01, ge=0)
+    weighting_epsilon: float = Field(default=0.01, ge=0, le=1e6)
     """Added to each weight, once the weights sum to 1, after division by the number of rollouts."""
 
 
 class PureTextMaltParameters(Settings):
     """How MALT makes trees of responses, and pairs of them."""
 
-    num_responses_per_timestep: int = Field(default=2, ge=2)
+    num_responses_per_timestep: int = Field(default=2, ge=2, le=1000)
     """Number of responses to each prefix of an episode."""
     pair_selection_method: Literal["positive_negative", "interval"] = "interval"
     """`positive_negative`: a response whose reward is at least the middle of the possible rewards, and one
     below. `interval`: two whose rewards differ by more than a share of their range."""
     interval_threshold_proportion: float = Field(default=0.5, ge=0, le=1)
     """The share of the range of rewards that `interval` requires."""
-    num_initial_ei_iterations: int = Field(default=0, ge=0)
+    num_initial_ei_iterations: int = Field(default=0, ge=0, le=100_000)
     """Number of iterations of expert iteration before the first one of MALT."""
     frozen_agents_generate_one_response: bool = True
     """One response where only frozen agents speak."""
@@ -107,7 +107,7 @@ class BaseRunParameters(Settings):
     provider, `rl.num_test_iterations`, `text_rl.test_scheme` and `text_rl.test_on_whole_dataset`.
     `rerun_tests`: the same, and instead of training, its tests are played again with the models of each
     iteration."""
-    run_id: str | None = None
+    run_id: FilePath | None = None
     """The earlier run: its name or path."""
 
 
@@ -119,26 +119,26 @@ def _by_method(hyperparameters: dict[str, Any]) -> dict[str, Any]:
     return hyperparameters
 
 
-Hyperparameters = Annotated[dict[str, Any], AfterValidator(_by_method)]
+Hyperparameters = Annotated[dict[Name, Any], Field(max_length=100), AfterValidator(_by_method)]
 
 
 class AgentParameters(Settings):
     """The model of an agent. A field that its table does not have is that of the table `_default`."""
 
-    model_name: str = "default"
+    model_name: FilePath = "default"
     """The model that it starts from, by the API's name. `selfplay serve` has `default` and `base`, the
     untrained model."""
-    shared_model_group: str | None = None
+    shared_model_group: Name | None = None
     """Agents with the same name share one model; if not given, the agent has its own."""
     freeze_agent: bool = False
     """Never train it."""
     fine_tune_from_scratch: bool = True
     """Start each job from `model_name`, not from the last model."""
-    dpo_beta: float | None = Field(default=None, gt=0)
+    dpo_beta: float | None = Field(default=None, ge=1e-6, le=1e6)
     """DPO's beta; if not given, the provider's."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=100)
     """Its temperature; if not given, the program's."""
-    test_temperature: float | None = Field(default=None, ge=0)
+    test_temperature: float | None = Field(default=None, ge=0, le=100)
     """Its temperature in tests; if not given, that of its role, or that of training. 0 takes the most likely
     token."""
     hyperparameters: Hyperparameters = {}
@@ -154,7 +154,7 @@ def _completed(agents: Any) -> Any:
     return {name: {**default, **one} if isinstance(one, dict) else one for name, one in agents.items()}
 
 
-Agents = Annotated[dict[str, AgentParameters], BeforeValidator(_completed)]
+Agents = Annotated[dict[Name, AgentParameters], Field(max_length=1000), BeforeValidator(_completed)]
 
 
 def parameters_of(agents: dict[str, AgentParameters], name: str) -> AgentParameters:
@@ -167,21 +167,21 @@ class ProviderSettings(Settings):
 
     type: Literal["openai", "dry_run"] = "openai"
     """An API with OpenAI's routes, or jobs that train nothing."""
-    base_url: str = "http://127.0.0.1:8000/v1"
+    base_url: Line = "http://127.0.0.1:8000/v1"
     """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
-    concurrency: int = Field(default=64, ge=1)
+    concurrency: int = Field(default=64, ge=1, le=1_000_000)
     """Maximum number of rollouts, and of model calls, in progress. A kill costs the calls in progress."""
-    least_examples: int = Field(default=10, ge=1)
+    least_examples: int = Field(default=10, ge=1, le=10_000_000)
     """The smallest number of examples that the API accepts; with fewer, an agent keeps its model."""
-    fields: dict[JobField, str] = {}
+    fields: dict[JobField, Name] = Field(default={}, max_length=100)
     """Names of fields in requests and replies by OpenAI's name, where an API differs."""
-    states: dict[str, JobState] = {}
+    states: dict[Name, JobState] = Field(default={}, max_length=100)
     """OpenAI's names of a job's states by the API's, where an API differs."""
-    poll_seconds: float = Field(default=5.0, gt=0)
+    poll_seconds: float = Field(default=5.0, ge=0.001, le=1e6)
     """Time between two questions about a job."""
-    job_timeout: float = Field(default=86400.0, gt=0)
+    job_timeout: float = Field(default=86400.0, ge=0.001, le=1e8)
     """Seconds to wait for a job. Then the run stops; the job goes on, and `--resume` continues to wait."""
-    recreate_failed_jobs: int = Field(default=0, ge=0)
+    recreate_failed_jobs: int = Field(default=0, ge=0, le=1000)
     """How often a job that failed is made again."""
 
 

@@ -1,8 +1,10 @@
 """A league: policies with roles, which learn from each other and from each other's frozen copies."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import Name, Settings
 from selfplay.config.play import EnvSettings, check_policy_name
 from selfplay.core import InputError
 from selfplay.core.play import LeagueRole
@@ -17,9 +19,9 @@ class PlayerSettings(Settings):
     role: LeagueRole
     """`main` becomes the strongest player; `main_exploiter` looks for weaknesses of the main players, and
     `league_exploiter` for those of all frozen copies."""
-    share: float = Field(default=1.0, gt=0)
+    share: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the games in which a player learns, relative to the other players'."""
-    seats: list[int] = list(SEATS)
+    seats: list[Annotated[int, Field(ge=0, le=1)]] = Field(default=list(SEATS), max_length=2)
     """The seats that it plays. If not given, both."""
 
 
@@ -27,7 +29,7 @@ class LeagueSettings(Settings):
     """Players that learn in one run, each with an adapter and an optimizer of its own. It takes the place of
     `population.sample_mode`."""
 
-    players: dict[str, PlayerSettings] = {}
+    players: dict[Name, PlayerSettings] = Field(default={}, max_length=1000)
     """The players, by name. Those that hold the games' seats in evaluations are the policies of `envs`,
     `default` if none is given; they must be main players."""
     self_play: float = Field(default=0.35, ge=0, le=1)
@@ -35,14 +37,14 @@ class LeagueSettings(Settings):
     forgotten: float = Field(default=0.15, ge=0, le=1)
     """Share of a main player's games against copies that it no longer beats. The rest of its games are
     against all frozen copies, most against those that it beats least."""
-    snapshot_win_rate: float = Field(default=0.7, gt=0, lt=1)
+    snapshot_win_rate: float = Field(default=0.7, ge=1e-9, lt=1)
     """An exploiter is frozen when its win rate is above this against each of its targets, in 100 games or
     more."""
-    main_snapshot_win_rate: float | None = Field(default=None, gt=0, lt=1)
+    main_snapshot_win_rate: float | None = Field(default=None, ge=1e-9, lt=1)
     """A main player is frozen, besides every `population.add_every` updates, when its win rate is above this
     against each active copy of itself, in 100 games or more. If it plays one seat, the copies are those of
     the main players of the other one. If not given, its win rates freeze nothing."""
-    snapshot_updates: int = Field(default=40, ge=1)
+    snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """Number of updates after which an exploiter is frozen, however it plays."""
 
     @model_validator(mode="after")

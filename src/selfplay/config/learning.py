@@ -14,7 +14,7 @@ from selfplay.config.algorithms import (
     ReinforceSettings,
     with_type,
 )
-from selfplay.config.base import Settings
+from selfplay.config.base import Name, Settings
 from selfplay.config.critic import CriticSettings
 from selfplay.core import InputError
 
@@ -27,13 +27,13 @@ class PolicySettings(Settings):
     """The policy's algorithm, in place of `learning.algorithm`."""
     critic: CriticSettings | None = None
     """A critic of the policy, in place of `learning.critic`. Other policies may learn without one."""
-    epochs: int | None = Field(default=None, ge=1)
+    epochs: int | None = Field(default=None, ge=1, le=1000)
     """Number of times that an update goes through the policy's records."""
-    minibatches: int | None = Field(default=None, ge=1)
+    minibatches: int | None = Field(default=None, ge=1, le=100_000)
     """Number of parts into which the policy's records of an update are divided."""
-    learning_rate: float | None = Field(default=None, gt=0)
+    learning_rate: float | None = Field(default=None, ge=1e-12, le=1)
     """Learning rate of AdamW after warm-up."""
-    learning_rate_end: float | None = Field(default=None, ge=0)
+    learning_rate_end: float | None = Field(default=None, ge=0, le=1)
     """Learning rate at the last update."""
     momentum: float | None = Field(default=None, ge=0, lt=1)
     """AdamW's first beta."""
@@ -44,7 +44,7 @@ class PolicySettings(Settings):
 class LearningSettings(Settings):
     """The learner."""
 
-    steps: int = Field(default=100, ge=1)
+    steps: int = Field(default=100, ge=1, le=10_000_000)
     """Number of updates in the whole run."""
     algorithm: Algorithm = ReinforceSettings()
     """What the policy learns by. A table without `type` is `python` if it has a `path`, and `reinforce`
@@ -52,9 +52,9 @@ class LearningSettings(Settings):
     critic: CriticSettings | None = None
     """A critic for every policy, with any algorithm but `magnet` and `all_actions`. `[learning.critic]`
     without fields has the default values."""
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=1e-4, ge=1e-12, le=1)
     """Learning rate of AdamW after warm-up."""
-    learning_rate_end: float = Field(default=5e-6, ge=0)
+    learning_rate_end: float = Field(default=5e-6, ge=0, le=1)
     """Learning rate at the last update; it follows a cosine in between."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has
@@ -62,13 +62,13 @@ class LearningSettings(Settings):
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
     0; `magnet` is tied to the average of many updates, and gains from 0.8."""
-    warmup_steps: int = Field(default=4, ge=0)
+    warmup_steps: int = Field(default=4, ge=0, le=10_000_000)
     """Number of updates over which the learning rate rises."""
-    grad_clip: float = Field(default=1.0, gt=0)
+    grad_clip: float = Field(default=1.0, ge=1e-9, le=1e12)
     """Maximum global L2 norm of the gradient."""
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1, le=1000)
     """Number of times that an update goes through its records."""
-    minibatches: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1, le=100_000)
     """Number of parts into which every epoch of an update divides the records at random, with an optimizer
     step for each. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
@@ -78,7 +78,7 @@ class LearningSettings(Settings):
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
     for no average."""
-    average_power: int = Field(default=8, ge=0)
+    average_power: int = Field(default=8, ge=0, le=1000)
     """Until the average has that decay, update n counts in proportion to n to this power: with 8, about the
     last ninth of the updates, with 1, as in CFR+, half of them, and with 0 all alike, as in fictitious play.
     Where the policy goes round in circles, the average must outlast a round."""
@@ -86,18 +86,18 @@ class LearningSettings(Settings):
     """Decay of the reference, a second running average of the adapter's weights, from which `magnet` and
     `all_actions` hold the policy back, and so do `kl_to = "reference"` and `regulariser = "reference"`; 0 for
     a copy of the weights."""
-    reference_every: int = Field(default=1, ge=1)
+    reference_every: int = Field(default=1, ge=1, le=10_000_000)
     """Number of updates after each of which the reference follows the policy."""
-    max_generation_len: int | None = Field(default=None, ge=1)
+    max_generation_len: int | None = Field(default=None, ge=1, le=1_000_000)
     """Constant normaliser of the loss, in tokens; `inference.max_tokens` if not given."""
-    max_train_len: int | None = Field(default=None, ge=2)
+    max_train_len: int | None = Field(default=None, ge=2, le=10_000_000)
     """Maximum number of tokens of prompt and answer that are trained on; if not given, there is no limit."""
-    max_batch_tokens: int = Field(default=6144, ge=16)
+    max_batch_tokens: int = Field(default=6144, ge=16, le=100_000_000)
     """Maximum number of tokens in one forward pass; larger trees go through the model in sections."""
-    max_mismatch: float = Field(default=0.2, gt=0)
+    max_mismatch: float = Field(default=0.2, ge=1e-9, le=1e6)
     """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
     run stops; the limit for tokens of older versions is 1 nat higher."""
-    policies: dict[str, PolicySettings] = {}
+    policies: dict[Name, PolicySettings] = Field(default={}, max_length=1000)
     """Policies with an algorithm, a critic, steps or rates of their own, by name."""
 
     _with_type = field_validator("algorithm", mode="before")(with_type)

@@ -15,11 +15,15 @@ from selfplay.config.model import ModelSettings
 from selfplay.config.problems import first_problem
 from selfplay.config.recipe import apply_recipe, read_recipe
 from selfplay.config.roles import absolute_adapter
-from selfplay.config.toml_files import bundled_names, read_bundled, read_toml
+from selfplay.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from selfplay.core import InputError
 from selfplay.core.own_classes import absolute
 
 PRESETS = "presets"
+MAX_DIGITS = 10
+"""An index with as many digits or more is none."""
+MOST_SHOWN = 200
+"""The longest text of a user's own that an error repeats."""
 
 
 def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | None = None) -> Config:
@@ -128,10 +132,10 @@ def _toml_value(name: str, text: str) -> Any:
         InputError: the text begins like a list or a table, but is none.
     """
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError as error:
         if text.startswith(("[", "{")):
-            problem = f"{text} is not TOML: {error}"
+            problem = f"{text if len(text) < MOST_SHOWN else 'the value'} is not TOML: {error}"
             raise InputError(
                 name, problem, "Put texts in quotes: '[\"random\"]' or '{type = \"gae\"}'"
             ) from error
@@ -142,6 +146,8 @@ def _toml_value(name: str, text: str) -> Any:
 def _override(data: dict[str, Any], name: str, value: Any) -> None:
     """Set one value of a nested table, creating missing tables."""
     parts = name.split(".")
+    if len(parts) > MAX_KEYS:
+        raise InputError(f"--{name[:MOST_SHOWN]}...", "there is no such option", "Name a field")
     node: Any = data
     for depth, part in enumerate(parts):
         here = ".".join(parts[:depth])
@@ -162,8 +168,10 @@ def _override(data: dict[str, Any], name: str, value: Any) -> None:
 
 def _check_index(entries: list[Any], part: str, here: str) -> None:
     """Reject a part that is not the index of an existing entry."""
-    if part.isdigit() and int(part) < len(entries):
+    if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS and int(part) < len(entries):
         return
     numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"
     size = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    raise InputError(f"{here}.{part}", f"there is no such entry: {here} has {size}", f"Use {numbers}")
+    raise InputError(
+        f"{here}.{part[:MAX_DIGITS]}", f"there is no such entry: {here} has {size}", f"Use {numbers}"
+    )

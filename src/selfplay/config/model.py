@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import FilePath, Name, Names, Settings
 from selfplay.core import InputError
 from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
@@ -14,7 +14,7 @@ from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 class ModelSettings(Settings):
     """The base model, which stays frozen."""
 
-    name: str = "smollm2-135m"
+    name: FilePath = "smollm2-135m"
     """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
     directory, it is looked up beside that file, then in the working directory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -22,9 +22,9 @@ class ModelSettings(Settings):
     quantization: Quantization = "none"
     """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). Adapters
     fit the base without it, too."""
-    device: str = "auto"
+    device: Name = "auto"
     """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=4096)
     """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept; with
     `ray.address`, each engine and learner uses its share of the cores of its node."""
 
@@ -39,13 +39,13 @@ class ModelSettings(Settings):
 class LoraSection(Settings):
     """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
 
-    rank: int = Field(default=LORA_RANK, ge=1)
+    rank: int = Field(default=LORA_RANK, ge=1, le=8192)
     """Rank of the two factors."""
-    alpha: int = Field(default=LORA_ALPHA, ge=1)
+    alpha: int = Field(default=LORA_ALPHA, ge=1, le=1_000_000)
     """The update is scaled by alpha / rank."""
     dropout: float = 0.0
     """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
-    target_modules: list[str] = Field(default=list(ALL_LINEAR), min_length=1)
+    target_modules: Names = Field(default=list(ALL_LINEAR), min_length=1)
     """Names of the linear layers that get an adapter."""
 
     @field_validator("dropout")
@@ -65,24 +65,24 @@ class InferenceSettings(Settings):
 
     engine: Literal["embedded", "vllm"] = "embedded"
     """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
-    max_tokens: int = Field(default=16, ge=1)
+    max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens."""
-    temperature: float = Field(default=1.0, ge=0.01)
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
     """Sampling temperature of trained seats; the learner uses the same value."""
-    max_context: int | None = Field(default=None, ge=8)
+    max_context: int | None = Field(default=None, ge=8, le=10_000_000)
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
     `max_cached_tokens`. If not given, the model's own limit applies."""
-    max_queue: int = Field(default=MAX_QUEUE, ge=1)
+    max_queue: int = Field(default=MAX_QUEUE, ge=1, le=10_000_000)
     """Maximum number of requests in progress at one engine; further requests are rejected."""
-    max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64)
+    max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64, le=1_000_000_000)
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
-    max_adapters: int = Field(default=8, ge=1)
+    max_adapters: int = Field(default=8, ge=1, le=100_000)
     """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
-    max_batch: int = Field(default=256, ge=1)
+    max_batch: int = Field(default=256, ge=1, le=1_000_000)
     """Maximum number of requests that vLLM computes together."""
-    gpu_memory: float = Field(default=0.9, gt=0, le=1)
+    gpu_memory: float = Field(default=0.9, ge=0.01, le=1)
     """Share of a GPU's memory that vLLM may use."""
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1, le=1024)
     """Number of GPUs of one machine over which vLLM spreads the model. If it is more than 1, Ray reserves as
     many GPUs for each inference actor, whatever `ray.gpus_per_engine` is."""

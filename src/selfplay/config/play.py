@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import Line, Name, Settings
 from selfplay.core import InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
@@ -28,25 +28,25 @@ def check_policy_name(name: str, field: str) -> None:
 class EnvSettings(Settings):
     """An environment to train in."""
 
-    id: str
+    id: Line
     """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
     and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
     to the working directory."""
-    num_players: int = Field(default=2, ge=1)
+    num_players: int = Field(default=2, ge=1, le=1000)
     """Number of seats."""
-    template: str = DEFAULT_TEMPLATE
+    template: Name = DEFAULT_TEMPLATE
     """How observations become prompts and answers become moves."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the games, relative to the other environments'."""
-    max_turns: int = Field(default=200, ge=1)
+    max_turns: int = Field(default=200, ge=1, le=1_000_000)
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
-    error_allowance: int = Field(default=0, ge=0)
+    error_allowance: int = Field(default=0, ge=0, le=1_000_000)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
-    random_opening: int = Field(default=0, ge=0)
+    random_opening: int = Field(default=0, ge=0, le=1_000_000)
     """Games of training begin with between 0 and this many random legal moves, each number as likely as the
     others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
     hidden cards would no longer be true. Evaluations have none."""
-    policies: list[str] = []
+    policies: list[Name] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""
 
@@ -99,19 +99,19 @@ class Games:
 class CollectionSettings(Settings):
     """How games are played."""
 
-    games_per_step: int = Field(default=256, ge=1)
+    games_per_step: int = Field(default=256, ge=1, le=10_000_000)
     """Number of games for one learner update."""
-    concurrency: int = Field(default=1024, ge=1)
+    concurrency: int = Field(default=1024, ge=1, le=1_000_000)
     """Maximum number of games in flight."""
-    max_staleness: int = Field(default=0, ge=0)
+    max_staleness: int = Field(default=0, ge=0, le=1_000_000)
     """Maximum number of versions by which the policy that played may be behind the policy that learns. With
     0, play and learning alternate."""
-    retries: int = Field(default=RETRIES, ge=0)
+    retries: int = Field(default=RETRIES, ge=0, le=1000)
     """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
     error of the engine."""
     max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
     """The run stops when more than this fraction of a step's games failed."""
-    game_timeout: float = Field(default=EPISODE_TIMEOUT, gt=0)
+    game_timeout: float = Field(default=EPISODE_TIMEOUT, ge=0.001, le=1e8)
     """Maximum duration of a game in seconds, including the time it waits for the model."""
     filter_opponent_invalid: bool = False
     """Discard games that an opponent's invalid move decided."""

@@ -1,10 +1,14 @@
 """The opponents of training, and those of evaluations."""
 
+from typing import Annotated
+
 from pydantic import Field, field_validator, model_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import Name, Names, Settings
 from selfplay.core import InputError
 from selfplay.core.play import PfspForm, SampleMode
+
+_Lag = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class PopulationSettings(Settings):
@@ -14,28 +18,28 @@ class PopulationSettings(Settings):
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
     mirror_share: float = Field(default=0.0, ge=0, le=1)
     """Share of games that are played as in `mirror`, in the other modes; in a program, of groups."""
-    max_active_lora: int = Field(default=4, ge=1)
+    max_active_lora: int = Field(default=4, ge=1, le=100_000)
     """Maximum number of checkpoints that can be drawn as opponents."""
-    lag_range: tuple[int, int] = Field(default=(1, 7), strict=False)
+    lag_range: tuple[_Lag, _Lag] = Field(default=(1, 7), strict=False)
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
     pfsp: PfspForm = "hard"
     """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
     least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: min(0.5, 1 - x), so that
     those which are beaten in at most half of the games have equal weights."""
-    payoff_games: int = Field(default=64, ge=2)
+    payoff_games: int = Field(default=64, ge=2, le=1_000_000)
     """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
     them in either order of seats, so an odd number means one more. Nobody learns from them."""
-    fixed_opponents: list[str] = []
+    fixed_opponents: Names = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""
-    weights: list[float] = []
+    weights: list[Annotated[float, Field(ge=0, le=1e9)]] = Field(default=[], max_length=1000)
     """For `fixed`: how often each of `fixed_opponents` is drawn, in proportion. If not given, all alike."""
-    places: dict[str, str] = {}
+    places: dict[Name, Name] = Field(default={}, max_length=1000)
     """For `fixed`, in games with a policy for each seat: the policy in whose seats a fixed opponent plays, by
     the opponent's name. One that is not named plays in any seat."""
-    add_every: int = Field(default=10, ge=1)
+    add_every: int = Field(default=10, ge=1, le=10_000_000)
     """Number of updates between the copies of the policy that join the pool."""
-    roles: list[str] = []
+    roles: Names = []
     """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: in each episode one of them,
     drawn at random, is trained, and members of the pool play the others. If not given, all roles."""
 
@@ -101,25 +105,25 @@ class PopulationSettings(Settings):
 class EvaluationSettings(Settings):
     """Matches and exact measures before, during and after training."""
 
-    every: int = Field(default=0, ge=0)
+    every: int = Field(default=0, ge=0, le=10_000_000)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
-    games: int = Field(default=400, ge=2)
+    games: int = Field(default=400, ge=2, le=10_000_000)
     """Number of games in each match before and after training, also if it ends early; with balanced seats."""
-    games_during: int = Field(default=100, ge=2)
+    games_during: int = Field(default=100, ge=2, le=10_000_000)
     """Number of games in each match during training."""
-    patience: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0, le=10_000_000)
     """The run ends early if so many evaluations in a row, in none of their matches, have a mean reward whose
     95% interval is above the best mean before; 0 for never. It needs `every`."""
-    games_alongside: int = Field(default=0, ge=0)
+    games_alongside: int = Field(default=0, ge=0, le=10_000_000)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
-    opponents: list[str] | None = None
+    opponents: Names | None = None
     """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
     environment that does not list its legal moves. `mixture` is the fixed opponents of training in mode
     `fixed`: each game draws one of them, by their weights."""
     nash_conv: bool = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
-    nash_conv_minutes: float = Field(default=10.0, gt=0)
+    nash_conv_minutes: float = Field(default=10.0, ge=1e-6, le=1e6)
     """Time limit of a NashConv. One that takes longer is an error before training; later it is left out, with
     a warning."""
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=100)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""

@@ -10,10 +10,13 @@ from pydantic_core import ErrorDetails
 
 from selfplay.config.fields import ANY_ENTRY, config_fields
 from selfplay.core import InputError
+from selfplay.core.text import printable
 
 Location = tuple[int | str, ...]
 
 _MAX_SHOWN = 60
+_KEY = "[key]"
+"""What pydantic's locations end with if a name of the user's own is wrong."""
 
 
 def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError:
@@ -27,6 +30,8 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
     location = detail["loc"]
     field = dotted(location, data)
     kind = detail["type"]
+    if location[-1] == _KEY:
+        field = dotted(location[:-2], data)
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
     if kind == "missing" and isinstance(location[-1], int):
@@ -39,7 +44,7 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
     shown = _shown(detail["input"])
     if kind in _LIMITS:
         problem, fix, limit = _LIMITS[kind]
-        bound = _number(detail["ctx"][limit])
+        bound = number_text(detail["ctx"][limit])
         return InputError(field, f"{problem.format(bound)} (got {shown})", fix.format(bound))
     if kind == "literal_error":
         return _wrong_choice(field, shown, detail["ctx"]["expected"])
@@ -58,7 +63,13 @@ _LIMITS = {
     "less_than_equal": ("must be at most {}", "Give {} or less", "le"),
     "too_short": ("must have at least one entry", "Add one", "min_length"),
     "too_long": ("must have at most {} values", "Remove the rest", "max_length"),
+    "string_too_short": ("must not be empty", "Write something, or leave it out", "min_length"),
+    "string_too_long": ("must have at most {} characters", "Shorten it", "max_length"),
+    "control": ("must have no control characters, but has {}", "Remove it", "shown"),
+    "long_name": ("has a part of more than {} bytes, too long for a file's name", "Shorten it", "most"),
+    "twice": ("names {} twice", "Name it once", "entry"),
 }
+"""Errors about how large or long a value is: the problem, the fix, and where pydantic has the limit."""
 
 
 _TYPES = {
@@ -67,6 +78,8 @@ _TYPES = {
     "finite_number": ("must be a finite number", "Give an ordinary number"),
     "bool_type": ("must be true or false", "Write one of them, without quotes"),
     "string_type": ("must be text", 'Put it in quotes: "{}"'),
+    "string_unicode": ("must be text in UTF-8", "Correct it"),
+    "dict_type": ("must be a table", "Give its fields in a section of their own"),
     "string_pattern_mismatch": ("must name a file and a class", 'Write them like "my_file.py:MyClass"'),
     "list_type": ("must be a list", "Put it in brackets: [{}]"),
     "tuple_type": ("must be a list", "Put the values in brackets, with commas between them"),
@@ -100,7 +113,7 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
         is_tag = depth < len(location) - 1 and isinstance(node, dict) and node.get("type", part) == part
         if is_tag and part not in node:
             continue
-        parts.append(str(part))
+        parts.append(_cut(str(part)))
         if isinstance(node, dict):
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
@@ -169,11 +182,22 @@ def _what_it_is(location: Location) -> str:
     return texts[0] if texts else "it has no default"
 
 
-def _number(value: float) -> str:
-    return f"{value:g}"
+def number_text(value: float | str) -> str:
+    """Return a bound as it is written: whole numbers with all their digits."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _cut(str(value))
 
 
 def _shown(value: Any) -> str:
     """Return a value as TOML writes it, cut to 60 characters."""
-    text = str(value) if isinstance(value, float) else json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_MAX_SHOWN:
+        return "a number of more than 60 digits"
+    return _cut(
+        str(value) if isinstance(value, float) else json.dumps(value, default=str, ensure_ascii=False)
+    )
+
+
+def _cut(text: str) -> str:
+    text = printable(text, keep="")
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from selfplay.config.base import ClassPath, Settings
+from selfplay.config.base import ClassPath, FilePath, Name, Settings, Texts
 from selfplay.config.proofs import Claims, ProtocolSettings
+from selfplay.core import InputError
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.own_classes import name_of
 
@@ -14,7 +15,7 @@ from selfplay.core.own_classes import name_of
 class ProgramSettings(Settings):
     """Base of all programs."""
 
-    type: str
+    type: Name
     """Names the kind of program."""
 
     @property
@@ -31,7 +32,7 @@ class PythonProgram(ProgramSettings):
     path: ClassPath
     """The file and the class, such as `my_program.py:MyArena`. The file is relative to the configuration file
     and, on the command line, to the working directory."""
-    options: dict[str, Any] = {}
+    options: dict[Name, Any] = Field(default={}, max_length=100)
     """Keyword arguments for the class."""
 
     @property
@@ -45,30 +46,57 @@ class DebateSettings(ProgramSettings):
 
     type: Literal["debate"]
     """Names this kind of program."""
-    topics: list[str] = Field(min_length=1)
+    topics: Texts = Field(min_length=1)
     """Motions; each debate draws one."""
-    batch_size: int = Field(default=8, ge=1)
+    batch_size: int = Field(default=8, ge=1, le=10_000_000)
     """Number of debates in each update."""
-    debates_per_topic: int = Field(default=4, ge=1)
+    debates_per_topic: int = Field(default=4, ge=1, le=10_000_000)
     """Number of debates that share a topic and are compared with each other."""
-    num_rounds: int = Field(default=3, ge=1)
+    num_rounds: int = Field(default=3, ge=1, le=10_000)
     """Number of speeches of each side."""
-    max_tokens: int = Field(default=128, ge=1)
+    max_tokens: int = Field(default=128, ge=1, le=1_000_000)
     """Maximum length of a speech, in tokens."""
-    aff_policy: str = TRAINED
+    aff_policy: Name = TRAINED
     """The policy that argues for the motion."""
-    neg_policy: str = TRAINED
+    neg_policy: Name = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
-    judge_model: str = BASE
+    judge_model: Name = BASE
     """The model that judges; `base` is the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
     on_judge_failure: Literal["fail", "draw"] = "fail"
     """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases."""
-    evaluation_topics: list[str] | None = None
+    evaluation_topics: Texts | None = Field(default=None, min_length=1)
     """Motions of the evaluation; if not given, those of training."""
-    evaluation_debates: int = Field(default=32, ge=1)
+    evaluation_debates: int = Field(default=32, ge=1, le=10_000_000)
     """Number of debates in each evaluation."""
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> "DebateSettings":
+        training = _distinct_topics(self.topics, "topics")
+        held_out = _distinct_topics(self.evaluation_topics or [], "evaluation_topics")
+        both = [topic for words, topic in held_out.items() if words in training]
+        if both:
+            problem = f"{both[0][:60]!r} is in topics too, so it would not be held out"
+            raise InputError("program.evaluation_topics", problem, "Leave it out of one of the two")
+        return self
+
+
+def _distinct_topics(topics: list[str], field: str) -> dict[str, str]:
+    """Return the topics by their words, regardless of case and white space.
+
+    Raises:
+        InputError: one has no words, or two have the same.
+    """
+    by_words: dict[str, str] = {}
+    for topic in topics:
+        words = " ".join(topic.split()).casefold()
+        if not words:
+            raise InputError(f"program.{field}", "one of them is empty", "Write a motion")
+        if words in by_words:
+            raise InputError(f"program.{field}", f"{topic[:60]!r} is there twice", "Name it once")
+        by_words[words] = topic
+    return by_words
 
 
 class ProposerSolverSettings(ProgramSettings):
@@ -76,27 +104,27 @@ class ProposerSolverSettings(ProgramSettings):
 
     type: Literal["proposer_solver"]
     """Names this kind of program."""
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proposals in each update."""
-    proposals_per_prompt: int = Field(default=16, ge=1)
+    proposals_per_prompt: int = Field(default=16, ge=1, le=10_000_000)
     """Number of proposals that share a prompt and are compared with each other."""
-    examples: int = Field(default=8, ge=0)
+    examples: int = Field(default=8, ge=0, le=10_000)
     """Number of questions that the proposer sees as examples."""
-    solver_rollouts: int = Field(default=8, ge=1)
+    solver_rollouts: int = Field(default=8, ge=1, le=1_000_000)
     """Number of answers to each question."""
-    asked_again: int = Field(default=0, ge=0)
+    asked_again: int = Field(default=0, ge=0, le=10_000_000)
     """Number of stored questions that are asked again in each update; good questions are drawn more often."""
-    target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
+    target_pass_rate: float = Field(default=0.5, ge=1e-9, lt=1)
     """The share of right answers at which a question earns most."""
-    proposer_policy: str = "proposer"
+    proposer_policy: Name = "proposer"
     """The policy that writes questions."""
-    solver_policy: str = "solver"
+    solver_policy: Name = "solver"
     """The policy that answers them."""
     train_solvers: bool = True
     """Whether the solver learns too."""
-    evaluation_proposals: int = Field(default=64, ge=1)
+    evaluation_proposals: int = Field(default=64, ge=1, le=10_000_000)
     """Number of proposals in each evaluation."""
-    store_size: int = Field(default=500, ge=1)
+    store_size: int = Field(default=500, ge=1, le=10_000_000)
     """Maximum number of stored questions."""
 
 
@@ -105,31 +133,31 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
     type: Literal["proofs"]
     """Names this kind of program."""
-    protocol: str = "nip"
+    protocol: FilePath = "nip"
     """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a
     function of your own, such as `court.py:court`."""
     claims: Claims
     """What is judged."""
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proofs in each update."""
-    proofs_per_claim: int = Field(default=4, ge=1)
+    proofs_per_claim: int = Field(default=4, ge=1, le=10_000_000)
     """Number of proofs that share a claim and are compared with each other."""
-    verifier_policy: str = "verifier"
+    verifier_policy: Name = "verifier"
     """The policy of verifiers."""
-    prover_policy: str = "prover"
+    prover_policy: Name = "prover"
     """The policy of provers; `[roles.NAME]` sets that of one of them."""
-    max_response_words: int = Field(default=150, ge=1)
+    max_response_words: int = Field(default=150, ge=1, le=1_000_000)
     """The word limit that agents are told."""
-    max_tokens_per_message: int | None = Field(default=None, ge=1)
+    max_tokens_per_message: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens; if not given, one and a half times the words."""
-    num_invalid_generation_retries: int = Field(default=20, ge=0)
+    num_invalid_generation_retries: int = Field(default=20, ge=0, le=10_000)
     """How often an invalid answer is asked for again. Training by tokens never sees those answers; with 0,
     agents learn to avoid them."""
     examples: bool = True
     """Whether prompts begin with two short proofs, which show small models the form of answers."""
-    evaluation_claims: int = Field(default=64, ge=1)
+    evaluation_claims: int = Field(default=64, ge=1, le=10_000_000)
     """Number of held-out claims in each evaluation, or all of them if there are fewer."""
-    evaluation_proofs: int = Field(default=2, ge=1)
+    evaluation_proofs: int = Field(default=2, ge=1, le=10_000_000)
     """Number of proofs of each of them."""
 
     @property

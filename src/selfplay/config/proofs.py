@@ -4,37 +4,37 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import FilePath, Name, Settings
 from selfplay.core import InputError
 
 
 class ColumnSettings(Settings):
     """Which columns of the data are which."""
 
-    question: str = "question"
+    question: Name = "question"
     """The question."""
-    claim: str = "claim"
+    claim: Name = "claim"
     """The claimed answer to it."""
-    y: str = "y"
+    y: Name = "y"
     """The truth: 1 or true for a right claim, 0 or false for a wrong one."""
-    right: str | None = None
+    right: Name | None = None
     """In place of `claim` and `y`: a list of right claims, texts or tables with the text in `entry`."""
-    wrong: str | None = None
+    wrong: Name | None = None
     """The same for wrong claims."""
-    entry: str = "solution"
+    entry: Name = "solution"
     """The text in a table of `right` and `wrong`."""
-    where: dict[str, Any] = {}
+    where: dict[Name, Any] = Field(default={}, max_length=100)
     """Only rows in which these columns have these values are read."""
 
 
 class _Claims(Settings):
     """Base of all kinds of claims."""
 
-    type: str
+    type: Name
     """Names the kind of claims."""
-    test_size: float = Field(default=0.2, gt=0, lt=1)
+    test_size: float = Field(default=0.2, ge=1e-9, lt=1)
     """The share of the questions that is held out for evaluations."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**53)
     """Decides which claims are made and which are held out. The run's seed does not, so that runs compare."""
 
 
@@ -43,9 +43,9 @@ class ArithmeticClaims(_Claims):
 
     type: Literal["arithmetic_claims"]
     """Names this kind of claims."""
-    count: int = Field(default=1000, ge=10)
+    count: int = Field(default=1000, ge=10, le=10_000_000)
     """Number of claims, those that are held out included."""
-    difficulty: int = Field(default=2, ge=1)
+    difficulty: int = Field(default=2, ge=1, le=100)
     """Digits of the numbers; with 1, one of the two has two digits."""
 
 
@@ -61,7 +61,7 @@ class FileClaims(_Claims):
 
     type: Literal["file"]
     """Names this kind of claims."""
-    path: str
+    path: FilePath
     """The file, relative to the configuration file and, on the command line, to the working directory."""
     columns: ColumnSettings = ColumnSettings()
     """The names of its fields."""
@@ -72,9 +72,9 @@ class DatasetClaims(_Claims):
 
     type: Literal["dataset"]
     """Names this kind of claims."""
-    name: str
+    name: FilePath
     """The dataset, such as `lrhammond/buggy-apps`."""
-    split: str = "train"
+    split: Name = "train"
     """The part that is read; a share of it is held out."""
     columns: ColumnSettings | None = None
     """The names of its columns; those of `lrhammond/buggy-apps` are known."""
@@ -88,9 +88,9 @@ class ProtocolSettings(Settings):
 
     verifier_first: bool = True
     """Whether the verifier speaks in the first round; in `nip`, `debate` and `mnip`."""
-    max_message_rounds: int = Field(default=8, ge=1)
+    max_message_rounds: int = Field(default=8, ge=1, le=10_000)
     """The greatest number of rounds; in `nip`, `debate` and `mnip`."""
-    min_message_rounds: int = Field(default=1, ge=1)
+    min_message_rounds: int = Field(default=1, ge=1, le=10_000)
     """The least number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
     sequential: bool = False
     """Whether two provers speak one after the other; in `debate` and `mnip`."""
@@ -111,21 +111,21 @@ class ProtocolSettings(Settings):
     """The scale of decisions."""
     force_guess: Literal["zero", "one", "y"] | None = None
     """What the verifier is taken to decide, whatever it says: reject, accept or the truth."""
-    prover_reward: float = 1.0
+    prover_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """A prover's reward for a decision that agrees entirely with its stance."""
-    verifier_reward: float = 1.0
+    verifier_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """The verifier's reward for a decision that is entirely right."""
-    verifier_incorrect_penalty: float = -1.0
+    verifier_incorrect_penalty: float = Field(default=-1.0, ge=-1e6, le=1e6)
     """Its reward for a decision that is entirely wrong."""
-    verifier_terminated_penalty: float = -1.0
+    verifier_terminated_penalty: float = Field(default=-1.0, ge=-1e6, le=1e6)
     """Its reward if it never decides."""
-    verifier_no_guess_reward: float = 0.0
+    verifier_no_guess_reward: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Its reward for a turn without a decision that is not its last."""
-    verifier_neither_accept_nor_reject_reward: float | None = None
+    verifier_neither_accept_nor_reject_reward: float | None = Field(default=None, ge=-1e6, le=1e6)
     """Its reward for a decision in the middle of the scale; if not given, the mean of reward and penalty."""
     shared_reward: bool = False
     """Whether provers earn what the verifier earns."""
-    prover_invalid_response_penalty: float | None = None
+    prover_invalid_response_penalty: float | None = Field(default=None, ge=-1e6, le=1e6)
     """A prover's reward for an invalid answer, which then ends the proof; if not given, it costs nothing."""
 
     @model_validator(mode="before")

@@ -11,7 +11,7 @@ from selfplay.core.play import MetaStrategy
 class PsroSettings(Settings):
     """Policy-space response oracles: `selfplay psro`. Other commands do not use it."""
 
-    iterations: int = Field(default=8, ge=1)
+    iterations: int = Field(default=8, ge=1, le=100_000)
     """Number of best responses."""
     solver: MetaStrategy = "nash"
     """The mixture that a best response is trained against: `nash` (the equilibrium of maximum entropy, the
@@ -19,7 +19,7 @@ class PsroSettings(Settings):
     play)."""
     payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
     """Games of each pair of members, half of them in either order of seats."""
-    patience: int = Field(default=3, ge=1)
+    patience: int = Field(default=3, ge=1, le=10_000_000)
     """A best response is complete after so many evaluations in a row against the mixture without a better
     one, by the rule of `evaluation.patience`, and at the latest after `learning.steps` updates."""
     start: Literal["last", "first"] = "last"

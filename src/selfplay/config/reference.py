@@ -17,6 +17,7 @@ from selfplay.config.fields import (
     type_text,
 )
 from selfplay.config.loading import preset_names
+from selfplay.config.problems import number_text
 
 _HEAD = """# Configuration
 
@@ -100,7 +101,7 @@ def _type(info: FieldInfo) -> str:
     for bound in info.metadata:
         for attribute, words in _BOUNDS.items():
             if hasattr(bound, attribute):
-                bounds.append(f"{words} {getattr(bound, attribute):g}")
+                bounds.append(f"{words} {number_text(getattr(bound, attribute))}")
     return ", ".join([type_text(info.annotation), *bounds])
 
 

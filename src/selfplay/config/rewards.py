@@ -14,11 +14,11 @@ class WinDrawLoss(Settings):
 
     type: Literal["win_draw_loss"] = "win_draw_loss"
     """Names this transform."""
-    win: float = 1.0
+    win: float = Field(default=1.0, ge=-1e6, le=1e6)
     """Reward of each player with the best reward."""
-    draw: float = 0.0
+    draw: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Reward if all players have the same."""
-    loss: float = -1.0
+    loss: float = Field(default=-1.0, ge=-1e6, le=1e6)
     """Reward of every other player."""
 
 
@@ -35,7 +35,7 @@ class RoleAdvantage(Settings):
 
     type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
     """Whether all environments share the averages, or each has its own."""
-    tau: float = Field(default=0.05, gt=0, le=1)
+    tau: float = Field(default=0.05, ge=1e-9, le=1)
     """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
 
 
@@ -44,9 +44,9 @@ class FormatReward(Settings):
 
     type: Literal["reward_for_format"] = "reward_for_format"
     """Names this transform."""
-    reward: float = 0.0
+    reward: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Added to answers in the format that the template asks for."""
-    penalty: float = 0.0
+    penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Added to all other answers; a negative value punishes them."""
 
 
@@ -55,9 +55,9 @@ class InvalidMovePenalty(Settings):
 
     type: Literal["penalty_for_invalid_move"] = "penalty_for_invalid_move"
     """Names this transform."""
-    reward: float = 0.0
+    reward: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Added to valid moves."""
-    penalty: float = 0.0
+    penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Added to invalid moves; a negative value punishes them."""
 
 
@@ -85,11 +85,11 @@ SamplingReward = Annotated[Normalize | SamePrompt, Field(discriminator="type")]
 class RewardSettings(Settings):
     """Reward transforms; those of each list are applied in order."""
 
-    final: list[FinalReward] = []
+    final: list[FinalReward] = Field(default=[], max_length=100)
     """Applied to the final rewards of all players of a game, once for each trained player."""
-    step: list[StepReward] = []
+    step: list[StepReward] = Field(default=[], max_length=100)
     """Applied once to each step."""
-    sampling: list[SamplingReward] = [SamePrompt()]
+    sampling: list[SamplingReward] = Field(default=[SamePrompt()], max_length=100)
     """Applied to the training batch."""
 
 
@@ -98,9 +98,9 @@ class BufferSettings(Settings):
 
     type: Literal["step", "episode"] = "step"
     """Whether the buffer draws single steps or whole episodes."""
-    max_size: int = Field(default=100_000, ge=1)
+    max_size: int = Field(default=100_000, ge=1, le=1_000_000_000)
     """Maximum number of stored steps."""
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """Number of steps (or episodes) in one update; if not given, the whole buffer."""
     log_batches: bool = True
     """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
@@ -123,7 +123,7 @@ class CreditSettings(Settings):
     """For `grpo`: set negative advantages to 0."""
     decay: float = Field(default=0.95, ge=0, lt=1)
     """For `rae`: the factor by which an episode multiplies the old baseline."""
-    half_life: float = Field(default=0.06, gt=0)
+    half_life: float = Field(default=0.06, ge=1e-9, le=1e6)
     """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
     baseline would forget half of what it remembers in one update. It never forgets more than 12.5% and never
     less than 4%."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from selfplay.config.base import Settings
+from selfplay.config.base import FilePath, Name, Settings, Texts
 from selfplay.config.play import check_policy_name
 from selfplay.core.history import History
 
@@ -17,7 +17,7 @@ def _names(adapters: dict[str, str]) -> dict[str, str]:
     return adapters
 
 
-Adapters = Annotated[dict[str, str], AfterValidator(_names)]
+Adapters = Annotated[dict[Name, FilePath], Field(max_length=1000), AfterValidator(_names)]
 """Adapters by name: a run's checkpoint (``RUN``, ``RUN@40``, ``RUN@best``), or an adapter's directory."""
 
 
@@ -30,16 +30,16 @@ def absolute_adapter(text: str, directory: Path) -> str:
 class RoleSettings(Settings):
     """What differs from the program's own settings of a role."""
 
-    policy: str | None = None
+    policy: Name | None = None
     """The policy that the role plays and trains. With `base`, or a name in `[frozen]`, it is not trained."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=100)
     """Sampling temperature; at least 0.01 for a role that is trained."""
-    test_temperature: float | None = Field(default=None, ge=0)
+    test_temperature: float | None = Field(default=None, ge=0, le=100)
     """Its temperature when the program is measured; if not given, that of training. 0 takes the most likely
     token."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens."""
-    stop: list[str] | None = None
+    stop: Texts | None = Field(default=None, max_length=100)
     """Texts that end an answer; they are not part of its text."""
     history: History | None = None
     """What later prompts show of the role's answers: `keep` (as they were drawn), `drop_reasoning` (without

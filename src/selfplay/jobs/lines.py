@@ -8,6 +8,7 @@ What could only be ignored (tools, names, images) is refused, because a model wo
 else than the file says.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
@@ -73,7 +74,7 @@ def read_preferences(content: bytes) -> list[Preference]:
 
 
 def _read(content: bytes, check: Callable[[int, bytes], Checked]) -> list[Checked]:
-    lines = content.removesuffix(b"\n").split(b"\n")
+    lines = content.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n")
     return [check(number, line) for number, line in enumerate(lines, 1)]
 
 

@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, MIXTURE_FILE
@@ -13,6 +14,8 @@ from selfplay.training.run_kinds import check_is_run, kind_of, resume_command
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
 _NAME = re.compile(r"\w[\w.-]*")
+_LONGEST_NAME = 200
+"""Of a run, so that its directory can also have a number at the end."""
 
 
 def find_run(name: str, field: str = "RUN") -> Path:
@@ -115,6 +118,7 @@ def new_run_directory(parent: Path, stem: str) -> Path:
         InputError: nothing can be in ``parent``.
     """
     _check_parent(parent)
+    stem = stem.encode()[:_LONGEST_NAME].decode(errors="ignore")
     path, number = parent / stem, 1
     while path.exists():
         number += 1
@@ -146,15 +150,23 @@ def check_plain_name(name: str) -> None:
     Raises:
         InputError: it is not plain.
     """
+    if len(name) > _LONGEST_NAME:
+        raise InputError("--name", f"has {len(name)} characters", f"Use {_LONGEST_NAME} or fewer")
     if not _NAME.fullmatch(name):
         raise InputError("--name", f"{name!r} is not a plain name", "Use letters, digits, '.', '_' and '-'")
 
 
 def _check_parent(parent: Path) -> None:
-    """Raise an InputError if a file is where the directory of all runs would be."""
+    """Raise an InputError if nothing can be in the directory of all runs, or it cannot be made."""
     existing = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise InputError("run.directory", f"{existing} is not a directory", "Choose another place")
+    try:
+        with TemporaryDirectory(dir=existing, prefix=".selfplay-"):
+            pass
+    except OSError as error:
+        problem = f"nothing can be written in {existing} ({error.strerror})"
+        raise InputError("run.directory", problem, "Choose another place") from error
 
 
 def close_run(name: str) -> str | None:

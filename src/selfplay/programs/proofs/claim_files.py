@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.core import InputError
+from selfplay.core.errors import first_line
 from selfplay.programs.proofs.claims import Claim
 
 BUGGY_APPS_NAME = "lrhammond/buggy-apps"
@@ -54,7 +55,7 @@ def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
         InputError: the file cannot be read, or a line is not a claim.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError("claims", f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
     except OSError as error:
@@ -64,8 +65,9 @@ def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
         if line.strip():
             try:
                 rows.append((f"line {number}", json.loads(line)))
-            except json.JSONDecodeError as error:
-                problem = f"line {number} of {path} is not JSON: {error.msg}"
+            except (ValueError, RecursionError) as error:
+                said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
+                problem = f"line {number} of {path} is not JSON: {said}"
                 raise InputError("claims", problem, "Write one object in each line") from error
     return claims_of_rows(rows, columns or Columns(), path)
 
