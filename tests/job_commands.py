@@ -33,10 +33,11 @@ METHODS = {
 class Server:
     """A server over a directory of jobs, started again after each kill; ``more`` are its further options."""
 
-    def __init__(self, directory: Path, *more: str) -> None:
+    def __init__(self, directory: Path, *more: str, model: Path | None = None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.directory = directory
+        self.model = model or tiny_model("llama")
         self.more = more
         self.client = openai.OpenAI(
             base_url=f"http://127.0.0.1:{self.port}/v1",
@@ -48,7 +49,7 @@ class Server:
 
     def start(self) -> None:
         """Start the process; return once it answers."""
-        options = ["serve", str(tiny_model("llama")), "--port", str(self.port), "--threads", "1", *self.more]
+        options = ["serve", str(self.model), "--port", str(self.port), "--threads", "1", *self.more]
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, *options, "--jobs", str(self.directory)],
             env=os.environ | {"SELFPLAY_API_KEY": TOKEN},

@@ -60,7 +60,7 @@ def analyse(
         iterations=iterations,
         client=drawing_client()
         if dry_run
-        else OpenAIClient(base_url=address, timeout=config.collection.game_timeout),
+        else OpenAIClient(model=model, base_url=address, timeout=config.collection.game_timeout),
         model=model,
         workers=config.finetune.provider.concurrency,
         view=ConsoleView(console),

@@ -14,6 +14,7 @@ from selfplay.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.programs import ProofsSettings
 from selfplay.core import InputError, SelfplayError, derive_seed
+from selfplay.core.adapters import TRAINED
 from selfplay.core.own_classes import is_class_path, own_class
 from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
@@ -27,7 +28,7 @@ from selfplay.finetune.providers.openai_jobs import OpenAIJobs
 from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.scenario import ScenarioInstance, agents_of
 from selfplay.finetune.trainer import PureTextRlTrainer
-from selfplay.inference.openai_client import OpenAIClient, key_of
+from selfplay.inference.openai_client import OpenAIClient, is_hosted, key_of
 from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proofs.claims import Claim
 from selfplay.programs.proofs.episode import ProofEpisode
@@ -113,6 +114,7 @@ def _train(
 ) -> None:
     """Train to the end. The configuration is written last: with it, the run can be resumed."""
     wandb_run = None
+    began = False
     try:
         wandb_run = _start_wandb(config, run)
         trainer = build_trainer(
@@ -121,6 +123,7 @@ def _train(
         trainer.save_checkpoint(log=False)
         run.write_config(dump_config(config))
         print_line(console, f"run directory: {run.path}")
+        began = True
         trainer.train()
         print_line(console, f"report: {build_report(run.path)}")
     except ExceptionGroup as group:
@@ -129,12 +132,14 @@ def _train(
         again = f"--finetune.provider.recreate_failed_jobs {failed}"
         raise SelfplayError(f"{reasons}. {_continue(run.path, 'make again what failed', again)}") from group
     except InputError:
+        if began:  # the account has no more credit, for example
+            print_line(console, _continue(run.path))
         raise
     except KeyboardInterrupt:
         print_line(console, _continue(run.path))
         raise
     except SelfplayError as error:
-        raise SelfplayError(f"{error}. {_continue(run.path)}") from error
+        raise SelfplayError(f"{str(error).rstrip('.')}. {_continue(run.path)}") from error
     except OSError as error:
         raise SelfplayError(f"{run.path} cannot be written ({error}). {_continue(run.path)}") from error
     finally:
@@ -228,9 +233,12 @@ def build_scenario(
     arena = build_program(config)
     assert isinstance(arena, ProofArena)
     provider = given.provider
-    arena.client = OpenAIClient(base_url=provider.base_url, timeout=config.collection.game_timeout)
-    arena.set_concurrency(provider.concurrency)
     names = [agent.name for agent in arena.protocol.agents]
+    _check_models(given, names)
+    arena.client = OpenAIClient(
+        model=TRAINED, base_url=provider.base_url, timeout=config.collection.game_timeout
+    )
+    arena.set_concurrency(provider.concurrency)
     groups = _groups(config, names, directory, _provider(given, say))
     parameters = {agent: parameters_of(given.agents, agent) for agent in arena.roles}
 
@@ -259,6 +267,18 @@ def build_scenario(
         environment(arena.held_out, tests * given.rl.num_test_iterations, train=False),
         groups,
     )
+
+
+def _check_models(given: FinetuneSettings, agents: list[str]) -> None:
+    """Raise an InputError if an agent starts from ``default`` at an API that has no such model."""
+    url = given.provider.base_url
+    for name in agents:
+        if parameters_of(given.agents, name).model_name == TRAINED and is_hosted(url):
+            field, problem = (
+                f"finetune.agents.{name}.model_name",
+                f"is {TRAINED!r}, which {url} does not have",
+            )
+            raise InputError(field, problem, "Write the name of the model that it starts from")
 
 
 def _groups(

@@ -126,8 +126,8 @@ class AgentParameters(Settings):
     """The model of an agent. A field that its table does not have is that of the table `_default`."""
 
     model_name: FilePath = "default"
-    """The model that it starts from, by the API's name. `selfplay serve` has `default` and `base`, the
-    untrained model."""
+    """The model that it starts from, by the API's name. `selfplay serve` has `default`, the model that it
+    serves, and `base`, the same without its adapter; other APIs have neither."""
     shared_model_group: Name | None = None
     """Agents with the same name share one model; if not given, the agent has its own."""
     freeze_agent: bool = False

@@ -1,8 +1,7 @@
 """OpenAIClient: a client of any server with OpenAI's chat completions.
 
 The ``openai`` package handles HTTP. Its own retries are off; ``tenacity`` retries instead, because retries
-must also cover answers that are unreadable or empty, and every wait needs a configurable limit. This module
-decodes the few fields of an answer that it needs, and checks their types.
+must also cover answers that are unreadable or empty, and every wait needs a configurable limit.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-import msgspec
 import openai
 from tenacity import (
     AsyncRetrying,
@@ -36,12 +34,17 @@ from selfplay.core import (
 from selfplay.core.adapters import TRAINED
 from selfplay.core.hosts import is_loopback
 from selfplay.core.messages import as_text, said
-from selfplay.core.text import without_control_tokens
+from selfplay.core.text import one_line, without_control_tokens
+from selfplay.inference.api_answers import Completion, Damaged, Unexpected, Version, decoded
+from selfplay.inference.api_errors import ApiError, read_error, words_of
+from selfplay.inference.api_fields import TOKENS, in_form, rejected_field, with_tokens
+from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer
 
 Answer = TypeVar("Answer")
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
+"""The model at OpenRouter if neither a model nor an address is given."""
 VERSION_HEADER = "x-selfplay-policy-version"
 """The header in which ``selfplay serve`` gives the policy version that answered."""
 TOKEN_VARIABLE = "SELFPLAY_API_KEY"
@@ -51,40 +54,8 @@ NO_KEY = "no-key"
 _OPENROUTER = "openrouter.ai"
 _OPENAI = "api.openai.com"
 _HOSTED = (_OPENROUTER, _OPENAI)  # they return no token ids and do not serve our adapters
-_TOKEN_FIELDS = {"logprobs": True, "extra_body": {"return_token_ids": True}}
-_MAX_WORDS = 200
-_TOO_LONG = ("context_length_exceeded", "maximum context length", "exceed_context_size")
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-
-
-class _Logprob(msgspec.Struct):
-    logprob: float
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Logprob] | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
-
-
-class _Completion(msgspec.Struct):
-    """A chat completion as vLLM extends it: prompt ids beside the choices, sampled ids in the choice."""
-
-    choices: list[_Choice] | None = None
-    prompt_token_ids: list[int] | None = None
-    error: Any = None
-
-
-class _Version(msgspec.Struct):
-    version: int
+_MAX_REASON = 40
+_MAX_DIGITS = 18
 
 
 class _Fault(Exception):
@@ -93,6 +64,14 @@ class _Fault(Exception):
     def __init__(self, what: str, retry_after: float = 0.0) -> None:
         self.retry_after = retry_after
         super().__init__(what)
+
+
+class _Refused(Exception):
+    """An error in place of the choices of a good answer."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.error = error
+        super().__init__(error.words)
 
 
 class OpenAIClient(InferenceClient):
@@ -104,9 +83,10 @@ class OpenAIClient(InferenceClient):
     returns log-probabilities of the sampling distribution if it runs with ``--logprobs-mode
     processed_logprobs --generation-config vllm``.
 
-    Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are unreadable or
-    have no choices are retried with exponential back-off. A choice without text is an answer. A call ends
-    within ``(retries + 1) * timeout + retries * max_wait`` seconds, with an answer or one error.
+    Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are damaged or have
+    no choices are retried with exponential back-off. An error that its own code calls lasting, such as a used
+    up quota, is not, whatever its status. A choice without text is an answer. A call ends within
+    ``(retries + 1) * timeout + retries * max_wait`` seconds, with an answer or one error.
 
     The key is read from OPENROUTER_API_KEY for OpenRouter, from OPENAI_API_KEY for OpenAI and from
     SELFPLAY_API_KEY for other hosts. A server on this machine gets SELFPLAY_API_KEY if it is set, and needs
@@ -115,7 +95,8 @@ class OpenAIClient(InferenceClient):
     Args:
         api_key: the key, instead of the one in the environment. It is never shown.
         model: name of the served model that answers if a call names no model, or names the policy
-            ``default``.
+            ``default``. If none is given, it is ``default``, which ``selfplay serve`` has; at OpenRouter,
+            the default address, it is ``openai/gpt-4o-mini``.
         base_url: address of the API, including ``/v1``.
         timeout: maximum seconds of one try, from connecting to the last byte.
         models: names of served models by policy name. Other names are sent unchanged.
@@ -130,7 +111,7 @@ class OpenAIClient(InferenceClient):
     def __init__(
         self,
         api_key: str | None = None,
-        model: str = DEFAULT_MODEL,
+        model: str | None = None,
         base_url: str = OPENROUTER_URL,
         timeout: float = 60.0,
         *,
@@ -140,8 +121,8 @@ class OpenAIClient(InferenceClient):
         max_wait: float = 60.0,
     ) -> None:
         url = _checked(base_url)
-        self.model = model
-        self.models = {TRAINED: model, **(models or {})}
+        self.model = model or (DEFAULT_MODEL if base_url == OPENROUTER_URL else TRAINED)
+        self.models = {TRAINED: self.model, **(models or {})}
         self._server = url.netloc.rpartition("@")[2]
         self._host = url.hostname or ""
         self._base_url = base_url.rstrip("/")
@@ -150,7 +131,8 @@ class OpenAIClient(InferenceClient):
         self._max_wait = max_wait
         self._window = wait_exponential(multiplier=backoff, max=max_wait)
         self._random = random.Random()
-        self._gives_tokens = self._host not in _HOSTED
+        self._rejected: dict[str, frozenset[str]] = {}
+        self._never_sent = frozenset({TOKENS} if self._host in _HOSTED else ())
         self._version = 0
         self._key_name, self._key = ("api_key", api_key) if api_key else _key_for(self._host)
         if not is_sendable(self._key):
@@ -196,24 +178,30 @@ class OpenAIClient(InferenceClient):
         which every server accepts. Text in ``messages`` that looks like a control token gets a space, because
         a server may interpret it as one.
 
+        A field that the server rejects by its name is sent in another form, from then on: ``max_tokens`` as
+        ``max_completion_tokens``; a temperature of 1, a seed and the fields for tokens not at all.
+
         Raises:
             TransientError: no try got an answer.
             EpisodeError: the server rejects these messages; ContextError if they exceed the model's context.
-            SelfplayError: the server does not have the model, or rejects the request for another lasting
-                reason.
-            InputError: the key is rejected, or missing.
+            InputError: no call can succeed: the key is rejected or missing, the account has no credit or may
+                not do this, or the server does not have the model or a parameter.
         """
         name = self.model if model is None else self.models.get(model, model)
+        if name == TRAINED and self._host in _HOSTED:  # a model that nobody named is never paid for
+            problem = f"is {TRAINED!r}, and {self._host} has no model of that name"
+            raise InputError("model", problem, "Give the name of the model that is to answer")
         sent = _safe(as_text(messages) if self._host in _HOSTED else messages)
         request: dict[str, Any] = {"model": name, "messages": sent, "temperature": temperature}
         if max_tokens is not None:
-            # OpenAI's newer models take only the newer name, other servers only the older one.
-            request["max_completion_tokens" if self._host == _OPENAI else "max_tokens"] = max_tokens
+            request["max_tokens"] = max_tokens
         if seed is not None:
             request["seed"] = seed % 2**31
         if stop:
             request["stop"] = list(stop)
-        return await self._retry(lambda: self._ask(request, return_tokens), f"model {name}", TransientError)
+        if return_tokens:
+            request = with_tokens(request)
+        return await self._retry(lambda: self._ask(request), f"model {name}", TransientError)
 
     async def get_policy_version(self) -> int:
         """Return the version of the current policy; 0 if the server does not count versions.
@@ -240,7 +228,7 @@ class OpenAIClient(InferenceClient):
         loop = asyncio.get_running_loop()
         if self._api is None or loop is not self._loop:
             # Servers on this machine are not reached through a proxy.
-            http_client = openai.DefaultAsyncHttpxClient(trust_env=not is_loopback(self._host))
+            http_client = ApiHttpClient(trust_env=not is_loopback(self._host))
             self._loop = loop
             self._api = openai.AsyncOpenAI(
                 api_key=self._key,
@@ -251,36 +239,43 @@ class OpenAIClient(InferenceClient):
             )
         return self._api
 
-    async def _ask(self, request: dict[str, Any], return_tokens: bool) -> ModelResponse:
-        """Send a request, and again without the fields for tokens if the server does not know them."""
-        if not (return_tokens and self._gives_tokens):
-            return await self._send(request)
-        try:
-            return await self._send(request | _TOKEN_FIELDS)
-        except openai.APIStatusError as error:
-            if not _is_about_tokens(error):
-                raise
-        response = await self._send(request)
-        self._gives_tokens = False
-        return response
+    async def _ask(self, request: dict[str, Any]) -> ModelResponse:
+        """Send a request, and again in another form if the server rejects a field that it can do without."""
+        name = request["model"]
+        rejected = self._rejected.get(name, self._never_sent)
+        while True:
+            form = in_form(request, rejected)
+            try:
+                response = await self._send(form)
+            except openai.APIStatusError as error:
+                field = rejected_field(self._read(error), form)
+                if field is None:
+                    raise
+                rejected |= {field}
+            else:
+                self._rejected[name] = self._rejected.get(name, rejected) | rejected
+                return response
 
     async def _send(self, request: dict[str, Any]) -> ModelResponse:
         raw = await self._connected().chat.completions.with_raw_response.create(**request)
-        answer = _decoded(raw.http_response.content, _Completion)
+        headers = raw.http_response.headers
+        answer = decoded(raw.http_response.content, Completion)
         if not answer.choices:
-            reason = f": {self._words(answer.error)}" if answer.error else ""
-            raise _Fault(f"the answer has no choices{reason}")
+            if answer.error:
+                raise _Refused(read_error(raw.http_response.status_code, answer.error, headers, self._secret))
+            raise _Fault("the answer has no choices")
         choice = answer.choices[0]
         if choice.finish_reason == "error":
             raise _Fault("the answer was cut short by an error")
-        text = choice.message.content or ""
-        version = raw.http_response.headers.get(VERSION_HEADER, "")
+        text = choice.message.text
+        version = headers.get(VERSION_HEADER, "")
+        is_version = version.isdecimal() and version.isascii() and len(version) <= _MAX_DIGITS
         kept_ids = choice.token_ids if version else None  # `selfplay serve` takes them back
         response = ModelResponse(
             text,
             [said("assistant", text, kept_ids)],
-            policy_version=int(version) if version.isdecimal() else self._version,
-            finish_reason=choice.finish_reason or "stop",
+            policy_version=int(version) if is_version else self._version,
+            finish_reason=one_line(choice.finish_reason or "stop")[:_MAX_REASON],
         )
         logprobs = choice.logprobs.content if choice.logprobs else None
         if (
@@ -299,12 +294,12 @@ class OpenAIClient(InferenceClient):
         for url in dict.fromkeys((root, self._base_url)):
             try:
                 text = await self._connected().get(f"{url}/adapters/version", cast_to=str)
-                return msgspec.json.decode(text, type=_Version).version
-            except msgspec.DecodeError:
+                return decoded(text, Version).version
+            except (Damaged, Unexpected, UnusableAnswer):
                 continue
             except openai.APIStatusError as error:
                 status = error.status_code
-                if status == 401 or (_may_pass(status) and status != 501):
+                if status == 401 or (self._read(error).meaning == "retry" and status != 501):
                     raise
         return 0
 
@@ -333,39 +328,56 @@ class OpenAIClient(InferenceClient):
         except (TimeoutError, openai.APITimeoutError):
             problem = _Fault(f"no answer within {self._timeout:g} s")
         except openai.APIConnectionError as error:
-            problem = _Fault(f"the connection failed: {self._words(error.__cause__)}")
+            problem = _Fault(f"the connection failed: {words_of(error.__cause__, self._secret)}")
         except openai.APIStatusError as error:
-            problem = self._verdict(error, about)
+            problem = self._verdict(self._read(error), about)
+        except _Refused as refused:
+            problem = self._verdict(refused.error, about)
+            if isinstance(problem, _Fault):
+                problem = _Fault(f"the answer has no choices: {refused}", problem.retry_after)
+        except Damaged as error:
+            problem = _Fault(f"the answer cannot be read: {error}")
+        except Unexpected as error:
+            problem = EpisodeError(f"{self._server}, {about}: the answer cannot be read: {error}")
+        except UnusableAnswer as error:
+            problem = EpisodeError(f"{self._server}, {about}: {error}")
         raise problem
 
-    def _verdict(self, error: openai.APIStatusError, about: str) -> Exception:
-        """Return the exception for an HTTP status: a _Fault if another try may succeed."""
-        status, words = error.status_code, self._words(error.body)
-        line = f"{self._server}, {about}: {status}, {words}"
-        if _may_pass(status):
-            wait = _retry_after(error.response.headers)
-            if wait <= self._max_wait:
-                return _Fault(f"{status}, {words}", wait)
-            return TransientError(f"{line} (it asks to wait {wait:g} s; the limit is {self._max_wait:g} s)")
-        flagged = status == 403 and "flagged" in words.lower()
-        if status in (401, 403) and not flagged:
-            # The server's message may contain a part of the key, so it is not shown.
-            missing = f"is not set, but {self._server} requires a key ({status})"
-            rejected = f"was rejected by {self._server} ({status})"
-            problem = missing if self._key == NO_KEY else rejected
-            return InputError(self._key_name, problem, "Set it to a key that this server accepts")
-        if status == 404:
-            return SelfplayError(f"{line.rstrip('.')}. Check the model's name and base_url")
-        if status in (400, 413, 422) and _is_about_context(error):
-            return ContextError(line)
-        return EpisodeError(line) if flagged or status in (400, 413, 422) else SelfplayError(line)
+    @property
+    def _secret(self) -> str:
+        return "" if self._key == NO_KEY else self._key
 
-    def _words(self, said: object) -> str:
-        """Return the server's message as one line of at most 200 characters without the key."""
-        if isinstance(said, dict):
-            said = said.get("message") or said.get("detail") or said
-        line = " ".join(str(said).split()).replace(self._key, "***")
-        return line[:_MAX_WORDS] or "no reason given"
+    def _read(self, error: openai.APIStatusError) -> ApiError:
+        return read_error(error.status_code, error.body, error.response.headers, self._secret)
+
+    def _verdict(self, error: ApiError, about: str) -> Exception:
+        """Return the exception for an error of the API: a _Fault if another try may succeed."""
+        what, words = f"{self._server}, {about}", f"{error.status}, {error.words}"
+        match error.meaning:
+            case "retry" if error.retry_after <= self._max_wait:
+                return _Fault(words, error.retry_after)
+            case "retry":
+                asked = f"it asks to wait {error.retry_after:g} s; the limit is {self._max_wait:g} s"
+                return TransientError(f"{what}: {words} ({asked})")
+            case "context":
+                return ContextError(f"{what}: {words}")
+            case "content":
+                return EpisodeError(f"{what}: {words}")
+            case "request" if error.is_of_these_messages:
+                return EpisodeError(f"{what}: {words}")
+            case "key":
+                # The server's message may contain a part of the key, so it is not shown.
+                missing = f"is not set, but {self._server} requires a key ({error.status})"
+                rejected = f"was rejected by {self._server} ({error.status})"
+                problem = missing if self._key == NO_KEY else rejected
+                return InputError(self._key_name, problem, "Set it to a key that this server accepts")
+            case "model":
+                fix = "Check the model's name and base_url"
+            case "account":
+                fix = "Check the account's credit and what its key may do"
+            case _:
+                fix = "Change what the server cannot do, or use another model"
+        return InputError(what, words.rstrip("."), fix)
 
     def _pause(self, state: RetryCallState) -> float:
         """Return the seconds until the next try."""
@@ -397,6 +409,15 @@ def key_of(base_url: str) -> str:
     return _key_for(_checked(base_url).hostname or "")[1]
 
 
+def is_hosted(base_url: str) -> bool:
+    """Return whether an address is that of OpenRouter or OpenAI, which have no model called ``default``.
+
+    Raises:
+        InputError: the address is not valid.
+    """
+    return _checked(base_url).hostname in _HOSTED
+
+
 def is_sendable(key: str) -> bool:
     """Return whether a key or token has only characters that a header can contain unchanged."""
     return key.isascii() and key.isprintable() and " " not in key
@@ -412,37 +433,6 @@ def _key_for(host: str) -> tuple[str, str]:
         fix = "Set it, or use a model on this machine: selfplay serve, and OpenAIClient.for_local()"
         raise InputError(name, f"is not set, but {host} requires a key", fix)
     return name, key
-
-
-def _may_pass(status: int) -> bool:
-    """Return whether another try may succeed after this HTTP status."""
-    return status in (408, 409, 429) or status >= 500
-
-
-def _is_about_tokens(error: openai.APIStatusError) -> bool:
-    said = str(error.body)
-    return error.status_code in (400, 422) and ("return_token_ids" in said or "logprobs" in said)
-
-
-def _is_about_context(error: openai.APIStatusError) -> bool:
-    """Return whether a prompt is too long, in the words of OpenAI, vLLM or llama.cpp."""
-    said = str(error.body)
-    return any(words in said for words in _TOO_LONG)
-
-
-def _decoded(content: bytes | str, kind: type[Answer]) -> Answer:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _Fault(f"the answer cannot be read: {error}") from None
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds of the Retry-After header; 0 if it is missing or a date."""
-    try:
-        return max(0.0, float(headers.get("retry-after", "")))
-    except ValueError:
-        return 0.0
 
 
 def _safe(messages: Messages) -> Messages:

@@ -21,6 +21,8 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.hosts import is_loopback
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
+from selfplay.inference.api_errors import read_error, words_of
+from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer
 
 NAME_FIELD = "selfplay_job"
 """The key of a job's metadata under which its name is kept; the keys of what else it is begin with it."""
@@ -28,6 +30,8 @@ MAX_SUFFIX = 64
 PAGE = 100
 MAX_PAGES = 50
 """The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
+MAX_WAIT = 60.0
+"""Seconds; no pause between two tries is longer."""
 QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
 """The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
 STATES: Mapping[str, JobStatus] = {
@@ -266,29 +270,35 @@ class OpenAIJobs:
             base_url=self.base_url,
             timeout=self.timeout,
             max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=self._uses_proxies),
+            http_client=ApiHttpClient(trust_env=self._uses_proxies),
         ) as client:
             for attempt in range(self.retries + 1):
+                asked_to_wait = 0.0
                 try:
                     return await ask(client)
                 except openai.APIStatusError as error:
                     problem = self._reason(error)
                     if _code(error) in QUOTA_CODES:
                         raise _QuotaError(f"{what}: {problem}") from None
-                    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+                    said = read_error(error.status_code, error.body, error.response.headers, self._key)
+                    if said.meaning == "key":
                         problem = f"is not accepted by {urlsplit(self.base_url).hostname}"
                         raise InputError("the API's key", problem, "Set a key that it accepts") from None
-                    if error.status_code not in (408, 409, 429) and error.status_code < 500:
+                    if said.meaning != "retry":
                         raise refused(f"{what}: {problem}") from None
+                    asked_to_wait = said.retry_after
+                except UnusableAnswer as error:
+                    raise refused(f"{what}: {error}") from None
                 except _UNREADABLE as error:
                     problem = self._reason(error)
                 if attempt < self.retries:
-                    await asyncio.sleep(min(self.wait * 2**attempt, 60.0) * self._jitter.uniform(0.5, 1.0))
+                    pause = self.wait * 2**attempt * self._jitter.uniform(0.5, 1.0)
+                    await asyncio.sleep(min(max(pause, asked_to_wait), MAX_WAIT))
         raise SelfplayError(f"{what}: {problem} (tries: {self.retries + 1})")
 
     def _reason(self, error: Exception) -> str:
         """Return what an error says in one line without the key, which servers may repeat."""
-        return one_line(str(error) or type(error).__name__).replace(self._key, "***")[:300]
+        return words_of(str(error) or type(error).__name__, self._key)
 
 
 class _QuotaError(SelfplayError):
