@@ -1,5 +1,6 @@
 """Settings of all tests, and runs that several files look at."""
 
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
-    """Begin every test with the same state of torch's generator, where a test before it loaded torch."""
+    """Begin every test with the same state of all global generators of the libraries that are loaded."""
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 

@@ -1,6 +1,9 @@
 """The checks of a configuration before anything is loaded."""
 
 import importlib.util
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -8,7 +11,7 @@ from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments
 from selfplay.learning.model_files import check_model_name
-from selfplay.training.checks import check_config, check_opponent, notes_on
+from selfplay.training.checks import check_config, notes_on
 from selfplay.training.run_names import find_run, new_run_directory
 
 
@@ -108,18 +111,33 @@ def test_one_player_needs_no_opponent():
     assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
 
 
+GAMES_WITH_RANDOM_PLAYERS = """
+import json, sys
+from selfplay.core import InputError
+from selfplay.training.checks import check_opponent
+
+def told(game):
+    try:
+        check_opponent("random", game)
+    except InputError:
+        return False
+    return True
+
+found = {game: told(game) for game in json.load(sys.stdin)}
+print(json.dumps([found, "textarena" in sys.modules]))
+"""
+
+
 def test_whether_moves_are_listed_is_known_without_loading_textarena():
     from selfplay.envs.textarena_game import tells_moves
 
-    for info in list_environments():
-        if info.library == "textarena" and info.playable:
-            try:
-                check_opponent("random", info.env_id)
-            except InputError:
-                told = False
-            else:
-                told = True
-            assert told == tells_moves(info.env_id), info.env_id
+    games = [info.env_id for info in list_environments() if info.library == "textarena" and info.playable]
+    command = [sys.executable, "-c", GAMES_WITH_RANDOM_PLAYERS]
+    said = subprocess.run(command, input=json.dumps(games), capture_output=True, text=True, check=True)
+    found, loaded = json.loads(said.stdout)
+    assert not loaded
+    assert found == {game: tells_moves(game) for game in games}
+    assert {*found.values()} == {True, False}
 
 
 @pytest.mark.parametrize("name", ["gpt2", "Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M"])

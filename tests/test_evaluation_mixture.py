@@ -114,6 +114,18 @@ async def test_copies_and_members_of_weight_0_change_nothing():
     assert mixed.values == pytest.approx(alone.values)
 
 
+async def test_a_member_that_is_named_twice_has_both_weights():
+    policies = {"a": uniform, "b": first_move}
+    twice = await measure(Mixture(("a", "b", "a"), (0.3, 0.4, 0.3)), policies)
+    once = await measure(Mixture(("a", "b"), (0.6, 0.4)), policies)
+    assert twice.policy["0"]["check"] == pytest.approx(0.6 * 0.5 + 0.4)
+    assert twice.policy.keys() == once.policy.keys()
+    for state, chances in once.policy.items():
+        assert twice.policy[state] == pytest.approx(chances)
+    assert twice.nash_conv == pytest.approx(once.nash_conv)
+    assert twice.legal_mass == pytest.approx(once.legal_mass)
+
+
 async def test_the_mass_of_legal_answers_is_the_average_by_weight():
     def half(observation):
         return {move: chance / 2 for move, chance in uniform(observation).items()}

@@ -23,7 +23,9 @@ def refusal(directory, config: str) -> str:
 def test_a_plain_adapter_passes(tmp_path, target_modules):
     (tmp_path / "adapter_model.safetensors").touch()
     (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | {"target_modules": target_modules}))
-    check_adapter(tmp_path, max_rank=8)
+    check_adapter(tmp_path, max_rank=8)  # raises nothing, but for a smaller limit:
+    with pytest.raises(InputError, match="its rank is 4"):
+        check_adapter(tmp_path, max_rank=3)
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,14 @@ def test_tokens_sampled_by_the_policy_itself_show_no_mismatch():
 
 
 @pytest.mark.parametrize("shift", [0.5, -0.5, math.nan])
-def test_log_probabilities_of_another_model_stop_the_run_and_keep_the_weights(shift):
+@pytest.mark.parametrize("steps", [{}, {"minibatches": 2}, {"epochs": 2}, {"minibatches": 2, "epochs": 2}])
+def test_log_probabilities_of_another_model_stop_the_run_and_keep_the_weights(shift, steps):
     policy = tiny_policy()
-    learner, before = make_learner(policy, max_mismatch=0.2), weights(policy)
+    learner, before = make_learner(policy, max_mismatch=0.2, **steps), weights(policy)
     logprobs = [logprob + shift for logprob in sampled_logprobs(policy, [1, 2], [3, 4])]
+    records = [make_record([1, 2], [3, 4], logprobs=logprobs) for _ in range(2)]
     with pytest.raises(SelfplayError, match="disagree"):
-        learner.update([make_record([1, 2], [3, 4], logprobs=logprobs)])
+        learner.update(records)
     assert_equal_weights(weights(policy), before)
 
 

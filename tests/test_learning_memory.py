@@ -9,8 +9,10 @@ from autograd_memory import SHARED, SINGLE, kept_by_autograd
 from family_models import family_model
 from selfplay.learning import memory
 from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.logprobs import PassLimits, plan_logprobs
 from selfplay.learning.memory import KeptMemory, memory_of
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.sections import sections_of
 from selfplay.learning.trie import TreePlan, build_plan
 from tiny_models import ARCHITECTURES, make_record, tiny_policy
 
@@ -65,6 +67,21 @@ def test_gradients_are_bit_identical_however_much_is_recomputed(architecture, dt
     for recomputed, partly, kept in zip(*gradients, strict=True):
         assert torch.equal(recomputed, kept)
         assert torch.equal(partly, kept)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_of_a_pass_in_sections_the_last_ones_are_kept_as_far_as_memory_allows(monkeypatch, kept):
+    policy = tiny_policy()
+    limits = PassLimits(20, KeptMemory(policy, TRAINED))
+    sections = sections_of(SINGLE, limits.max_tokens)
+    assert len(sections) > 3
+    last = sections[len(sections) - kept :]
+    limits.memory.limit = sum(limits.memory.of(SINGLE, one) for one in last)
+    passes, run = [], policy.hidden_states
+    monkeypatch.setattr(policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
+    with policy.adapter(TRAINED):
+        plan_logprobs(policy, SINGLE, limits=limits).sum().backward()
+    assert len(passes) == 2 * len(sections) - kept
 
 
 def test_layers_are_recomputed_if_a_pass_would_keep_more_than_the_limit():

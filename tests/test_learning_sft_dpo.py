@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 
+from selfplay.learning import trie
 from selfplay.learning.algorithms.dpo import Dpo, Pair
 from selfplay.learning.algorithms.packed_loss import Sample
 from selfplay.learning.algorithms.sft import Sft
@@ -100,6 +101,25 @@ def test_preference_gradients_are_exact_however_pairs_are_split(
         replace(pair, reference=(-5.0, -5.0 + shift)) for pair, shift in zip(batch, shifts, strict=False)
     ]
     metrics = Dpo(policy_of(architecture), beta=BETA, max_batch_tokens=max_batch_tokens).update(batch)
+    expected = plain_dpo(architecture, batch)
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert_same_gradients(architecture, expected)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_preference_gradients_are_exact_where_the_halves_of_a_pair_are_in_different_plans(
+    architecture, monkeypatch
+):
+    batch = [
+        Pair([1, 2, 3], [1, 2, 0, 3], [2, 2, 1], reference=(-5.0, -4.0)),
+        Pair([3, 1], [2, 0, 1], [0, 3, 3, 1, 2], reference=(-6.0, -8.0)),
+    ]
+    monkeypatch.setattr(trie, "HANDY_TOKENS", 1)
+    monkeypatch.setattr(trie, "REPEAT_SHARE", 0)
+    loss = Dpo(policy_of(architecture), beta=BETA, max_batch_tokens=2048)
+    answers = [set(plan.sample_S) for plan in loss.plans([one for pair in batch for one in pair.samples()])]
+    assert not any({0, 1} <= one for one in answers), "each pair is divided"
+    metrics = loss.update(batch)
     expected = plain_dpo(architecture, batch)
     assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4)
     assert_same_gradients(architecture, expected)

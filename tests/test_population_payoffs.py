@@ -265,11 +265,12 @@ def test_a_group_whose_orders_are_often_missing_has_the_error_of_separate_games(
     for deal in range(50):
         luck = generator.normal(0.0, 5.0)
         for order, seating in enumerate((("a", "b"), ("b", "a"))):
-            if order == 0 or deal % 4:
+            if order == 0 or deal % 5:  # 40 of 50 rounds are complete, fewer than nine tenths of 45
+                reward = luck + generator.normal()
                 for one, known in ((table, deal), (plain, None)):
-                    one.add(2 * deal + order, seating, (luck, -luck), deal=known)
+                    one.add(2 * deal + order, seating, (reward, -reward), deal=known)
     assert np.array_equal(table.matrix(["a", "b"]).error_MM, plain.matrix(["a", "b"]).error_MM)
-    assert plain.matrix(["a", "b"]).error_MM[0, 1] > 0
+    assert plain.matrix(["a", "b"]).error_MM[0, 1] > 0.4, "that of rounds is about a tenth"
 
 
 def test_a_group_of_three_has_the_error_of_its_rounds():

@@ -262,6 +262,16 @@ def test_the_expected_score_gives_every_opponent_the_same_weight():
     assert by_uid["b"].alpharank is None
 
 
+def test_the_interval_of_the_expected_score_is_that_of_a_mean_over_opponents():
+    games = pair("a", "b", 30, 10) + pair("a", "c", 10, 30) + pair("a", "d", 25, 15)
+    members = ["a", "b", "c", "d"]
+    errors = table_of(games).matrix(members).error_MM[0, 1:]
+    (score,) = [one.score for one in ranked(games, members).members if one.uid == "a"]
+    expected = 1.959964 * math.sqrt(sum(error**2 for error in errors)) / 3
+    assert score.high - score.mid == pytest.approx(expected, rel=1e-5)
+    assert score.mid - score.low == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_member_without_a_finished_game_has_no_score():
     by_uid = {one.uid: one for one in ranked(pair("a", "b", 2, 1), ["a", "b", "c"]).members}
     assert by_uid["c"].score is None

@@ -195,6 +195,24 @@ def test_opponents_are_drawn_by_the_smoothed_win_rate_against_each(form):
     assert_drawn_as(pool, dict(zip(["fixed-easy", "fixed-even", "fixed-hard"], shares, strict=True)))
 
 
+def test_each_policy_draws_by_its_own_results():
+    pool = ModelPool("pfsp", 4, seed=4)
+    for policy in ("first", "second"):
+        pool.add_policy(policy)
+    for name in ("x", "y"):
+        pool.add_fixed(name)
+    for reward, policy, uid in 40 * [
+        (1.0, "first", "fixed-x"),
+        (-1.0, "first", "fixed-y"),
+        (-1.0, "second", "fixed-x"),
+        (1.0, "second", "fixed-y"),
+    ]:
+        pool.push_result([policy, uid], [reward, -reward], "kuhn", [])
+    for policy, hard in (("first", "fixed-y"), ("second", "fixed-x")):
+        drawn = Counter(pool.sample(policy) for _ in range(200))
+        assert drawn[hard] > 190, f"{policy} loses to {hard} only"
+
+
 def test_an_opponent_is_unrated_until_its_tenth_game():
     pool = make_pool("pfsp", ["easy", "new"])
     play(pool, "fixed-easy", "w" * 50)

@@ -420,6 +420,7 @@ def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupte
         load_file(path / "checkpoints" / "step-000004" / "adapter_model.safetensors")
         for path in (finished[0], tmp_path / "run")
     )
+    assert once.keys() == again.keys() != set()
     assert all((once[name] == again[name]).all() for name in once)
 
 

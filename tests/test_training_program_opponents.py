@@ -93,6 +93,7 @@ def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
     resumed(tmp_path / "run")
     for policy in ("hider", "seeker"):
         once, again = adapter(path, 4, policy), adapter(tmp_path / "run", 4, policy)
+        assert once.keys() == again.keys() != set()
         assert all((once[name] == again[name]).all() for name in once)
     assert uids_of(path) == uids_of(tmp_path / "run")
     alone, again = ((one / "standings.jsonl").read_bytes() for one in (path, tmp_path / "run"))

@@ -37,6 +37,7 @@ def test_a_run_is_resumed_without_the_step_that_was_in_progress(model, tmp_path)
     resumed(tmp_path / "cut")
     for policy in ("hider", "seeker"):
         once, again = adapter(tmp_path / "whole", 4, policy), adapter(tmp_path / "cut", 4, policy)
+        assert once.keys() == again.keys() != set()
         assert all(torch.allclose(once[name], again[name], atol=1e-5) for name in once)
     ids = [
         [rollout.id for _, rollout in RolloutLog(tmp_path / name / "rollouts")] for name in ("whole", "cut")

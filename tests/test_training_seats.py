@@ -73,6 +73,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(sides, tmp_path):
     resumed(tmp_path / "run")
     for policy in ("first", "second"):
         once, again = adapter(sides, 4, policy), adapter(tmp_path / "run", 4, policy)
+        assert once.keys() == again.keys() != set()
         assert all((once[name] == again[name]).all() for name in once)
 
 
