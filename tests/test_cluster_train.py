@@ -110,6 +110,8 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
 @pytest.mark.slow
 def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):  # noqa: F811
     path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1"}
+    watched = '[{id = "leduc_poker", opponents = ["base"], games = 2}, {id = "kuhn_poker"}]'
+    changes |= {"evaluation__envs": watched, "evaluation__games_alongside": "4"}
     train(configure(model, **changes, **CONSTANT, learning__steps="2"), path, Console(quiet=True))
     resume(path, Console(quiet=True), {"learning.steps": "4"})
     lines = metrics_of(path)
@@ -117,3 +119,6 @@ def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):  # noqa
     assert lines[-1]["learner/packed_tokens"] > 0
     assert lines[-1]["accounts/finished"] == 4 * 4
     assert (path / "checkpoints" / "step-000004").is_dir()
+    assert (path / "evaluation" / "step-000004-leduc_poker-base.json").is_file()
+    assert (path / "evaluation" / "step-000004-kuhn_poker-random.json").is_file()
+    assert {"evaluation-leduc_poker/Win Rate", "evaluation-kuhn_poker/Win Rate"} <= lines[-1].keys()

@@ -41,7 +41,6 @@ from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
 from selfplay.training import assembly
-from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import build_buffer
 from selfplay.training.single_writer import Epoch
@@ -75,7 +74,7 @@ def build_collector(
         found(pool),
         found(tracker),
         play_settings(config),
-        {assembly.env_spec(env).key: assembly.build_episode(env) for env in config.envs},
+        assembly.build_episodes(config),
         Limits(
             collection.game_timeout,
             collection.retries,
@@ -135,13 +134,7 @@ def play_settings(config: Config) -> PlaySettings:
     return PlaySettings(
         environments=tuple(assembly.env_spec(env) for env in config.envs),
         weights=tuple(env.weight for env in config.envs),
-        evaluation=tuple(
-            (assembly.env_spec(env), f"fixed-{name}")
-            for env in config.envs
-            for name in evaluation_opponents(config, env)
-        )
-        if alongside
-        else (),
+        evaluation=tuple(assembly.evaluation_specs(config)) if alongside else (),
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,

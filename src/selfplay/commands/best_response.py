@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from selfplay.commands.exploited_policy import ExploitedPolicy
 from selfplay.commands.model_source import ModelSource
 from selfplay.config import Config
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import GameSettings
 from selfplay.config.problems import first_problem
 from selfplay.learning.checkpoints import load_adapter_config
 from selfplay.training.evaluation_opponents import MIXTURE, tells_moves
@@ -39,7 +39,7 @@ class Budget:
 
 
 def best_response_config(
-    source: ModelSource, policy: ExploitedPolicy, env: EnvSettings, budget: Budget, from_base: bool
+    source: ModelSource, policy: ExploitedPolicy, env: GameSettings, budget: Budget, from_base: bool
 ) -> Config:
     """Return the training of a best response: one seat, drawn uniformly, against the policy in all others.
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource, base_difference, find_player
 from selfplay.config.model import LoraSection
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import GameSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.envs.templates import get_template
@@ -59,7 +59,7 @@ def opponent_model(policy: str) -> str:
 
 
 def _find_opponent(
-    name: str, env: EnvSettings, base: ModelSource
+    name: str, env: GameSettings, base: ModelSource
 ) -> tuple[AgentSpec | list[AgentSpec | Mixture[AgentSpec]], ModelSource | None]:
     """Return the agents that an opponent's name means, and the model to load for them.
 
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _measured_in_time(
-    engine: EmbeddedEngine, env: EnvSettings, seats: Sequence[str | Mixture[str]], console: Console
+    engine: EmbeddedEngine, env: GameSettings, seats: Sequence[str | Mixture[str]], console: Console
 ) -> NashConvResult | None:
     """Compute NashConv; ``None`` if it would take too long, because the match that was played counts too."""
     try:
@@ -212,7 +212,7 @@ def _measured_in_time(
 
 def exact_measure(
     engine: EmbeddedEngine,
-    env: EnvSettings,
+    env: GameSettings,
     seats: Sequence[str | Mixture[str]],
     console: Console,
     minutes: float = LONG_LIMIT / 60,
@@ -223,7 +223,7 @@ def exact_measure(
 
 async def measure_exactly(
     client: InferenceClient,
-    env: EnvSettings,
+    env: GameSettings,
     seats: Sequence[str | Mixture[str]],
     console: Console,
     minutes: float,

@@ -27,6 +27,7 @@ from selfplay.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.read.fine_tuning import FineTuningFiles
 from selfplay.training.best import is_kept_by
+from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE
 from selfplay.training.run_names import RUNS
@@ -203,7 +204,8 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     found = sorted(figures, key=lambda figure: figure.name) if config.program is not None else list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
     if isinstance(config.play, Games):
-        env_id, opponents = config.play.label(config.play.envs[0]), config.evaluation.opponents
+        first = config.evaluated[0]
+        env_id, opponents = config.label(first), evaluation_opponents(config, first)
         wins = f"{WINS} against {opponents[0]}" if opponents else WINS
         found = [figure for figure in found if figure.name.env_id == env_id]
         won = [figure for figure in found if figure.name.name.startswith(wins)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from selfplay.commands.mixture_file import MixtureMember, read_mixture
 from selfplay.config.loading import load_config
 from selfplay.config.model import ModelSettings
-from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings
+from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
 from selfplay.evaluation.mixture import Mixture
@@ -37,6 +37,7 @@ class ModelSource:
         members: those of a mixture; empty for anything else.
         trained: whether ``model`` is what a run trained on; an adapter or a base model alone does not say how
             the base was quantized, and plays on any.
+        evaluated: other games that the run was evaluated in.
     """
 
     model: ModelSettings
@@ -45,10 +46,13 @@ class ModelSource:
     envs: tuple[EnvSettings, ...] = ()
     members: tuple[MixtureMember, ...] = ()
     trained: bool = False
+    evaluated: tuple[GameSettings, ...] = ()
 
-    def environment(self, env_id: str, template: str | None, num_players: int | None) -> EnvSettings:
-        """Return how to play ``env_id``: as the run trained in it, unless the arguments ask otherwise."""
-        for env in self.envs:
+    def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
+        """Return how to play ``env_id``: as the run trained in it, or else was evaluated in it, unless the
+        arguments ask otherwise.
+        """
+        for env in (*self.envs, *self.evaluated):
             if env.id == env_id and num_players in (None, env.num_players):
                 return env.model_copy(update={"template": template or env.template})
         players = num_players or default_seats(env_id)
@@ -69,7 +73,7 @@ class ModelSource:
         return {TRAINED: next(iter(found.values()), self.adapter)}
 
     def seats(
-        self, env: EnvSettings, field: str, served: Callable[[str], str] = str
+        self, env: GameSettings, field: str, served: Callable[[str], str] = str
     ) -> tuple[str | Mixture[str], ...]:
         """Return who plays each seat: what the run trained for it, or ``default`` if it has one policy.
 
@@ -86,7 +90,7 @@ class ModelSource:
             return (Mixture(tuple(names), tuple(one.weight for one in self.members)),) * env.num_players
         return tuple(map(served, self._policies(env, field)))
 
-    def _policies(self, env: EnvSettings, field: str) -> tuple[str, ...]:
+    def _policies(self, env: GameSettings, field: str) -> tuple[str, ...]:
         adapters = self.adapters()
         if len(adapters) < 2:
             return (TRAINED,) * env.num_players
@@ -162,8 +166,15 @@ def find_model(name: str) -> ModelSource:
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})
             adapter = find_checkpoint(run, checkpoint, name)
-            envs = tuple(config.envs)
-            return ModelSource(config.model, adapter, config.inference.max_tokens, envs, trained=True)
+            games = config.evaluated if config.evaluation.envs else []
+            return ModelSource(
+                config.model,
+                adapter,
+                config.inference.max_tokens,
+                tuple(config.envs),
+                trained=True,
+                evaluated=tuple(games),
+            )
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
             from selfplay.learning.checkpoints import load_adapter  # imports torch, which takes seconds
 

@@ -28,6 +28,8 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
         raise InputError("program", "PSRO is for games", "Give [[envs]]")
     if config.league is not None:
         raise InputError("league", "PSRO has a population of its own", "Leave [league] out")
+    if config.evaluation.envs:
+        raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
     env = config.envs[0]

@@ -25,7 +25,7 @@ from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
 from selfplay.config.model import LoraSection
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import GameSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, PlaySpec, SelfplayError
 from selfplay.core.adapters import BASE
 from selfplay.core.files import write_file
@@ -62,7 +62,7 @@ class Tournament:
     """
 
     members: list[Member]
-    env: EnvSettings
+    env: GameSettings
     schedule: Schedule
     agents: dict[str, tuple[AgentSpec | Mixture[AgentSpec], ...]]
     temperature: float

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from selfplay.commands.tournament_members import Member
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import GameSettings
 from selfplay.core import AgentSpec, InferenceClient, InputError
 from selfplay.core.files import write_file
 from selfplay.envs.templates import get_template
@@ -44,7 +44,7 @@ def unmeasured(members: Sequence[Member], measured: Mapping[str, float]) -> list
 
 async def measure_members(
     client: InferenceClient,
-    env: EnvSettings,
+    env: GameSettings,
     members: Sequence[Member],
     agents: Mapping[str, Seats],
     directory: Path,

@@ -12,7 +12,7 @@ from typing import Literal
 from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
 from selfplay.commands.model_source import MAX_TOKENS, ModelSource, base_difference, find_player
 from selfplay.config.model import ModelSettings
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EnvSettings, GameSettings
 from selfplay.core import AgentSpec, InputError
 from selfplay.core.adapters import ADAPTER_FILE, BASE, TRAINED
 from selfplay.envs.scripted import PLAYER_NAMES
@@ -50,7 +50,7 @@ class Member:
         found = {} if self.source is None else self.source.adapters()
         return {self._served(policy): path for policy, path in found.items()}
 
-    def agents(self, env: EnvSettings, temperature: float) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
+    def agents(self, env: GameSettings, temperature: float) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
         """Return who answers in each seat of ``env``.
 
         Raises:
@@ -138,7 +138,7 @@ def base_of(members: Sequence[Member]) -> ModelSettings:
 
 def environment_of(
     members: Sequence[Member], env_id: str, template: str | None, players: int = 2
-) -> EnvSettings:
+) -> GameSettings:
     """Return how ``env_id`` is played: as the runs among the members trained in it.
 
     Raises:
@@ -162,7 +162,7 @@ def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
     return [env for env in envs if env.id == env_id and env.num_players == players]
 
 
-def _check_same_rules(first: Member, first_env: EnvSettings, other: Member, other_env: EnvSettings) -> None:
+def _check_same_rules(first: Member, first_env: GameSettings, other: Member, other_env: GameSettings) -> None:
     """Raise an InputError if two members trained under rules that a tournament cannot both have."""
     for name in ("max_turns", "error_allowance"):
         mine, theirs = getattr(first_env, name), getattr(other_env, name)

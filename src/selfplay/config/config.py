@@ -15,7 +15,15 @@ from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.league import LeagueSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
-from selfplay.config.play import CollectionSettings, EnvSettings, Games
+from selfplay.config.play import (
+    CollectionSettings,
+    EnvSettings,
+    EvaluatedGameSettings,
+    Games,
+    GameSettings,
+    check_each_once,
+    label_of,
+)
 from selfplay.config.population import EvaluationSettings, PopulationSettings
 from selfplay.config.programs import Program
 from selfplay.config.psro import PsroSettings
@@ -30,7 +38,7 @@ NOT_FOR_PROGRAMS = (
     *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
     "inference.temperature",
-    *("evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
+    *("evaluation.envs", "evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
     "evaluation.temperature",
 )
 """The sections and fields that programs cannot use."""
@@ -227,6 +235,42 @@ class Config(Settings):
             raise InputError("learning.policies", problem, "Leave one of the two out")
 
     @property
+    def evaluated(self) -> list[EvaluatedGameSettings]:
+        """The games of evaluations, each with the policies of its seats: those of training by default."""
+        if self.evaluation.envs:
+            return [
+                game.model_copy(update={"policies": self._policies_in(game)}) for game in self.evaluation.envs
+            ]
+        fields = GameSettings.model_fields
+        return [EvaluatedGameSettings(**{name: getattr(env, name) for name in fields}) for env in self.envs]
+
+    def label(self, game: GameSettings) -> str:
+        """Return the name of a game in figures, which tells it from the others of the run."""
+        return label_of(game, [*self.envs, *self.evaluation.envs])
+
+    def _policies_in(self, game: GameSettings) -> list[str]:
+        """Return the policies of the seats of a game of evaluations; empty if they are not known."""
+        if game.policies:
+            return game.policies
+        for env in self.envs:
+            if (env.name, env.num_players) == (game.name, game.num_players):
+                return list(env.seats)
+        only = Games(self.envs).policies
+        return only * game.num_players if len(only) == 1 else []
+
+    @model_validator(mode="after")
+    def _evaluated_seats_have_policies(self) -> "Config":
+        for place, game in enumerate(self.evaluation.envs):
+            policies = self._policies_in(game)
+            unknown = set(policies) - set(self.policies)
+            if unknown or not policies:
+                seats = f"the {game.num_players} seats of {game.name}"
+                problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
+                fix = f"Name one for each seat: {', '.join(self.policies)}"
+                raise InputError(f"evaluation.envs.{place}.policies", problem, fix)
+        return self
+
+    @property
     def policies(self) -> list[str]:
         """The policies of games; those of a program are known when it is built."""
         if self.league is not None:
@@ -297,12 +341,8 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _entries_differ_and_fit(self) -> "Config":
-        keys = [(env.name, env.num_players, env.template) for env in self.envs]
-        twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-        if twice is not None:
-            raise InputError(
-                "envs", f"two entries are called {twice[0]} and have the same template", "Merge them"
-            )
+        check_each_once(self.envs)
+        check_each_once(self.evaluation.envs)
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
             raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
         return self

@@ -83,10 +83,12 @@ def _read_source(source: str) -> dict[str, Any]:
 
 def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
-    envs, program = data.get("envs"), data.get("program")
+    program = data.get("program")
     named = [(program, "path"), (program, "protocol"), (data.get("finetune"), "trainer")]
     named += [(algorithm, "path") for algorithm in _algorithms(data.get("learning"))]
-    named += [(env, "id") for env in envs] if isinstance(envs, list) else []
+    for games in (data, data.get("evaluation")):
+        envs = games.get("envs") if isinstance(games, dict) else None
+        named += [(env, "id") for env in envs] if isinstance(envs, list) else []
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):
             table[field] = absolute(table[field], directory)

@@ -1,11 +1,13 @@
 """The environments that games are played in, and how they or a program are played."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Line, Name, Settings
+from selfplay.config.base import Line, Name, Names, Settings
 from selfplay.core import InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
@@ -25,8 +27,11 @@ def check_policy_name(name: str, field: str) -> None:
         raise InputError(field, f"{name!r} is not a valid name", fix)
 
 
-class EnvSettings(Settings):
-    """An environment to train in."""
+class GameSettings(Settings):
+    """A game and how it is played."""
+
+    section: ClassVar[str]
+    """Where such games stand in a configuration, for errors."""
 
     id: Line
     """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
@@ -36,30 +41,24 @@ class EnvSettings(Settings):
     """Number of seats."""
     template: Name = DEFAULT_TEMPLATE
     """How observations become prompts and answers become moves."""
-    weight: float = Field(default=1.0, ge=1e-9, le=1e9)
-    """Its share of the games, relative to the other environments'."""
     max_turns: int = Field(default=200, ge=1, le=1_000_000)
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0, le=1_000_000)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
-    random_opening: int = Field(default=0, ge=0, le=1_000_000)
-    """Games of training begin with between 0 and this many random legal moves, each number as likely as the
-    others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
-    hidden cards would no longer be true. Evaluations have none."""
     policies: list[Name] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""
 
     @model_validator(mode="after")
-    def _one_policy_for_each_seat(self) -> "EnvSettings":
+    def _one_policy_for_each_seat(self) -> "GameSettings":
         if self.policies and len(self.policies) != self.num_players:
             raise InputError(
-                "envs.policies",
+                f"{self.section}.policies",
                 f"{len(self.policies)} policies for {self.num_players} seats of {self.name}",
                 "Name one for each seat",
             )
         for name in self.policies:
-            check_policy_name(name, "envs.policies")
+            check_policy_name(name, f"{self.section}.policies")
         return self
 
     @property
@@ -72,6 +71,61 @@ class EnvSettings(Settings):
         """The name in records and figures: the id, or the class of a game of your own."""
         return name_of(self.id)
 
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What tells a game from others: its name, its number of players and its template."""
+        return self.name, self.num_players, self.template
+
+
+class EnvSettings(GameSettings):
+    """An environment to train in."""
+
+    section = "envs"
+
+    weight: float = Field(default=1.0, ge=1e-9, le=1e9)
+    """Its share of the games, relative to the other environments'."""
+    random_opening: int = Field(default=0, ge=0, le=1_000_000)
+    """Games of training begin with between 0 and this many random legal moves, each number as likely as the
+    others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
+    hidden cards would no longer be true. Evaluations have none."""
+
+
+class EvaluatedGameSettings(GameSettings):
+    """A game that evaluations play."""
+
+    section = "evaluation.envs"
+
+    policies: list[Name] = Field(default=[], max_length=1000)
+    """The policy that plays each seat, in order of the seats. If not given, as in training, or the only
+    policy."""
+    opponents: Names | None = None
+    """The opponents in its matches. If not given, `evaluation.opponents`."""
+    games: int | None = Field(default=None, ge=2, le=10_000_000)
+    """Number of games in each of its matches. If not given, `evaluation.games` before and after training and
+    `evaluation.games_during` during it."""
+    nash_conv: bool | None = None
+    """Compute NashConv of it. If not given, `evaluation.nash_conv`."""
+
+
+def label_of(game: GameSettings, among: Iterable[GameSettings]) -> str:
+    """Return the name of a game among others: with seats and template if another one has the name."""
+    if all(one.key == game.key for one in among if one.name == game.name):
+        return game.name
+    return f"{game.name} for {game.num_players}, {game.template}"
+
+
+def check_each_once(games: Iterable[GameSettings]) -> None:
+    """Check that no two entries are one game.
+
+    Raises:
+        InputError: two are.
+    """
+    keys = [game.key for game in games]
+    for game, key in zip(games, keys, strict=True):
+        if keys.count(key) > 1:
+            problem = f"two entries are called {game.name} and have the same template"
+            raise InputError(game.section, problem, "Merge them")
+
 
 @dataclass(frozen=True)
 class Games:
@@ -83,12 +137,6 @@ class Games:
     def names(self) -> list[str]:
         """The names of what is played."""
         return [env.name for env in self.envs]
-
-    def label(self, env: EnvSettings) -> str:
-        """Return the name of an environment among these: with seats and template if another has the name."""
-        if self.names.count(env.name) == 1:
-            return env.name
-        return f"{env.name} for {env.num_players}, {env.template}"
 
     @property
     def policies(self) -> list[str]:

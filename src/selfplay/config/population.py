@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Name, Names, Settings
+from selfplay.config.play import EvaluatedGameSettings
 from selfplay.core import InputError
 from selfplay.core.play import PfspForm, SampleMode
 
@@ -116,6 +117,9 @@ class EvaluationSettings(Settings):
     95% interval is above the best mean before; 0 for never. It needs `every`."""
     games_alongside: int = Field(default=0, ge=0, le=10_000_000)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
+    envs: list[EvaluatedGameSettings] = Field(default=[], max_length=1000)
+    """If there is none, evaluations play the games of training. All matches count for `patience` and for the
+    ratings of the pool."""
     opponents: Names | None = None
     """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
     environment that does not list its legal moves. `mixture` is the fixed opponents of training in mode

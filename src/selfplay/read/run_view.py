@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol
 
+from selfplay.core.own_classes import name_of
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.evaluations import Evaluation, unplayable_warnings
 from selfplay.read.fine_tuning import FineTuning
@@ -143,15 +144,17 @@ class RunView:
         return {name.removeprefix(prefix).removesuffix(ending): self.series[name] for name in names}
 
     def plays(self) -> list[str]:
-        """Return the name of the program, or the ids of the environments that were recorded or configured."""
+        """Return the name of the program, or those of the environments, of training if any is known."""
         if self.is_program:
             names = (self.setting("program", name, str) for name in ("protocol", "path", "type"))
             return [str(next(filter(None, names), None))]
-        played = {evaluation.env_id for evaluation in self.evaluations}
-        played |= {rest.rpartition("/")[0] for rest in self.under("collection-")}
-        envs = self.config.get("envs")
-        configured = [str(env.get("id")) for env in envs if isinstance(env, dict)] if envs else []
-        return sorted(played - {""}) or configured
+        played = {rest.rpartition("/")[0] for rest in self.under("collection-")} - {""}
+        measured = {evaluation.env_id for evaluation in self.evaluations} - {""}
+        return sorted(played) or _names_of(self.config.get("envs")) or sorted(measured)
+
+    def watches(self) -> list[str]:
+        """Return the names of the games of evaluations, if they have games of their own."""
+        return _names_of(self.setting("evaluation", "envs", list))
 
     def answers(self, measure: str) -> dict[str, Series]:
         """Return a figure of the trained answers by role or, in games, by seat."""
@@ -256,6 +259,12 @@ class RunView:
         if self.total_steps is None or not spans:
             return None
         return max(0, self.total_steps - self.step) * sum(spans) / len(spans)
+
+
+def _names_of(games: Any) -> list[str]:
+    """Return the names of a configuration's games, each once."""
+    tables = [game for game in games or [] if isinstance(game, dict)]
+    return list(dict.fromkeys(name_of(str(game.get("id"))) for game in tables))
 
 
 class Source(Protocol):

@@ -55,7 +55,8 @@ def rate_lines(run: RunView, rate: str) -> list[Line]:
 def match_name(run: RunView, env_id: str, opponent: str) -> str:
     """Return the name of a series of matches; the environment is part of it if there are several."""
     title = match_title(env_id, opponent)
-    return title if len(run.plays()) > 1 else title.removeprefix(f"{env_id} ")
+    several = len({*run.plays(), *(one.env_id for one in run.evaluations)}) > 1
+    return title if several else title.removeprefix(f"{env_id} ")
 
 
 def nash_chart(run: RunView) -> Chart | None:

@@ -28,7 +28,9 @@ def subtitle_html(run: WholeRun) -> str:
             f"{named} is trained through fine-tuning jobs on <b>{escape(names)}</b>, agents <b>{agents}</b>"
         )
     if not run.is_program:
-        return f"{named} plays <b>{escape(names)}</b>" if names else named
+        played = f"{named} plays <b>{escape(names)}</b>" if names else named
+        watched = ", ".join(run.watches())
+        return f"{played}, evaluated in <b>{escape(watched)}</b>" if watched else played
     parts = [f"{named} is trained on the program <b>{escape(names)}</b>"]
     for noun, plural, several in (("role", "roles", run.roles()), ("policy", "policies", run.policies())):
         if several:

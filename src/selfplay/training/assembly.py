@@ -5,7 +5,7 @@ run do neither.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import LoraSection, ModelSettings
-from selfplay.config.play import EnvSettings, Games
+from selfplay.config.play import EnvSettings, Games, GameSettings
 from selfplay.core import Arena, InferenceClient, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode
@@ -171,13 +171,13 @@ def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
     return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
-def env_spec(env: EnvSettings) -> EnvSpec:
+def env_spec(env: GameSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
     key = f"{env.name}|{env.num_players}|{env.template}"
     return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
 
 
-def build_episode(env: EnvSettings) -> GameEpisode:
+def build_episode(env: GameSettings) -> GameEpisode:
     """Build the episode that plays an environment."""
     return GameEpisode(
         env.id,
@@ -185,8 +185,29 @@ def build_episode(env: EnvSettings) -> GameEpisode:
         get_template(env.template),
         max_turns=env.max_turns,
         error_allowance=env.error_allowance,
-        random_opening=env.random_opening,
+        random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
     )
+
+
+def build_episodes(config: Config) -> dict[str, GameEpisode]:
+    """Return the episodes of training, and of evaluation games beside it, by the keys of their specs."""
+    episodes = {env_spec(env).key: build_episode(env) for env in config.envs}
+    return episodes | {_evaluation_spec(config, env).key: build_episode(env) for env in config.evaluated}
+
+
+def evaluation_specs(config: Config) -> list[tuple[EnvSpec, str]]:
+    """Return the games of evaluations, each with an opponent of the pool."""
+    return [
+        (_evaluation_spec(config, env), f"fixed-{name}")
+        for env in config.evaluated
+        for name in evaluation_opponents(config, env)
+    ]
+
+
+def _evaluation_spec(config: Config, env: GameSettings) -> EnvSpec:
+    """Return the scheduler's view of a game of evaluations, under the name that its figures have."""
+    spec = env_spec(env)
+    return replace(spec, key=f"evaluation|{spec.key}", env_id=config.label(env))
 
 
 @dataclass(frozen=True)
@@ -274,11 +295,7 @@ def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
     return GameScheduler(
         pool,
         environments,
-        evaluation=[
-            (env_spec(env), f"fixed-{name}")
-            for env in config.envs
-            for name in evaluation_opponents(config, env)
-        ],
+        evaluation=evaluation_specs(config),
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,

@@ -15,7 +15,7 @@ from selfplay.core import InputError
 from selfplay.core.adapters import MEASURED_FILE
 from selfplay.core.files import put_in_place, remove_directory, scratch_for
 from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
-from selfplay.training.evaluation_opponents import evaluation_opponents
+from selfplay.training.evaluation_opponents import evaluation_opponents, measures_nash_conv
 from selfplay.training.run_directory import RunDirectory
 
 FIELD = "run.keep_best"
@@ -92,17 +92,16 @@ def check_keep_best(config: Config) -> None:
         raise InputError(
             FIELD, "nothing is measured between the first update and the last", "Set evaluation.every"
         )
-    played = config.play
-    if not isinstance(played, Games):
+    if not isinstance(config.play, Games):
         return
     names = [
-        FigureName(name, played.label(env))
-        for env in played.envs
+        FigureName(name, config.label(env))
+        for env in config.evaluated
         for opponent in evaluation_opponents(config, env) or [""]
         for name in match_figure_names(opponent)
     ]
-    if config.evaluation.nash_conv:
-        names += [FigureName(name, played.label(env)) for env in played.envs for name in (NASH_CONV, MASS)]
+    exact = [config.label(env) for env in config.evaluated if measures_nash_conv(config, env)]
+    names += [FigureName(name, label) for label in exact for name in (NASH_CONV, MASS)]
     _check_name(keep_best, names)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selfplay.config import Config
 from selfplay.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EnvSettings, EvaluatedGameSettings, GameSettings
 from selfplay.config.population import PopulationSettings
 from selfplay.config.programs import PythonProgram
 from selfplay.config.run import TrackingSettings
@@ -25,6 +25,7 @@ from selfplay.training.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
     evaluation_opponents,
+    measures_nash_conv,
     tells_moves,
     why_base,
 )
@@ -61,7 +62,7 @@ def check_config(config: Config) -> list[str]:
     check_keep_best(config)
     if config.evaluation.patience and not config.evaluation.every:
         raise InputError("evaluation.patience", "nothing is measured during training", "Set evaluation.every")
-    if config.evaluation.patience and config.evaluation.opponents == []:
+    if config.evaluation.patience and _has_no_matches(config):
         raise InputError("evaluation.patience", "there are no matches", "Name evaluation.opponents")
     check_extras(config.tracking)
     found += _check_runtime(config)
@@ -75,14 +76,37 @@ def _model_line(name: str) -> str:
 
 
 def _check_games(config: Config) -> list[str]:
-    found = []
-    for index, env in enumerate(config.envs):
-        found.append(_check_env(env, f"envs.{index}"))
-        found += _check_opponents(config, env)
-        if config.evaluation.nash_conv:
-            check_nash_conv(env.id)
-            found.append(f"NashConv of {env.id}")
+    found = [f"environment {_check_env(env, f'envs.{index}')}" for index, env in enumerate(config.envs)]
+    for index, game in enumerate(config.evaluated):
+        if config.evaluation.envs:
+            found.append(f"evaluations in {_check_env(game, f'evaluation.envs.{index}')}")
+        found += _check_evaluation(config, index, game)
+    names = config.population.fixed_opponents
+    for env_id in [env.id for env in config.envs if env.num_players > 1]:
+        for place, name in enumerate(names):
+            _check_opponent(config, f"population.fixed_opponents.{place}", name, env_id)
+    return found + ([f"opponents of training: {', '.join(sorted(names))}"] if names else [])
+
+
+def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings) -> list[str]:
+    """Check the opponents and the exact measure of a game of evaluations."""
+    field = "evaluation" if game.opponents is None else f"evaluation.envs.{index}"
+    names = evaluation_opponents(config, game)
+    for place, name in enumerate(names):
+        if name == MIXTURE:
+            _check_mixture(config, f"{field}.opponents.{place}")
+        else:
+            _check_opponent(config, f"{field}.opponents.{place}", name, game.id)
+    found = [f"opponents in {config.label(game)}: {', '.join(sorted(names))}"] if names else []
+    if measures_nash_conv(config, game):
+        check_nash_conv(game.id)
+        found.append(f"NashConv of {config.label(game)}")
     return found
+
+
+def _has_no_matches(config: Config) -> bool:
+    """Whether evaluations play no games."""
+    return not any(game.num_players == 1 or evaluation_opponents(config, game) for game in config.evaluated)
 
 
 def _check_program(program: Arena) -> list[str]:
@@ -205,33 +229,20 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise InputError(names.get(error.field, error.field), error.problem, error.fix) from error
 
 
-def _check_env(env: EnvSettings, field: str) -> str:
+def _check_env(env: GameSettings, field: str) -> str:
     names = {"env.id": f"{field}.id", "env.num_players": f"{field}.num_players"}
     with renaming({**names, "env.template": f"{field}.template"}):
         check_environment(env.id, env.num_players, env.template)
-    if env.random_opening:
+    if isinstance(env, EnvSettings) and env.random_opening:
         check_moves_are_told(env.id, f"{field}.random_opening", "Set 0")
     players = "1 player" if env.num_players == 1 else f"{env.num_players} players"
-    return f"environment {env.id}, {players}, template {env.template}"
+    return f"{env.id}, {players}, template {env.template}"
 
 
-def _check_opponents(config: Config, env: EnvSettings) -> list[str]:
-    """Check the opponents of an environment; a game for one player has none."""
-    if env.num_players == 1:
-        return []
-    opponents = evaluation_opponents(config, env)
-    fields = [(f"evaluation.opponents.{i}", name) for i, name in enumerate(opponents)]
-    fields += [
-        (f"population.fixed_opponents.{i}", name) for i, name in enumerate(config.population.fixed_opponents)
-    ]
-    for field, name in fields:
-        if name == MIXTURE and field.startswith("evaluation"):
-            _check_mixture(config, field)
-            continue
-        with renaming({"opponent": field, "env.id": field}):
-            check_opponent(name, env.id, config.frozen)
-    names = sorted({name for _, name in fields})
-    return [f"opponents in {env.id}: {', '.join(names)}"] if names else []
+def _check_opponent(config: Config, field: str, name: str, env_id: str) -> None:
+    """Check an opponent that ``field`` names."""
+    with renaming({"opponent": field, "env.id": field}):
+        check_opponent(name, env_id, config.frozen)
 
 
 def _check_mixture(config: Config, field: str) -> None:
@@ -251,7 +262,8 @@ def notes_on(config: Config) -> list[str]:
     notes = _note_on_lags(config.population)
     if config.evaluation.opponents is not None:
         return notes
-    return notes + [why_base(env.id) for env in config.envs if BASE in evaluation_opponents(config, env)]
+    open_ = [game for game in config.evaluated if game.opponents is None]
+    return notes + [why_base(game.id) for game in open_ if BASE in evaluation_opponents(config, game)]
 
 
 def _note_on_lags(population: PopulationSettings) -> list[str]:

@@ -1,7 +1,7 @@
 """The opponents of evaluations: the configured ones, or those that an environment allows."""
 
 from selfplay.config import Config
-from selfplay.config.play import EnvSettings
+from selfplay.config.play import EvaluatedGameSettings
 from selfplay.core.adapters import BASE
 from selfplay.envs import own_game
 from selfplay.envs.catalog import library_of
@@ -13,17 +13,22 @@ MIXTURE = "mixture"
 """In evaluations: the fixed opponents of training, one of them in each game, by their weights."""
 
 
-def evaluation_opponents(config: Config, env: EnvSettings) -> list[str]:
+def evaluation_opponents(config: Config, env: EvaluatedGameSettings) -> list[str]:
     """Return the opponents in the matches of ``env``; a game for one player has none."""
     if env.num_players == 1:
         return []
-    given = config.evaluation.opponents
+    given = config.evaluation.opponents if env.opponents is None else env.opponents
     return [default_opponent(env.id)] if given is None else list(given)
 
 
 def all_evaluation_opponents(config: Config) -> list[str]:
     """Return the opponents in the matches of any environment, each once."""
-    return list(dict.fromkeys(name for env in config.envs for name in evaluation_opponents(config, env)))
+    return list(dict.fromkeys(name for env in config.evaluated for name in evaluation_opponents(config, env)))
+
+
+def measures_nash_conv(config: Config, env: EvaluatedGameSettings) -> bool:
+    """Return whether NashConv of ``env`` is computed."""
+    return config.evaluation.nash_conv if env.nash_conv is None else env.nash_conv
 
 
 def default_opponent(env_id: str) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.console import Group
 
 from selfplay.config import Config
-from selfplay.config.play import EnvSettings, Games
+from selfplay.config.play import EvaluatedGameSettings
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
@@ -20,7 +20,7 @@ from selfplay.evaluation.result_files import evaluation_path, read_evaluation, w
 from selfplay.evaluation.tables import comparison_table
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.training.assembly import evaluated_uid
-from selfplay.training.evaluation_opponents import MIXTURE, evaluation_opponents
+from selfplay.training.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
 
@@ -77,15 +77,17 @@ class Evaluations:
             InputError: NashConv cannot be computed, or takes too long in the first evaluation.
         """
         summary, directory = {}, self.directory.evaluation
-        for env in self.config.envs:
-            label = self._label(env)
-            of_env = f" in {label}" if len(self.config.envs) > 1 else ""
+        trained = [self.config.label(env) for env in self.config.envs]
+        for env in self.config.evaluated:
+            label = self.config.label(env)
+            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {label}"
             alone: list[str | None] = [None]
+            played = env.games or games
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{label}: {games} games against {opponent or 'the environment'}")
+                progress.say(f"{label}: {played} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
                 finished: list[int] = []
-                result = await self._match(env, opponent, games, progress, rollouts, finished)
+                result = await self._match(env, opponent, played, progress, rollouts, finished)
                 name = f"{label}-{opponent or 'alone'}"
                 self.directory.check_epoch()
                 write_evaluation(directory, step, name, result)
@@ -96,12 +98,12 @@ class Evaluations:
                 won = f"win against {opponent}" if opponent else "solved"
                 invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
                 summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
-            if self.config.evaluation.nash_conv:
+            if measures_nash_conv(self.config, env):
                 summary |= await self._nash_conv(env, step, progress, of_env)
         return summary
 
     async def _nash_conv(
-        self, env: EnvSettings, step: int, progress: RunProgress, of_env: str
+        self, env: EvaluatedGameSettings, step: int, progress: RunProgress, of_env: str
     ) -> dict[str, str]:
         """Compute NashConv and return its headline figures.
 
@@ -111,7 +113,7 @@ class Evaluations:
         Raises:
             InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
         """
-        label = self._label(env)
+        label = self.config.label(env)
         progress.say(f"{label}: NashConv")
         try:
             with progress.counting("positions"):
@@ -139,7 +141,7 @@ class Evaluations:
 
     async def _match(
         self,
-        env: EnvSettings,
+        env: EvaluatedGameSettings,
         opponent: str | None,
         games: int,
         progress: RunProgress,
@@ -170,12 +172,9 @@ class Evaluations:
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )
-        return replace(result, env_id=self._label(env))
+        return replace(result, env_id=self.config.label(env))
 
-    def _label(self, env: EnvSettings) -> str:
-        return Games(self.config.envs).label(env)
-
-    def _opponents(self, env: EnvSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
+    def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
         """Return who plays each seat of the opponent."""
         if name != MIXTURE:
             return [opponent_agent(name)] * env.num_players
@@ -188,7 +187,7 @@ class Evaluations:
         here = [name for name in weights if population.places.get(name, policy) == policy]
         return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
-    def _models(self, env: EnvSettings) -> list[str]:
+    def _models(self, env: EvaluatedGameSettings) -> list[str]:
         """Return the served model of each seat."""
         return [self.results[policy] for policy in env.seats]
 
@@ -196,7 +195,7 @@ class Evaluations:
         self,
         step: int,
         name: str,
-        env: EnvSettings,
+        env: EvaluatedGameSettings,
         result: MatchResult,
         opponent: str | None,
         finished: list[int],

@@ -78,8 +78,9 @@ class GameSource:
     def _build_arena(self) -> Arena:
         config = self.config
         arena = assembly.build_arena(config, self.client, config.inference.max_queue)
+        for key, episode in assembly.build_episodes(config).items():
+            arena.add_episode(key, episode)
         for env in config.envs:
-            arena.add_episode(assembly.env_spec(env).key, assembly.build_episode(env))
             for pid in range(env.num_players):
                 temperature, max_tokens = config.inference.temperature, config.inference.max_tokens
                 arena.add_role(Role(seat_role(pid), temperature=temperature, max_tokens=max_tokens))

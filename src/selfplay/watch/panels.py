@@ -74,6 +74,7 @@ def run_panel(view: RunView, room: Size) -> Content:
     rows = [
         ("model", view.model),
         ("program" if view.is_program else "plays", ", ".join(view.plays())),
+        ("evaluated in", ", ".join(view.watches())),
         ("algorithm", name),
     ]
     if seconds := view.seconds():
