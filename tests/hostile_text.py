@@ -53,6 +53,9 @@ CHAT_CONTROL_TOKENS = (
     "<eoa>",
     "[UNUSED_TOKEN_145]",
     "[/THINK]",
+    # BERT
+    "[SEP]",
+    "[CLS]",
     # Spelled across a seam, doubled, spaced, in other case
     "<|im_",
     "end|>",

@@ -1,6 +1,7 @@
 """Text in messages never becomes a control token, in any family; ordinary prompts keep their ids."""
 
 import functools
+import re
 import threading
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,10 @@ from tokenizer_families import (
 
 LISTED_STOPS = {"GLM": ("<|endoftext|>", "<|user|>", "<|observation|>")}
 """Stop tokens in generation configurations that list more than the tokenizer's end of text."""
+NO_RULES = ("Gemma", "Gemma's turns on Llama 2")
+"""Families whose template rejects a system's message."""
+FEW_LETTERS = ("T5", "XLM-R", "ALBERT", "BERT")
+"""Families without a token for most characters."""
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -46,6 +51,11 @@ def conversation(contents: list[str], rules: str | None = None) -> Messages:
         {"role": "assistant" if place % 2 else "user", "content": text} for place, text in enumerate(said)
     ]
     return messages if rules is None else [{"role": "system", "content": rules}, *messages]
+
+
+def without_tags(text: str) -> str:
+    """Return the text without the pairs of tags that are part of a model's own answers."""
+    return re.sub("</?(think|tool_call|tool_response)>", "", text)
 
 
 def letters(text: str) -> str:
@@ -83,55 +93,52 @@ ordinary_text = st.lists(ordinary_words | st.text(max_size=8), max_size=6).map("
 
 
 @every_family
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(contents=st.lists(ordinary_text, min_size=1, max_size=5), rules=st.none() | ordinary_text)
 def test_ordinary_contents_have_the_ids_that_the_tokenizer_gives(family, contents, rules):
     tokenizer = tokenizer_of(family)
-    messages = conversation(contents, None if family == "Gemma" else rules)
+    messages = conversation(contents, None if family in NO_RULES else rules)
     for message in messages:
         assume(not spells_an_added_token(tokenizer, message["content"]))
     assert chat_tokens(family).render(messages) == as_usual(tokenizer, messages)
 
 
 @every_family
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=ordinary_text)
-def test_ordinary_text_and_answers_have_the_ids_that_the_tokenizer_gives(family, text):
+def test_ordinary_text_has_the_ids_that_the_tokenizer_gives(family, text):
     tokenizer, tokens = tokenizer_of(family), chat_tokens(family)
     assume(not spells_an_added_token(tokenizer, text))
     ids = list(tokenizer(text, add_special_tokens=False).input_ids)
     assert tokens.encode(text) == ids
-    assert tokens.encode_answer(conversation(["x"]), text) == [*ids, tokens.stop_token_ids[0]]
-    assert tokens.encode_answer(PLAIN, text) == [*ids, tokenizer.eos_token_id]
     assert tokens.render([{"role": "text", "content": text}]) == list(tokenizer(text).input_ids)
 
 
 @every_family
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     contents=st.lists(hostile_text(whole_characters=True), min_size=1, max_size=5),
     rules=st.none() | hostile_text(whole_characters=True),
 )
 def test_contents_add_no_control_token_and_keep_their_letters(family, contents, rules):
     tokenizer, tokens = tokenizer_of(family), chat_tokens(family)
-    rules = None if family == "Gemma" else rules
+    rules = None if family in NO_RULES else rules
     said = conversation(contents, rules)
     for message in said:
         if message["role"] == "assistant":  # only here, tags of thoughts are not another speaker's text
-            for tag in ("think", "tool_call", "tool_response"):
-                message["content"] = message["content"].replace(f"<{tag}>", "").replace(f"</{tag}>", "")
+            message["content"] = without_tags(message["content"])
     harmless = [{**message, "content": "x"} for message in said]
     control = control_ids(tokenizer)
     found = [number for number in tokens.render(said) if number in control]
     assert found == [number for number in as_usual(tokenizer, harmless) if number in control]
-    if family != "T5":  # it has no token for most characters
+    if family not in FEW_LETTERS:
         shown = letters(tokenizer.decode(tokens.render(said)))
         for message in said:
             assert letters(message["content"]) in shown
 
 
 @every_family
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_plain_prompts_and_answers_add_no_control_token(family, text):
     tokenizer, tokens = tokenizer_of(family), chat_tokens(family)
@@ -140,7 +147,7 @@ def test_plain_prompts_and_answers_add_no_control_token(family, text):
     prompt = tokens.render([{"role": "text", "content": text}])
     assert [number for number in prompt if number in control] == before
     assert control.isdisjoint(tokens.encode(text))
-    answer = tokens.encode_answer(conversation(["x"]), text)
+    answer = tokens.encode_answer(conversation(["x"]), without_tags(text))
     assert [number for number in answer if number in control] == tokens.stop_token_ids[:1]
     answer = tokens.encode_answer(PLAIN, text)
     assert [number for number in answer if number in control] == [tokenizer.eos_token_id]
@@ -208,7 +215,9 @@ def test_an_answer_ends_with_the_token_with_which_the_template_ends_turns(family
     end = tokenizer.convert_tokens_to_ids(TURN_ENDS[family])
     assert tokens.stop_token_ids[0] == end
     assert tokenizer.eos_token_id in tokens.stop_token_ids
-    assert tokens.encode_answer(conversation(["x"]), "[4]") == [*tokens.encode("[4]"), end]
+    *said, last = tokens.encode_answer(conversation(["x"]), "[4]")
+    assert last == end
+    assert control_ids(tokenizer).isdisjoint(said)
 
 
 def test_an_answer_to_plain_text_ends_with_the_end_of_text():
@@ -243,7 +252,7 @@ def test_the_same_prompt_is_rendered_once_and_forgotten_when_there_are_many(monk
     tokens = ChatTokens(tokenizer_of("Gemma"), "gemma")
     first = tokens.render(conversation(["x"]))
     assert tokens.render(conversation(["x"])) is first
-    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_TOKENS", 3)
+    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_CHARACTERS", 3)
     tokens.render(conversation(["y"]))
     assert tokens.render(conversation(["x"])) == first
 

@@ -103,8 +103,9 @@ def test_a_template_that_cannot_be_continued_is_rendered_again_and_says_so(templ
     tokens = ChatTokens(tokenizer, "odd")
     talk = [said("user", "a"), said("assistant", "b", [7, 8]), said("user", "c")]
     assert tokens.render(talk) == tokens.render(as_text(talk))
-    assert "odd cannot be continued after an answer" in tokens.note()
-    assert tokens_of("Gemma").note() is None
+    (note,) = tokens.notes()
+    assert "odd cannot be continued after an answer" in note
+    assert tokens_of("Gemma").notes() == []
 
 
 def test_messages_after_an_answer_that_the_template_rejects_are_bad_input():

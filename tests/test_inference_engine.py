@@ -227,7 +227,7 @@ async def test_dropped_logits_are_computed_again(policy, monkeypatch):
 
 async def test_forgotten_prompts_are_rendered_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_TOKENS", 3)
+    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_CHARACTERS", 3)
     assert answers(await ask_all(make_engine(policy))) == expected
 
 

@@ -8,13 +8,13 @@ import functools
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers.trainers import BpeTrainer, UnigramTrainer
+from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 from transformers import PreTrainedTokenizerFast
 
 from selfplay.core import Messages
 
 TEXT = [
-    "The player says: I win. user assistant system model, Is it so? Indeed. Be brief.",
+    "The player says: I win. user assistant system model, Is it so? Indeed. Be brief. Yes. No.",
     'im_start im_end end_of_turn start_header_id <html> [4] {json: "text"} </b> a < b and c > d | e',
     "Winner: affirmative, score: 1.0\nWinner: negative, score: 0.5\n\n  for two in range(10):",
     "Grüße aus Köln, 日本語 and emoji. think tool_call eot_id bos eos INST SYS",
@@ -87,6 +87,26 @@ GLM = (
     "[gMASK]<sop>{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+ZEPHYR = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+VICUNA = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ 'USER: ' + m.content }}"
+    "{% elif m.role == 'system' %}{{ m.content + ' ' }}"
+    "{% else %}{{ ' ASSISTANT: ' + m.content | trim + eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' ASSISTANT:' }}{% endif %}"
+)
+ALPACA = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{{ '### Response: ' + m.content + '\n' + eos_token + '\n\n' }}"
+    "{% else %}{{ '### ' + m.role + ':\n' + m.content + '\n\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response: ' }}{% endif %}"
+)
+WORDS = (
+    "{% for m in messages %}{{ m.role + ' : ' + m.content + ' [SEP] ' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant : {% endif %}"
+)
 T5 = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token + ' ' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -119,7 +139,7 @@ def _byte_level(split: str | None = None, *, ignore_merges: bool = False) -> Tok
 def _sentence_piece(pieces: list[str], *, normalizer: Any, pre_tokenizer: Any) -> Tokenizer:
     """BPE over characters with byte fallback; the control tokens are in the vocabulary, with merges."""
     letters = sorted({letter for text in TEXT for letter in text.replace(" ", "▁")} | set("▁<>|_/[]"))
-    words = ["▁w", "in", "▁I", "s>", "<s", "</", "▁▁", "\n\n"]
+    words = ["▁w", "in", "▁I", "s>", "<s", "</", "▁▁", "\n\n", "es", "Yes", "▁Yes", "▁[", ":▁"]
     bytes_256 = [f"<0x{number:02X}>" for number in range(256)]
     vocabulary = [*pieces, *bytes_256, *letters]
     vocabulary += [word for word in words if word not in vocabulary]
@@ -132,6 +152,11 @@ def _sentence_piece(pieces: list[str], *, normalizer: Any, pre_tokenizer: Any) -
         ("<", "/"),
         ("▁", "▁"),
         ("\n", "\n"),
+        ("e", "s"),
+        ("Y", "es"),
+        ("▁", "Yes"),
+        ("▁", "["),
+        (":", "▁"),
     ]
     merges += [pair for pair in (("<", "s>"), ("<s", ">"), ("</", "s>")) if "".join(pair) in pieces]
     model = models.BPE(
@@ -190,6 +215,67 @@ def _llama2(legacy: bool) -> PreTrainedTokenizerFast:
     backend.add_special_tokens(_special(*pieces))
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return _finish(backend, [], LLAMA2, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+LEGACY = "legacy"
+"""The space mark that LlamaTokenizer's ``legacy`` puts before every text between control tokens."""
+
+
+def _spaced(
+    mark: str, template: str, *added: str, words: bool = False, after: Any = None
+) -> PreTrainedTokenizerFast:
+    """A SentencePiece tokenizer of Llama or Mistral with another's template.
+
+    Args:
+        mark: LEGACY, or where Metaspace puts a space mark.
+        template: the chat template.
+        added: special tokens for the template.
+        words: whether no token reaches over a space.
+        after: a further normalizer.
+    """
+    pieces = ["<unk>", "<s>", "</s>"]
+    legacy = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")] if mark == LEGACY else []
+    further = [] if after is None else [after]
+    normalizer = normalizers.Sequence([*further, *legacy]) if legacy or further else None
+    metaspace = None if legacy else pre_tokenizers.Metaspace("▁", prepend_scheme=mark, split=words)
+    backend = _sentence_piece(pieces, normalizer=normalizer, pre_tokenizer=metaspace)
+    backend.add_special_tokens(_special(*pieces, *added))
+    end = added[-1] if added else "</s>"
+    return _finish(backend, [], template, bos_token="<s>", eos_token=end, unk_token="<unk>")
+
+
+def _prefixed_bytes() -> PreTrainedTokenizerFast:
+    """Bytes with a space before the first word, and before the first word after each control token."""
+    backend = _byte_level()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+    return _finish(
+        backend, _special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), CHATML, eos_token="<|im_end|>"
+    )
+
+
+def _pieces(mark: str, split: bool) -> PreTrainedTokenizerFast:
+    """Unigram pieces of XLM-R, or with ``split`` false of ALBERT."""
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=mark, split=split)
+    backend.decoder = decoders.Metaspace("▁", prepend_scheme=mark)
+    trainer = UnigramTrainer(
+        vocab_size=150, special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator(TEXT, trainer)
+    return _finish(backend, _special("<s>", "</s>"), ZEPHYR, bos_token="<s>", eos_token="</s>")
+
+
+def _word_pieces() -> PreTrainedTokenizerFast:
+    """Word pieces as BERT's, which ignore white space."""
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    names = ["[UNK]", "[CLS]", "[SEP]"]
+    backend.train_from_iterator(
+        TEXT, WordPieceTrainer(vocab_size=200, special_tokens=names, show_progress=False)
+    )
+    return _finish(backend, _special(*names), WORDS, eos_token="[SEP]", unk_token="[UNK]")
 
 
 def _mistral() -> PreTrainedTokenizerFast:
@@ -265,6 +351,11 @@ def _unigram() -> PreTrainedTokenizerFast:
     )
 
 
+def _bytes_with(template: str) -> PreTrainedTokenizerFast:
+    backend = _byte_level(LLAMA3_SPLIT)
+    return _finish(backend, _special("<s>", "</s>"), template, bos_token="<s>", eos_token="</s>")
+
+
 def _chatml() -> PreTrainedTokenizerFast:
     added = _special("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     return _finish(_byte_level(), added, CHATML, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
@@ -282,6 +373,24 @@ FAMILIES = {
     "Phi": _phi,
     "GLM": _glm,
     "T5": _unigram,
+    "Zephyr, legacy": lambda: _spaced(LEGACY, ZEPHYR),
+    "Zephyr, space mark always": lambda: _spaced("always", ZEPHYR),
+    "Zephyr, space mark first": lambda: _spaced("first", ZEPHYR),
+    "Zephyr, space mark never": lambda: _spaced("never", ZEPHYR),
+    "Zephyr, split at spaces": lambda: _spaced("always", ZEPHYR, words=True),
+    "Zephyr, strips": lambda: _spaced("first", ZEPHYR, after=normalizers.Strip()),
+    "ChatML on Mistral, legacy": lambda: _spaced(LEGACY, CHATML, "<|im_start|>", "<|im_end|>"),
+    "ChatML on Mistral": lambda: _spaced("first", CHATML, "<|im_start|>", "<|im_end|>"),
+    "Gemma's turns on Llama 2": lambda: _spaced(LEGACY, GEMMA, "<start_of_turn>", "<end_of_turn>"),
+    "Vicuna, legacy": lambda: _spaced(LEGACY, VICUNA),
+    "Vicuna": lambda: _spaced("first", VICUNA),
+    "Alpaca, legacy": lambda: _spaced(LEGACY, ALPACA),
+    "Alpaca, bytes": lambda: _bytes_with(ALPACA),
+    "Zephyr, bytes": lambda: _bytes_with(ZEPHYR),
+    "Bytes with a space first": _prefixed_bytes,
+    "XLM-R": lambda: _pieces("always", True),
+    "ALBERT": lambda: _pieces("first", False),
+    "BERT": _word_pieces,
 }
 
 
@@ -297,7 +406,13 @@ TURN_ENDS = {
     "Phi": "<|end|>",
     "GLM": "<|user|>",
     "T5": "</s>",
+    "ChatML on Mistral, legacy": "<|im_end|>",
+    "ChatML on Mistral": "<|im_end|>",
+    "Gemma's turns on Llama 2": "<end_of_turn>",
+    "Bytes with a space first": "<|im_end|>",
+    "BERT": "[SEP]",
 }
+TURN_ENDS |= dict.fromkeys(FAMILIES.keys() - TURN_ENDS.keys(), "</s>")
 """What each template puts behind an assistant's words; GLM's next speaker begins without an end."""
 TEXT_TOKENS = ("\n\n", "▁▁", "<h1>", "</h1>")
 """Added tokens that are text."""
@@ -313,7 +428,7 @@ def control_ids(tokenizer: Any) -> set[int]:
     """The ids of everything that only a chat template may write; not of letters that the tokenizer lacks."""
     added = tokenizer.added_tokens_decoder.items()
     control = {number for number, token in added if token.content not in TEXT_TOKENS}
-    return control.difference(tokenizer("\U0010abcd", add_special_tokens=False).input_ids)
+    return control.difference(tokenizer("\U0010abcd \u1234", add_special_tokens=False).input_ids)
 
 
 def as_usual(tokenizer: Any, messages: Messages) -> list[int]:

@@ -7,36 +7,49 @@ A chat template marks turns with control tokens (``<|im_end|>``), and a model ca
 tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
 could close its own turn and write the next speaker's. Here only the template itself writes control tokens:
 
-1. A break is inserted into contents after every character that begins a control token.
-2. The template renders the contents. Control tokens in its output are its own and are given new names.
-3. The breaks are removed, and a tokenizer that knows control tokens only by their new names encodes the text.
+1. The template renders the contents (``rendering``) so that the control tokens in its output are its own.
+2. These are given new names, and a tokenizer that knows control tokens only by their new names encodes the
+   text (``control_tokens``).
 
 For contents that spell no control token, the result equals the tokenizer's own ids. Any text can spell the
 markup that a template writes with ordinary tokens (``[INST]`` of Llama 2), but not a turn's end token.
 
-The latest versions of transformers have ``sanitize_control_tokens`` for this. It changes how templates render
-the thoughts in earlier answers, and raises where a control token is also a piece of the vocabulary.
+An answer that was not sampled has the ids that it has in the rendering of the whole conversation
+(``answer_tokens``): most tokenizers give a text alone other ids than after a prompt.
+
+The latest versions of transformers have ``sanitize_control_tokens``. It changes how templates render the
+thoughts in earlier answers, and raises where a control token is also a piece of the vocabulary.
 """
 
 import re
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
-from selfplay.core.control_tokens import ControlTokens, Tokenizer
+from selfplay.core.answer_tokens import ENOUGH, AnswerTokens
+from selfplay.core.control_tokens import ControlTokens, Tokenizer, template_source
 from selfplay.core.errors import InputError, first_line
 from selfplay.core.joints import ASKED, RULES, SAID, Joints
 from selfplay.core.messages import Message, Messages
+from selfplay.core.rendering import rendered
 
-MAX_RENDERED_TOKENS = 2_000_000
-"""Rendered prompts are cached until they have this many tokens in total."""
-MAX_CACHED_ANSWERS = 100_000
-"""The token ids of this many answers are cached."""
+MAX_RENDERED_CHARACTERS = 8_000_000
+"""Rendered prompts are cached until they have this many characters in total."""
 Key = tuple[bool | tuple[str, str], ...]
 """Whether messages follow an answer; then their roles and contents."""
 _ROLE = re.compile(r"[\w-]+")
 _SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, ASKED])
 """Conversations that show the text a template writes around contents."""
+
+
+@dataclass
+class _Prompt:
+    """The text of a prompt, in which control tokens have their new names; its ids and end once asked for."""
+
+    text: str
+    ids: list[int] | None = None
+    tail: str | None = None
 
 
 class ChatTokens:
@@ -65,9 +78,10 @@ class ChatTokens:
         known = [tokenizer.eos_token_id, *stop_token_ids]
         self.stop_token_ids = list(dict.fromkeys([self._turn_end(samples, known), *known]))
         self.joints = Joints.of(self._templated) if samples else None
-        self._answers: dict[str, list[int]] = {}
-        self._rendered: dict[Key, list[int]] = {}
-        self._rendered_tokens = 0
+        self._answers = AnswerTokens(self._control)
+        self._opening = self._named_opening()
+        self._prompts: dict[Key, _Prompt] = {}
+        self._characters = 0
         self._caching = threading.Lock()
 
     def render(self, messages: Messages) -> list[int]:
@@ -97,30 +111,50 @@ class ChatTokens:
     def encode_answer(self, prompt: Messages, text: str) -> list[int]:
         """Return the token ids of an answer to ``prompt``, including the token that ends it.
 
-        After a chat it is the token with which the template ends an assistant's turn, and after plain text
-        the tokenizer's end-of-text token: a base model rarely emits the markup of a template that it was not
-        trained on.
+        After a chat, they are the ids that the answer has in the rendering of the whole conversation, up to
+        the token with which the template ends an assistant's turn; white space that the template adds or
+        strips counts. What else a template writes or leaves out, an empty thought or the thoughts of earlier
+        answers, does not: the ids are those of the words of ``text``. Paired tags that are not special are
+        their tokens, as in an answer that is drawn.
+
+        After plain text, the answer continues the text and ends with the tokenizer's end-of-text token: a
+        base model rarely emits the markup of a template that it was not trained on.
+
+        The ids of the prompt stay as :meth:`render` gives them, also where a token of the whole text would
+        reach over the boundary, since an answer is drawn after these. The answer then has the ids of a text
+        that continues another one.
+
+        Raises:
+            InputError: as in :meth:`render`, or the answer contains an unpaired surrogate.
         """
-        ids = self._answers.get(text)  # a batch holds the same few answers many times
+        plain = _is_plain_text(prompt)
+        end = self.tokenizer.eos_token_id if plain else self.stop_token_ids[0]
+        before = self._tail(prompt)
+        ids = self._answers.cached(before, text, end)  # a batch holds the same few answers many times
         if ids is None:
-            if len(self._answers) >= MAX_CACHED_ANSWERS:
-                self._answers.clear()
-            ids = self._answers[text] = self.encode(text)
-        end = self.tokenizer.eos_token_id if _is_plain_text(prompt) else self.stop_token_ids[0]
-        return [*ids, end]
+            said = _whole(text) if plain else self._said(_whole(text))
+            ids = self._answers.ids(before, text, end, said)
+        return list(ids)
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ``ids``; see :func:`decoded`."""
         return decoded(self.tokenizer, ids)
 
-    def note(self) -> str | None:
-        """Return a line for the user if answers are tokenised again in later prompts."""
-        if self.joints is not None or self.tokenizer.chat_template is None:
-            return None
-        return (
-            f"the chat template of {self.model_name} cannot be continued after an answer, so later prompts "
-            "tokenise the conversation again"
-        )
+    def notes(self) -> list[str]:
+        """Return lines for the user: if later prompts tokenise answers again, and if they hold a date."""
+        notes = []
+        if self.joints is None and self.tokenizer.chat_template is not None:
+            notes.append(
+                f"the chat template of {self.model_name} cannot be continued after an answer, so later "
+                "prompts tokenise the conversation again"
+            )
+        if "strftime_now" in template_source(self.tokenizer, self.model_name):
+            notes.append(
+                f"the chat template of {self.model_name} writes today's date into prompts, so a run that is "
+                "repeated or resumed on another day has other prompts; write a date into the template to "
+                "repeat it exactly"
+            )
+        return notes
 
     def spelled_control_tokens(self, text: str) -> int:
         """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
@@ -128,11 +162,30 @@ class ChatTokens:
 
     def _tokenised(self, messages: Messages, *, after_answer: bool = False) -> list[int]:
         """Return the ids of messages, as the beginning of a conversation or after an answer."""
-        key: Key = (after_answer, *((message["role"], message["content"]) for message in messages))
-        prompt = self._rendered.get(key)
-        if prompt is None:
-            prompt = self._cached(key, self._render(messages, after_answer=after_answer))
-        return prompt
+        prompt = self._prompt(messages, after_answer=after_answer)
+        if prompt.ids is None:
+            if after_answer:
+                ids = self._answers.continuing(prompt.text)
+            else:
+                plain = _is_plain_text(messages)
+                ids = self._control.encode(prompt.text, add_special_tokens=plain)
+            with self._caching:
+                if prompt.ids is None:  # no other thread was faster
+                    prompt.ids = ids
+        return prompt.ids
+
+    def _tail(self, messages: Messages) -> str:
+        """Return the end of a prompt's text, which decides on the ids of an answer."""
+        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+        after_answer = bool(answers) and self.joints is not None
+        latest = messages[answers[-1] + 1 :] if after_answer else messages
+        prompt = self._prompt(latest, after_answer=after_answer)
+        if prompt.tail is None:
+            tail = self._control.after_last(prompt.text)
+            if len(tail) > 2 * ENOUGH:
+                tail = self._answers.enough(tail, self._tokenised(latest, after_answer=after_answer))
+            prompt.tail = tail
+        return prompt.tail
 
     def _after(self, said: list[int], messages: Messages) -> list[int]:
         """Return the ids between an answer and the next one, without the end of turn that was drawn."""
@@ -142,36 +195,66 @@ class ChatTokens:
         end = ids.index(self.stop_token_ids[0])
         return ids if self.decode(ids[:end]).strip() else ids[end + 1 :]
 
-    def _cached(self, key: Key, prompt: list[int]) -> list[int]:
-        """Cache a rendered prompt, unless another thread was faster, and return the cached list."""
+    def _prompt(self, messages: Messages, *, after_answer: bool) -> _Prompt:
+        """Return rendered messages from the cache; the same ones are rendered once, unless by two threads."""
+        key: Key = (after_answer, *((message["role"], message["content"]) for message in messages))
+        prompt = self._prompts.get(key)
+        if prompt is not None:
+            return prompt
+        prompt = _Prompt(self._render(messages, after_answer=after_answer))
         with self._caching:
-            if self._rendered_tokens > MAX_RENDERED_TOKENS:
-                self._rendered.clear()
-                self._rendered_tokens = 0
-            if key not in self._rendered:
-                self._rendered[key] = prompt
-                self._rendered_tokens += len(prompt)
-            return self._rendered[key]
+            if self._characters > MAX_RENDERED_CHARACTERS:
+                self._prompts.clear()
+                self._characters = 0
+            if key not in self._prompts:
+                self._prompts[key] = prompt
+                self._characters += len(prompt.text)
+            return self._prompts[key]
 
-    def _render(self, messages: Messages, *, after_answer: bool) -> list[int]:
+    def _render(self, messages: Messages, *, after_answer: bool) -> str:
+        """Return the text of messages, in which control tokens have their new names."""
         if _is_plain_text(messages):
-            return self._control.encode(_whole(messages[0]["content"]), add_special_tokens=True)
+            return _whole(messages[0]["content"])
         if self.tokenizer.chat_template is None:
             raise InputError(
                 "model",
                 f"{self.model_name} has no chat template",
                 "Use a chat model, or the prompt template default, which is plain text.",
             )
-        broken = [self._with_breaks(message) for message in messages]
+        for message in messages:
+            _whole(message["content"])
+            if not _ROLE.fullmatch(message["role"]):  # templates may turn roles into control tokens
+                raise InputError(
+                    "messages", f"{message['role']!r} is not a role", "Use roles such as user and assistant."
+                )
         joints = self.joints if after_answer else None
-        text = self._templated(broken) if joints is None else joints.after_answer(broken)
-        return self._control.encode(self._control.named(text))
+        template = self._templated if joints is None else joints.after_answer
+        return rendered(self._control, template, messages)
 
-    def _with_breaks(self, message: Message) -> Message:
-        role, content = message["role"], _whole(message["content"])
-        if not _ROLE.fullmatch(role):  # templates may turn roles into control tokens
-            raise InputError("messages", f"{role!r} is not a role", "Use roles such as user and assistant.")
-        return {"role": role, "content": self._control.with_breaks(content, own=role == "assistant")}
+    def _said(self, text: str) -> str:
+        """Return an answer as the template writes it, between the beginning of a turn and its end."""
+        own = self._control.named(self._control.with_breaks(text, own=True))
+        answer: Message = {"role": "assistant", "content": text}
+        try:
+            whole = rendered(self._control, self._as_it_stands, [ASKED, answer])
+        except InputError:
+            return own
+        if self._opening is None or not whole.startswith(self._opening):
+            return own
+        end = self._control.name(self.stop_token_ids[0])
+        said = whole.removeprefix(self._opening)
+        said = said.partition(end)[0] if end is not None else said
+        return said if _letters(said) == _letters(own) else own
+
+    def _named_opening(self) -> str | None:
+        """Return the text of a short conversation up to an answer; ``None`` if the template rejects it."""
+        try:
+            return rendered(self._control, self._templated, [ASKED])
+        except InputError:
+            return None
+
+    def _as_it_stands(self, messages: Messages) -> str:
+        return self._templated(messages, add_generation_prompt=False)
 
     def _templated(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
         try:
@@ -218,6 +301,10 @@ def decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 def _is_plain_text(messages: Messages) -> bool:
     return len(messages) == 1 and messages[0]["role"] == "text"
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
 
 
 def _whole(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from selfplay.core.errors import InputError
+from selfplay.core.joints import ASKED, RULES
 from selfplay.core.messages import Messages
 
 BREAK = "\ud800"
@@ -71,10 +72,10 @@ class Tokenizer(Protocol):
 class ControlTokens:
     """A tokenizer's control tokens, and the copy of the tokenizer that knows them by other names.
 
-    Control tokens are the added tokens that are special or that the chat template writes; added runs of white
-    space and added single characters always count as text. Pairs of tags that are not special (``<think>``)
-    are part of a model's own answers, where templates look for them; in other speakers' messages they are
-    control tokens.
+    Control tokens are the added tokens that are special or that the chat template writes, and the other tags
+    of pairs; added runs of white space and added single characters always count as text. Pairs of tags that
+    are neither special nor the beginning of another speaker's turn (``<think>``) are part of a model's own
+    answers; in other speakers' messages they are control tokens.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -82,7 +83,8 @@ class ControlTokens:
         samples: some conversations as its chat template renders them.
 
     Raises:
-        InputError: the tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids.
+        InputError: the tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids, or
+            it has several chat templates and no default.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str, samples: Iterable[str]) -> None:
@@ -93,29 +95,34 @@ class ControlTokens:
             )
         texts = list(samples)
         written = {number for text in texts for number in _ids(backend, text)}
-        template = tokenizer.get_chat_template() if tokenizer.chat_template is not None else ""
+        template = template_source(tokenizer, model_name)
         added = {
             token.content: (number, token)
             for number, token in tokenizer.added_tokens_decoder.items()
             if len(token.content.strip(" \t\r\n▁")) > 1
         }
-        self._id_of = {
-            text: number
+        control = {
+            text
             for text, (number, token) in added.items()
             if token.special or number in written or text in template
         }
-        tags = {
-            text for text in self._id_of if _counterpart(text) in self._id_of and not added[text][1].special
-        }
+        control |= {_counterpart(text) for text in control} & added.keys()
+        self._id_of = {text: number for text, (number, _) in added.items() if text in control}
         alone = {text for text in self._id_of if added[text][1].single_word}
         # A break after the first character marks text of a content.
         self._any = _one_of(self._id_of, alone, after_first=f"(?!{BREAK})")
+        turns = self._before_others(texts)
+        tags = {
+            text
+            for text in self._id_of
+            if _counterpart(text) in self._id_of and not added[text][1].special and text not in turns
+        }
         self._spelled = _one_of(self._id_of.keys() - tags, alone)
         begins = re.escape("".join(sorted({text[0] for text in self._id_of})))
         self._begins = re.compile(f"[{begins}]" if begins else _NEVER)
         self._begins_no_tag = re.compile(f"(?!{_one_of(tags, alone).pattern}){self._begins.pattern}")
-        secret = secrets.token_hex(16)
-        self._name_of = {text: f"{secret}{index:06d}" for index, text in enumerate(self._id_of)}
+        self._secret = secrets.token_hex(16)
+        self._name_of = {text: f"{self._secret}{index:06d}" for index, text in enumerate(self._id_of)}
         self._copy = _renamed(backend, self._name_of)
         if not self._is_faithful(backend, texts):
             raise InputError(
@@ -127,6 +134,16 @@ class ControlTokens:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the token ids of a text: a control token's new name gives the token, its old name text."""
         return _ids(self._copy, text, add_special_tokens=add_special_tokens)
+
+    def with_spelled_broken(self, content: str, *, tags: bool = True) -> str:
+        """Return the content with a BREAK in every control token that it spells, and nowhere else.
+
+        Args:
+            content: content of a message, without a BREAK of its own.
+            tags: whether paired tags are broken too.
+        """
+        spelled = self._any if tags else self._spelled
+        return spelled.sub(lambda found: found[0][0] + BREAK + found[0][1:], content)
 
     def with_breaks(self, content: str, *, own: bool) -> str:
         """Return the content with a BREAK after each character that begins a control token.
@@ -144,6 +161,21 @@ class ControlTokens:
         """Replace control tokens in a template's output by their new names, and remove the breaks."""
         return self._any.sub(lambda found: self._name_of[found[0]], text).replace(BREAK, "")
 
+    def written(self, text: str) -> list[str]:
+        """Return the control tokens in a template's output, in order, without those with a break."""
+        return self._any.findall(text)
+
+    def name(self, number: int) -> str | None:
+        """Return the new name of a control token; ``None`` if the token is not one."""
+        return next((self._name_of[text] for text, one in self._id_of.items() if one == number), None)
+
+    def after_last(self, named: str) -> str:
+        """Return the end of a text with new names: from its last control token on, or all of it.
+
+        A tokenizer reads what follows a control token apart from what precedes it.
+        """
+        return named[max(named.rfind(self._secret), 0) :]
+
     def spelled(self, text: str) -> int:
         """Count the control tokens that an answer spells; paired tags do not count."""
         return sum(1 for _ in self._spelled.finditer(text))
@@ -153,6 +185,12 @@ class ControlTokens:
         found = self._any.search(text)
         return self._id_of[found[0]] if found else None
 
+    def _before_others(self, samples: list[str]) -> set[str]:
+        """Return the control tokens that begin the turns of other speakers, and the other tags of pairs."""
+        before = [text.partition(one["content"]) for text in samples for one in (ASKED, RULES)]
+        begin = {self._any.findall(text)[-1] for text, found, _ in before if found and self._any.search(text)}
+        return begin | {_counterpart(text) for text in begin}
+
     def _is_faithful(self, backend: Backend, texts: list[str]) -> bool:
         return all(
             self._copy.token_to_id(self._name_of[text]) == one for text, one in self._id_of.items()
@@ -160,6 +198,24 @@ class ControlTokens:
 
 
 _NEVER = "(?!)"
+
+
+def template_source(tokenizer: Tokenizer, model_name: str) -> str:
+    """Return the source of a tokenizer's chat template; empty if it has none.
+
+    Raises:
+        InputError: it has several and none is the default.
+    """
+    if tokenizer.chat_template is None:
+        return ""
+    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        names = ", ".join(sorted(map(repr, tokenizer.chat_template)))
+        raise InputError(
+            "model",
+            f"{model_name} has the chat templates {names} and no default",
+            "Save the one to use as chat_template.jinja in the model's directory.",
+        )
+    return tokenizer.get_chat_template()
 
 
 def _ids(backend: Backend, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -185,8 +241,8 @@ def _one_of(texts: Iterable[str], alone: set[str], after_first: str = "") -> re.
 
 
 def _counterpart(tag: str) -> str:
-    """Return the matching tag: ``</x>`` for ``<x>``, and the reverse."""
-    return f"<{tag[2:]}" if tag.startswith("</") else f"</{tag[1:]}"
+    """Return the matching tag: ``</x>`` for ``<x>``, ``[/x]`` for ``[x]``, and the reverse."""
+    return f"{tag[0]}{tag[2:]}" if tag[1] == "/" else f"{tag[0]}/{tag[1:]}"
 
 
 def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:

@@ -142,7 +142,7 @@ class PolicyModel:
         self.tokens = ChatTokens(self.tokenizer, model_name, _configured_stops(self._causal_lm))
         self.stop_token_ids = self.tokens.stop_token_ids
         self.context_length = limit.tokens
-        notes = (left_out, limit.note(), self.tokens.note())
+        notes = (left_out, limit.note(), *self.tokens.notes())
         self.notes = [line for line in notes if line is not None]
         self.tree_attention: TreeAttention | None = None
 
