@@ -58,7 +58,14 @@ def spread(directory: Path, number: int = 2, max_adapters: int = 8) -> Iterator[
     ]
     handles = [LocalHandle(ServingEngine(host)) for host in hosts]
     tokens = load_chat_tokens(MODEL)
-    engines = ServingEngines(handles, tokens, max_tokens=8, max_context=CONTEXT_LENGTH, patience=60.0)
+    engines = ServingEngines(
+        handles,
+        tokens,
+        max_tokens=8,
+        max_context=CONTEXT_LENGTH,
+        vocabulary_size=PolicyModel(MODEL, LoraSettings(1)).vocabulary_size,
+        patience=60.0,
+    )
     engines.serve_base("tiny")
     base = BaseModel("tiny", MODEL, MODEL, "float32", "cpu", 1)
     backend = Backend(engines, engines, engines, base, forks().start)

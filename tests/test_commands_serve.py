@@ -116,7 +116,7 @@ def test_an_adapter_loaded_at_run_time_gives_the_same_answers_as_alone(serving_b
     assert logprobs == pytest.approx(logprobs_with(adapters[name], LoraSettings(*lora)), abs=1e-5)
     assert logprobs != base
     assert ask_logprobs(live, BASE_NAME) == (base, "0")
-    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine"]
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "mine", "default", "base"]
 
 
 def test_an_adapter_is_replaced_and_unloaded(serving_base, tmp_path):
@@ -180,7 +180,7 @@ def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapter
         changed = shutil.copytree(adapters["second"], folder, dirs_exist_ok=True)
         change_config(Path(changed), **fields)
         assert refusal_of(load(live, "mine", changed)) == (400, "adapter")
-    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "default", "base"]
     assert load(live, "mine", "first").status_code == 200
     assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
 
@@ -201,7 +201,7 @@ def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving
     weights.write_bytes(weights.read_bytes()[:-8])
     for path in ("layers", "second", "nothing", "", "~nosuch-user/x"):
         assert refusal_of(load(live, "mine", path or ".")) == (400, "adapter")
-    assert [model.id for model in live.client().models.list()] == [BASE_NAME]
+    assert [model.id for model in live.client().models.list()] == [BASE_NAME, "default", "base"]
 
 
 @pytest.mark.parametrize("name", ["default", "base", BASE_NAME])

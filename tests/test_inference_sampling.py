@@ -166,5 +166,14 @@ def test_a_token_of_one_in_a_million_can_be_drawn():
 def test_logits_that_are_not_numbers_are_rejected(place, value, temperature):
     logits = random_logits(3)
     logits[place] = value
-    with pytest.raises(SelfplayError, match=r"^the model's logits are not numbers"):
-        Distributions(torch.from_numpy(logits[None]), temperature)
+    distributions = Distributions(torch.from_numpy(np.stack([random_logits(3), logits])), temperature)
+    both, broken, uniform = np.array([0, 1]), np.array([1]), np.array([0.5])
+    assert distributions.usable(both).tolist() == [True, False]
+    for ask in (
+        lambda: distributions.draw(broken, uniform),
+        lambda: distributions.logprobs(broken, np.array([0])),
+        lambda: distributions.likeliest(broken, 1),
+    ):
+        with pytest.raises(SelfplayError, match=r"^the model's logits are not numbers"):
+            ask()
+    assert 0 <= distributions.draw(np.array([0]), uniform)[0] < 3  # the other row is not affected

@@ -85,7 +85,7 @@ def test_the_likeliest_token_is_returned_if_it_is_the_sampled_one(live):
     assert len(content) == 5
     for token in content:
         (top,) = token.top_logprobs
-        assert (top.token, top.logprob, top.bytes) == (token.token, 0.0, token.bytes)
+        assert (top.token, top.logprob, top.bytes) == (token.token, token.logprob, token.bytes)
 
 
 def test_the_stop_token_is_among_the_tokens_but_not_in_the_text(live, own):
@@ -185,7 +185,10 @@ async def test_an_earlier_answer_comes_back_with_its_token_ids_and_is_not_tokeni
 
 
 def test_token_ids_that_the_model_does_not_have_are_rejected(live):
-    for ids, word in (([10**6], "messages[0].token_ids"), ([-1], "greater than or equal to 0")):
+    for ids, word in (
+        ([10**6], "messages[0].token_ids"),
+        ([-1], "messages.0.token_ids: they are not token ids"),
+    ):
         said = {"role": "assistant", "content": "x", "token_ids": ids}
         with pytest.raises(openai.BadRequestError, match=re.escape(word)):
             live.client().chat.completions.create(model="tiny", messages=[said, *ASK])
@@ -196,9 +199,9 @@ def test_token_ids_that_the_model_does_not_have_are_rejected(live):
 
 def test_models_are_listed_and_found(live):
     models = live.client().models.list().data
-    assert [model.id for model in models] == ["tiny"]
+    assert [model.id for model in models] == ["tiny", "default"]
     assert models[0].max_model_len == CONTEXT_LENGTH
-    assert live.client().models.retrieve("tiny") == models[0]
+    assert [live.client().models.retrieve(name) for name in ("tiny", "default")] == models
     with pytest.raises(openai.NotFoundError):
         live.client().models.retrieve("huge")
 
@@ -286,7 +289,7 @@ def test_messages_that_cannot_fit_are_rejected_before_they_are_rendered():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_other_requests_are_answered_while_a_long_prompt_is_tokenised(monkeypatch, stream):
-    monkeypatch.setattr("selfplay.inference.server_chat.LONG_PROMPT", 100)
+    monkeypatch.setattr("selfplay.inference.server_questions.LONG_PROMPT", 100)
     policy, answers = tiny_policy(), []
     engine = engine_over(policy)
 
@@ -320,17 +323,14 @@ def test_an_unknown_model_is_not_found(live):
 @pytest.mark.parametrize(
     ("asked", "param"),
     [
-        ({"stop": ["\n"]}, "stop"),
-        ({"top_p": 0.9}, "top_p"),
+        ({"stop": 5}, "stop"),
+        ({"top_p": 0}, "top_p"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 2, "temperature": 0}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 1}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 1, "temperature": 0.7}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"extra_body": {"top_k": 5}}, "top_k"),
+        ({"extra_body": {"top_k": -2}}, "top_k"),
         ({"temperature": -1}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"n": 0}, "n"),

@@ -14,15 +14,17 @@ import pytest
 from fastapi import FastAPI
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
 from selfplay.core import ModelResponse
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
-from selfplay.inference.server_answers import Completion
+from selfplay.inference.server_answers import ChatCompletion
 from selfplay.inference.server_limits import MAX_BODY_BYTES
-from selfplay.inference.server_schema import ChatRequest
+from selfplay.inference.server_requests import ChatRequest
+from selfplay.inference.token_texts import TokenTexts
 from selfplay.learning.policy import TRAINED
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_policy
 
@@ -83,23 +85,25 @@ def test_an_answer_has_these_fields(live, name):
     }
 
 
-@pytest.mark.parametrize("likeliest", [False, True])
+@pytest.mark.parametrize("likeliest", [0, 3])
 def test_a_log_probability_has_these_fields(live, likeliest):
-    asked = {"temperature": 0, "top_logprobs": 1} if likeliest else {"seed": 1, "top_logprobs": 0}
-    choice = ask(live, logprobs=True, return_token_ids=True, **asked).json()["choices"][0]
+    asked = {"seed": 1, "top_logprobs": likeliest, "logprobs": True, "return_token_ids": True}
+    choice = ask(live, **asked).json()["choices"][0]
     assert set(choice["logprobs"]) == {"content", "refusal"}
     assert choice["logprobs"]["refusal"] is None
     content = choice["logprobs"]["content"]
-    unknown = [token for token in content if token["bytes"] is None]
-    assert 0 < len(unknown) < len(content)  # some tokens are a part of a character
+    parts = [token for token in content if "\N{REPLACEMENT CHARACTER}" in token["token"]]
+    assert 0 < len(parts) < len(content)  # some tokens are a part of a character
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     for token_id, token in zip(choice["token_ids"], content, strict=True):
+        name = POLICY.tokenizer.convert_ids_to_tokens(token_id)
+        special = name in POLICY.tokenizer.all_special_tokens
+        spelled = list(name.encode()) if special else [letters[letter] for letter in name]
         text = POLICY.tokenizer.decode([token_id])
-        of_token = {
-            "token": text,
-            "logprob": token["logprob"],
-            "bytes": None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode()),
-        }
-        assert token == {**of_token, "top_logprobs": [of_token] if likeliest else []}
+        top = token["top_logprobs"]
+        assert token == {"token": text, "logprob": token["logprob"], "bytes": spelled, "top_logprobs": top}
+        assert len(top) == likeliest
+        assert all(set(one) == {"token", "logprob", "bytes"} for one in top)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_a_stream_must_not_be_kept_by_a_cache(live):
 @pytest.mark.parametrize(("reason", "text"), [("length", "abc"), ("stop", "ab")])
 def test_several_tokens_that_arrive_together_are_all_sent_and_a_stop_token_has_no_text(reason, text):
     request = ChatRequest(model="tiny", messages=ASK, logprobs=True, return_token_ids=True)
-    completion = Completion(request, POLICY.tokenizer)
+    completion = ChatCompletion(request, TokenTexts(POLICY.tokenizer))
     ids = POLICY.tokens.encode("abc")
     part = ModelResponse(text, [], [1], ids, [-0.25, -0.5, -1.0], 7, reason)
     _, *pieces = [chunk["choices"][0] for chunk in completion.chunks(0, part)]
@@ -226,19 +230,19 @@ def test_the_error_for_an_unknown_model_names_it_and_those_there_are(live):
 
 
 @pytest.mark.parametrize(
-    ("messages", "numbers"),
+    ("messages", "given"),
     [
-        ([{"role": "user", "content": "x" * 9000}] * 2, (2, 18_000)),
-        ([{"role": "user", "content": "x"}] * (CONTEXT_LENGTH + 1), (CONTEXT_LENGTH + 1, CONTEXT_LENGTH + 1)),
+        ([{"role": "user", "content": "x" * 9000}] * 2, "2 messages have 18000 characters"),
+        ([{"role": "user", "content": "x"}] * (CONTEXT_LENGTH + 1), "prompt has 257 messages"),
     ],
 )
-def test_the_error_for_messages_that_cannot_fit_has_their_size(live, messages, numbers):
+def test_the_error_for_messages_that_cannot_fit_has_their_size(live, messages, given):
     response = ask(live, messages=messages)
     assert response.status_code == 400
     message = (
-        "This model's maximum context length is {} tokens. However, your {} messages have {} characters, "
-        "which is more than fits. Please reduce their length."
-    ).format(CONTEXT_LENGTH, *numbers)
+        f"This model's maximum context length is {CONTEXT_LENGTH} tokens. However, your {given}, which is "
+        "more than fits. Please reduce the length."
+    )
     expected = error(message, "invalid_request_error", "messages", "context_length_exceeded")
     assert response.json() == expected
 
@@ -268,14 +272,17 @@ def test_an_answer_may_end_with_the_contexts_last_token_but_not_after_it(live):
 @pytest.mark.parametrize(
     ("asked", "message", "code"),
     [
-        ({"top_k": 5}, "top_k: this server cannot do that (got 5). Leave it out", "unsupported_value"),
-        ({"top_logprobs": 1}, "top_logprobs: needs logprobs. Set it to true", None),
         (
-            {"top_logprobs": 1, "logprobs": True, "temperature": 1e-6},  # the lowest that is not 0
-            "top_logprobs: this server returns only the drawn token, which is certain to be the most likely "
-            "one only at temperature 0. Leave it out; logprobs does not need it",
+            {"min_tokens": 5},
+            "min_tokens: this server cannot do that (got 5). Leave it out",
             "unsupported_value",
         ),
+        (
+            {"temprature": 0},
+            "temprature: this server does not know this parameter. Did you mean temperature?",
+            "unknown_parameter",
+        ),
+        ({"top_logprobs": 1}, "top_logprobs: needs logprobs. Set it to true", None),
     ],
 )
 def test_the_error_for_a_parameter_gives_its_name_and_the_reason(live, asked, message, code):

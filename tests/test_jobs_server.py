@@ -266,7 +266,7 @@ def test_a_deleted_model_is_gone_also_after_a_restart(tmp_path):
         for one in (first, second.id):
             client.fine_tuning.jobs.cancel(one)
         assert client.models.delete(model).deleted
-        assert [one.id for one in client.models.list()] == ["tiny", earlier]
+        assert [one.id for one in client.models.list()] == ["tiny", earlier, "base"]
         found = client.fine_tuning.jobs.checkpoints.list(job.id).data
         assert [one.fine_tuned_model_checkpoint for one in found] == [earlier]
         for name in (model, "nobody"):
@@ -276,7 +276,7 @@ def test_a_deleted_model_is_gone_also_after_a_restart(tmp_path):
             client.models.delete("tiny")
     notes: list[str] = []
     with serving(tmp_path, notes=notes) as live:
-        assert [one.id for one in live.client().models.list()] == ["tiny", earlier]
+        assert [one.id for one in live.client().models.list()] == ["tiny", earlier, "base"]
     assert notes == []
 
 

@@ -8,8 +8,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -19,6 +21,7 @@ from transformers import (
 )
 
 from selfplay.core import Messages, TrainingRecord
+from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
 torch.set_num_threads(1)
@@ -94,6 +97,20 @@ def perturb_adapter(policy: PolicyModel, name: str = "default", seed: int = 1) -
     policy.load_adapter_state(
         {key: 0.2 * torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
     )
+
+
+def logits_of(policy: PolicyModel, ids: list[int]) -> torch.Tensor:
+    """The logits after each token, TV, as transformers and PEFT compute them from the policy's own files."""
+    with torch.inference_mode():
+        return _as_of_others(policy)(torch.tensor([ids])).logits[0].double()
+
+
+@functools.cache
+def _as_of_others(policy: PolicyModel) -> PeftModel:
+    with tempfile.TemporaryDirectory() as directory:
+        save_adapter(Path(directory), policy, "default")
+        base = AutoModelForCausalLM.from_pretrained(policy.model_name)
+        return PeftModel.from_pretrained(base, directory).eval()
 
 
 def make_record(

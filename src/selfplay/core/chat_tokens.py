@@ -86,7 +86,8 @@ class ChatTokens:
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
-        template. Answers that have ``token_ids`` are in the prompt with these.
+        template, or is its ``token_ids`` if it has some. Answers that have ``token_ids`` are in the prompt
+        with these.
 
         Equal prompts without such answers return the same list object: do not modify it.
 
@@ -94,6 +95,8 @@ class ChatTokens:
             InputError: the tokenizer has no chat template, its template rejects these messages (for example,
                 because of an unknown role), or they contain an unpaired surrogate.
         """
+        if _is_plain_text(messages) and "token_ids" in messages[0]:
+            return messages[0]["token_ids"]
         drawn = [index for index, message in enumerate(messages) if "token_ids" in message]
         if not drawn or self.joints is None:
             return self._tokenised(messages)

@@ -14,6 +14,21 @@ from selfplay.core.types import Step
 
 
 @dataclass
+class MoreLogprobs:
+    """Log-probabilities beyond those of the drawn tokens, which only servers ask for.
+
+    Attributes:
+        likeliest: the most likely tokens instead of each drawn one, with their log-probabilities, falling.
+        prompt: the log-probability of each token of the prompt after the first, if it was asked for.
+        prompt_likeliest: the most likely tokens instead of each of these.
+    """
+
+    likeliest: list[list[tuple[int, float]]]
+    prompt: list[float]
+    prompt_likeliest: list[list[tuple[int, float]]]
+
+
+@dataclass
 class ModelResponse:
     """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
 
@@ -21,7 +36,7 @@ class ModelResponse:
     ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
     version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
     token or a stop string was drawn) or ``length`` (the answer was cut at the token limit). The arena sets
-    ``policy`` and ``temperature``; see :class:`selfplay.core.Step`.
+    ``policy`` and ``temperature``; see :class:`selfplay.core.Step`. ``more`` is for servers.
     """
 
     text: str
@@ -33,6 +48,7 @@ class ModelResponse:
     finish_reason: str = "stop"
     policy: str = TRAINED
     temperature: float = 1.0
+    more: MoreLogprobs | None = None
 
     @property
     def drawn(self) -> list[int] | None:

@@ -17,6 +17,8 @@ from itertools import chain, islice
 import numpy as np
 
 from selfplay.core import EpisodeError
+from selfplay.core.client import MoreLogprobs
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 from selfplay.inference.tree_cache import ROOT, TreeCache
 
 MOST_OVERTAKEN = 64
@@ -69,7 +71,7 @@ class Request:
 
     It also ends where a ``stop`` string appears in its text; ``stopped_text`` is then the text before that.
     ``grown`` is set whenever tokens have been drawn, for a caller that streams them. ``number`` is its place
-    in the order of arrival.
+    in the order of arrival. ``more`` is filled as the ``options`` ask.
     """
 
     model: ServedModel
@@ -82,17 +84,29 @@ class Request:
     forced: list[int] | None = None
     stop: tuple[str, ...] = ()
     stopped_text: str | None = None
+    options: AnswerOptions = PLAIN
     grown: asyncio.Event | None = None
     node: int = -1
     number: int = -1
     drawn: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    more: MoreLogprobs = field(default_factory=lambda: MoreLogprobs([], [], []))
     finish_reason: str = "length"
+
+    @property
+    def to_score(self) -> bool:
+        """Whether the log-probabilities of the prompt are asked for and not there yet."""
+        return self.options.prompt_logprobs and len(self.more.prompt) < len(self.prompt) - 1
 
     @property
     def to_come(self) -> int:
         """Number of tokens that it may still add to the cache; the last drawn token is not computed."""
-        return self.max_tokens - 1 - len(self.drawn)
+        return max(0, self.max_tokens - 1 - len(self.drawn))
+
+    def fail(self, error: EpisodeError) -> None:
+        """End with an error, unless it has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class Admission:
@@ -160,8 +174,7 @@ class Admission:
         """End all requests to ``model`` with an error of this kind, and empty its cache."""
         waiting = chain(self._known, self._others)
         for request in [*model.active, *(one for one in waiting if one.model is model)]:
-            if not request.future.done():
-                request.future.set_exception(kind(reason))
+            request.fail(kind(reason))
         model.active.clear()
         self._known = deque(one for one in self._known if one.model is not model)
         self._others = deque(one for one in self._others if one.model is not model)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from selfplay.core import InferenceClient, Messages, ModelResponse
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 
 
 class Answering(InferenceClient):
@@ -24,6 +25,11 @@ class Answering(InferenceClient):
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
 
+    @property
+    @abstractmethod
+    def vocabulary_size(self) -> int:
+        """The number of the model's token ids, which may be more than its tokenizer has."""
+
     @abstractmethod
     def names(self) -> list[str]:
         """Return the names of the served models."""
@@ -31,6 +37,23 @@ class Answering(InferenceClient):
     @abstractmethod
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a prompt; it may be called in a thread."""
+
+    @abstractmethod
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :meth:`InferenceClient.complete`. The prompt may be a message of role
+        ``text`` whose ``token_ids`` are its tokens.
+        """
 
     @abstractmethod
     def stream(
@@ -41,6 +64,8 @@ class Answering(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> AsyncGenerator[ModelResponse]:
         """Answer as :meth:`complete` does, in parts; the last has the text and the reason of its end."""
 

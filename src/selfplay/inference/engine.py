@@ -8,6 +8,7 @@ draw from the same distribution, each with its own seed, until their contexts di
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from selfplay.core import (
@@ -23,6 +24,7 @@ from selfplay.core.chat_tokens import decoded
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.core.messages import said
 from selfplay.inference.admission import Admission, Request, ServedModel
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 from selfplay.inference.answering import Answering
 from selfplay.inference.generation import Decoder, EngineStats, TreeModel
 from selfplay.inference.key_store import KeyStore
@@ -101,6 +103,11 @@ class EmbeddedEngine(Answering):
         return self.model.tokenizer
 
     @property
+    def vocabulary_size(self) -> int:
+        """The number of the model's token ids."""
+        return self.model.vocabulary_size
+
+    @property
     def stats(self) -> EngineStats:
         """Counts of requests and computations since the last reset."""
         return self._decoder.stats
@@ -132,9 +139,9 @@ class EmbeddedEngine(Answering):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
-        call.
+        """Answer ``messages``; see :class:`Answering`. Without a seed, answers differ from call to call.
 
         Answers may share the returned list ``prompt_token_ids``; do not change it.
 
@@ -144,8 +151,9 @@ class EmbeddedEngine(Answering):
             SelfplayError: the request exceeds the queue limit, or the model failed.
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
-        request = self._submit(self.render(messages), limit, temperature, seed, model)
-        request.stop = stop
+        request = self._submit(
+            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
+        )
         await request.future
         response = self._response(request)
         if not return_tokens:
@@ -160,6 +168,8 @@ class EmbeddedEngine(Answering):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> AsyncGenerator[ModelResponse]:
         """Answer as :meth:`complete` does, and yield tokens as they are drawn.
 
@@ -170,7 +180,9 @@ class EmbeddedEngine(Answering):
             InputError, SelfplayError: as in :meth:`complete`, at the first step or a later one.
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
-        request = self._submit(self.render(messages), limit, temperature, seed, model)
+        request = self._submit(
+            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
+        )
         request.grown = grown = asyncio.Event()
         request.future.add_done_callback(lambda _: grown.set())
         told = 0
@@ -182,11 +194,8 @@ class EmbeddedEngine(Answering):
                     await request.future
                     yield self._response(request, told)
                 else:
-                    new, new_logprobs = request.drawn[told:], request.logprobs[told:]
+                    yield self._answer(request, "", [], told)
                     told = len(request.drawn)
-                    part = ModelResponse("", [], request.prompt, new, new_logprobs, request.version)
-                    part.finish_reason = ""
-                    yield part
         finally:
             request.future.cancel()
 
@@ -199,7 +208,7 @@ class EmbeddedEngine(Answering):
         try:
             for text in completions:
                 forced = self.model.encode_answer(messages, text)
-                requests.append(self._submit(prompt, len(forced), 1.0, 0, model, forced))
+                requests.append(self._submit(prompt, len(forced), 1.0, 0, model, forced=forced))
             await asyncio.gather(*(request.future for request in requests))
         finally:
             for request in requests:
@@ -240,11 +249,14 @@ class EmbeddedEngine(Answering):
         temperature: float,
         seed: int | None,
         model: str | None,
+        *,
         forced: list[int] | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> Request:
         """Put a request into the queue, and start the serving task if it does not run."""
         served = find_model(self._served, model)
-        check_sampling(max_tokens, temperature)
+        check_sampling(max_tokens, temperature, least=0 if options.prompt_logprobs else 1)
         self._check_size(len(prompt), max_tokens)
         if self.running + len(self._admission) >= self.max_queue:
             raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
@@ -252,6 +264,7 @@ class EmbeddedEngine(Answering):
         seed = (secrets.randbits(63) if seed is None else seed) % (1 << 64)
         future = loop.create_future()
         request = Request(served, future, prompt, max_tokens, temperature, seed, served.version, forced)
+        request.stop, request.options = stop, options
         self._admission.add(request)
         self.stats.requests += 1
         self.stats.prompt_tokens += len(prompt)
@@ -280,15 +293,25 @@ class EmbeddedEngine(Answering):
             text_ids = request.drawn[:-1] if request.finish_reason == "stop" else request.drawn
             text = decoded(self.model.tokenizer, text_ids)
         self.stats.spelled_control_tokens += self.model.spelled_control_tokens(text)
-        return ModelResponse(
+        completion = [said("assistant", text, request.drawn)]
+        return self._answer(request, text, completion, first, request.finish_reason)
+
+    def _answer(
+        self, request: Request, text: str, completion: Messages, first: int, finish_reason: str = ""
+    ) -> ModelResponse:
+        """Return an answer, or a part of one, with the request's tokens from ``first`` on."""
+        response = ModelResponse(
             text,
-            [said("assistant", text, request.drawn)],
+            completion,
             request.prompt,
             request.drawn[first:],
             request.logprobs[first:],
             request.version,
-            request.finish_reason,
+            finish_reason,
         )
+        if request.options.likeliest or request.options.prompt_logprobs:
+            response.more = replace(request.more, likeliest=request.more.likeliest[first:])
+        return response
 
     async def _serve(self) -> None:
         """Work until there are no requests."""

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfplay.core import Messages
+from selfplay.core import Messages, SelfplayError, TransientError
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import CachedAttention
+from selfplay.inference.draws import Draw, draw_tokens
 from selfplay.inference.next_tokens import NextToken, StoredLogits
-from selfplay.inference.sampling import FloatArray, uniforms
+from selfplay.inference.sampling import NOT_NUMBERS
 from selfplay.inference.tree_cache import TreeCache
 
 
@@ -32,6 +33,10 @@ class TreeModel(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of keys and values."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of logits."""
 
     def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         """Run the model with the active adapter and return hidden_TD."""
@@ -100,13 +105,16 @@ class Decoder:
         self._logits = StoredLogits(model.logits)
 
     def draw(self, models: Iterable[ServedModel]) -> bool:
-        """Draw for every request whose context is computed; return whether any request finished."""
+        """Draw for every request whose context is computed; return whether any request finished.
+
+        A request whose logits are not numbers fails.
+        """
         moving = [request for served in models for request in served.active if not request.future.done()]
-        finished = False
-        while moving := [one for one in moving if one.node in one.model.cache.next_tokens]:
-            drawn = self._draw_once(moving)
+        finished = self._score_prompts(moving)
+        while moving := [one for one in moving if _is_ready(one)]:
             going_on = [
-                self._take(request, *of_request) for request, of_request in zip(moving, drawn, strict=True)
+                self._take(request, draw)
+                for request, draw in zip(moving, self._draw_once(moving), strict=True)
             ]
             finished = finished or not all(going_on)
             moving = [request for request, goes_on in zip(moving, going_on, strict=True) if goes_on]
@@ -114,43 +122,86 @@ class Decoder:
             served.end_requests()
         return finished
 
-    def _draw_once(self, requests: list[Request]) -> list[tuple[int, float]]:
-        """Return the next token of each request, the forced one if there is one, with its log-probability."""
+    def _draw_once(self, requests: list[Request]) -> list[Draw | None]:
+        """Return the next token of each request; ``None`` if its logits are not numbers."""
         contexts = [request.model.cache.next_tokens[request.node] for request in requests]
-        chance_M = _chances(requests)
-        drawn: dict[int, tuple[int, float]] = {}
+        drawn: dict[int, Draw | None] = {}
         with torch.inference_mode():
-            for logits, with_row in self._logits.of(contexts):
-                by_temperature: dict[float, list[int]] = {}
-                for index in with_row:
-                    by_temperature.setdefault(requests[index].temperature, []).append(index)
-                for temperature, indices in by_temperature.items():
-                    distributions = logits.at(temperature)
-                    rows_m = np.array([contexts[index].row for index in indices])
-                    tokens_m = distributions.draw(rows_m, chance_M[indices])
-                    for place, index in enumerate(indices):
-                        forced = requests[index].forced
-                        if forced is not None:
-                            tokens_m[place] = forced[len(requests[index].drawn)]
-                    logprobs = distributions.logprobs(rows_m, tokens_m)
-                    drawn.update(zip(indices, zip(tokens_m.tolist(), logprobs, strict=True), strict=True))
+            for logits, indices in self._logits.of(contexts):
+                rows = [contexts[index].row for index in indices]
+                drawn.update(
+                    zip(
+                        indices,
+                        draw_tokens(logits, rows, [requests[index] for index in indices]),
+                        strict=True,
+                    )
+                )
         return [drawn[index] for index in range(len(requests))]
 
-    def _take(self, request: Request, token: int, logprob: float) -> bool:
+    def _take(self, request: Request, draw: Draw | None) -> bool:
         """Append a token; return whether the request continues."""
-        request.drawn.append(token)
-        request.logprobs.append(logprob)
+        if draw is None:
+            request.fail(TransientError(NOT_NUMBERS))
+            return False
+        request.drawn.append(draw.token)
+        request.logprobs.append(draw.logprob)
+        if request.options.likeliest:
+            request.more.likeliest.append(draw.likeliest)
         self.stats.generated_tokens += request.forced is None
         if request.grown is not None:
             request.grown.set()
-        at_stop_token = request.forced is None and token in self._stop_ids
+        at_stop_token = request.forced is None and draw.token in self._stop_ids
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:
-            request.node = request.model.cache.insert([token], request.node)
+            request.node = request.model.cache.insert([draw.token], request.node)
             return True
         request.future.set_result(None)
         return False
+
+    def _score_prompts(self, requests: list[Request]) -> bool:
+        """Give prompts that are computed their log-probabilities; return whether a request has ended so."""
+        for request in requests:
+            if request.to_score and not self._missing(request):
+                self._score_prompt(request)
+            if request.max_tokens == 0 and not request.to_score and not request.future.done():
+                request.future.set_result(None)
+        return any(request.future.done() for request in requests)
+
+    def _missing(self, request: Request) -> list[int]:
+        """Return the nodes before the last one whose next tokens a prompt's log-probabilities need."""
+        cache = request.model.cache
+        path = cache.path(request.node)[:-1].tolist()
+        return [node for node in path if node not in cache.next_tokens]
+
+    def _score_prompt(self, request: Request) -> None:
+        cache, ids, count = request.model.cache, request.prompt, request.options.likeliest
+        contexts = [cache.next_tokens[node] for node in cache.path(request.node)[:-1].tolist()]
+        try:
+            scored = self._scored(self._logits, contexts, ids[1:], count)
+        except SelfplayError as error:
+            request.fail(TransientError(str(error)))
+            return
+        request.more.prompt = [logprob for logprob, _ in scored]
+        request.more.prompt_likeliest = [likeliest for _, likeliest in scored]
+
+    def _scored(
+        self, stored: StoredLogits, contexts: list[NextToken], ids: list[int], likeliest: int = 0
+    ) -> list[tuple[float, list[tuple[int, float]]]]:
+        """Return the log-probability of each token id after its context, with the most likely tokens there.
+
+        Raises:
+            SelfplayError: some logits are not numbers.
+        """
+        scored: dict[int, tuple[float, list[tuple[int, float]]]] = {}
+        with torch.inference_mode():
+            for logits, indices in stored.of(contexts):
+                rows_m = np.array([contexts[i].row for i in indices])
+                distributions = logits.at(1.0)
+                logprobs = distributions.logprobs(rows_m, np.array([ids[i] for i in indices]))
+                tops = distributions.likeliest(rows_m, likeliest) if likeliest else [[] for _ in indices]
+                scored.update(zip(indices, zip(logprobs, tops, strict=True), strict=True))
+        return [scored[index] for index in range(len(contexts))]
 
     def _has_stopped(self, request: Request) -> bool:
         text = decoded(self.model.tokenizer, request.drawn)
@@ -182,6 +233,9 @@ class Decoder:
             return None
         cache = served.cache
         wanted = dict.fromkeys(request.node for request in served.active)
+        for request in served.active:
+            if request.to_score:
+                wanted |= dict.fromkeys(self._missing(request))
         return _Part(served.adapter, cache, self._next_batch(cache, wanted), wanted)
 
     def logprobs(self, adapter: str, ids: list[int]) -> list[float]:
@@ -191,12 +245,7 @@ class Decoder:
         while cache.pending:
             self._compute([_Part(adapter, cache, self._next_batch(cache, {}), set(path))])
         contexts = [cache.next_tokens[node] for node in path]
-        values: list[float] = []
-        with torch.inference_mode():
-            for logits, indices in StoredLogits(self.model.logits).of(contexts):
-                rows_m, tokens_m = np.array([(contexts[i].row, ids[i + 1]) for i in indices]).T
-                values += logits.at(1.0).logprobs(rows_m, tokens_m)
-        return values
+        return [logprob for logprob, _ in self._scored(StoredLogits(self.model.logits), contexts, ids[1:])]
 
     def _compute(self, parts: list[_Part]) -> None:
         """Fill the slots of the parts' batches in one pass, and keep the hidden states that are wanted."""
@@ -233,8 +282,8 @@ class Decoder:
         return batch + again[: self.max_batch_tokens - len(batch)]
 
 
-def _chances(requests: list[Request]) -> FloatArray:
-    """Return the uniform number of each request's next token."""
-    seeds_M = np.array([request.seed for request in requests], dtype=np.uint64)
-    offsets_M = np.array([len(request.drawn) for request in requests], dtype=np.uint64)
-    return uniforms(seeds_M, offsets_M)
+def _is_ready(request: Request) -> bool:
+    """Return whether a request can draw its next token."""
+    return (
+        not request.future.done() and not request.to_score and request.node in request.model.cache.next_tokens
+    )

@@ -23,13 +23,13 @@ def find_model(served: Mapping[str, Served], name: str | None) -> Served:
     return served[name]
 
 
-def check_sampling(max_tokens: int, temperature: float) -> None:
-    """Check the limit and the temperature of an answer.
+def check_sampling(max_tokens: int, temperature: float, least: int = 1) -> None:
+    """Check the limit of an answer, which must be ``least`` tokens or more, and its temperature.
 
     Raises:
         InputError: one of them is impossible.
     """
-    if max_tokens < 1:
+    if max_tokens < least:
         raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise InputError("temperature", f"{temperature} is not possible", "Give 0 or more, such as 1")

@@ -20,6 +20,7 @@ GREEDY_BELOW = 1e-6
 """Lower temperatures count as 0, because logits divided by them would overflow."""
 HIGHEST = 1e30
 """Higher temperatures count as this one, whose distributions are uniform in float32."""
+NOT_NUMBERS = "the model's logits are not numbers; its weights are damaged"
 BLOCK = 512
 """Tokens of the vocabulary whose probabilities are added up."""
 BYTES_AT_ONCE = 2**20
@@ -47,9 +48,6 @@ class Distributions:
         logits_NV: logits in float32, on any device; they are kept, and not copied.
         temperature: what the logits are divided by. Below ``GREEDY_BELOW``, the most likely token has
             probability 1.
-
-    Raises:
-        SelfplayError: the logits are not numbers.
     """
 
     def __init__(self, logits_NV: Tensor, temperature: float) -> None:
@@ -63,8 +61,12 @@ class Distributions:
         self._most_N = torch.cat([most_n for most_n, _ in read]).cpu()
         self._best_N = logits_NV.argmax(-1).cpu() if temperature < GREEDY_BELOW else None
         self._cumulative_NB = torch.cat([sums_nB for _, sums_nB in read]).cpu().double().cumsum(-1)
-        if not self._cumulative_NB[:, -1].isfinite().all():
-            raise SelfplayError("the model's logits are not numbers; its weights are damaged")
+        self._usable_N = self._cumulative_NB[:, -1].isfinite()
+
+    def usable(self, rows_M: IntArray) -> NDArray[np.bool_]:
+        """Return whether the logits of ``rows_M`` are numbers; nothing can be drawn from the other rows."""
+        usable_M: NDArray[np.bool_] = self._usable_N[torch.from_numpy(rows_M)].numpy()
+        return usable_M
 
     def _read(self, logits_nV: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest logit of each row, and the sums by block of the weights of its tokens.
@@ -83,8 +85,12 @@ class Distributions:
         return most_n, sums_nB
 
     def draw(self, rows_M: IntArray, uniforms_M: FloatArray) -> IntArray:
-        """Return one token for each uniform number, from the distributions ``rows_M``, by inversion."""
-        rows = torch.from_numpy(rows_M)
+        """Return one token for each uniform number, from the distributions ``rows_M``, by inversion.
+
+        Raises:
+            SelfplayError: some logits are not numbers.
+        """
+        rows = self._checked(rows_M)
         if self._best_N is not None:
             best_M: IntArray = self._best_N[rows].numpy()
             return best_M
@@ -101,13 +107,43 @@ class Distributions:
         return token_M
 
     def logprobs(self, rows_M: IntArray, tokens_M: IntArray) -> list[float]:
-        """Return the log-probability of one token under each of the distributions ``rows_M``."""
-        rows, tokens_M1 = torch.from_numpy(rows_M), torch.from_numpy(tokens_M)[:, None]
-        if self._best_N is not None:
-            return [0.0 if same else -np.inf for same in (self._best_N[rows, None] == tokens_M1).flatten()]
-        scores_M = self._scores(rows, tokens_M1)[:, 0] - self._cumulative_NB[rows, -1].log()
-        values: list[float] = scores_M.float().tolist()
+        """Return the log-probability of one token under each of the distributions ``rows_M``.
+
+        Raises:
+            SelfplayError: some logits are not numbers.
+        """
+        rows, tokens_M1 = self._checked(rows_M), torch.from_numpy(tokens_M)[:, None]
+        values: list[float] = self._logprobs(rows, tokens_M1)[:, 0].tolist()
         return values
+
+    def likeliest(self, rows_M: IntArray, count: int) -> list[list[tuple[int, float]]]:
+        """Return the most likely tokens of each of ``rows_M`` with their log-probabilities, falling.
+
+        At most ``count`` of each, without impossible ones. The values are those of :meth:`logprobs`.
+
+        Raises:
+            SelfplayError: some logits are not numbers.
+        """
+        rows = self._checked(rows_M)
+        on_device = self.logits_NV[rows.to(self.logits_NV.device)]
+        tokens_MK = on_device.topk(min(count, on_device.shape[-1])).indices.cpu()
+        logprobs_MK = self._logprobs(rows, tokens_MK).tolist()
+        return [
+            [(token, value) for token, value in zip(tokens, values, strict=True) if value > -np.inf]
+            for tokens, values in zip(tokens_MK.tolist(), logprobs_MK, strict=True)
+        ]
+
+    def _checked(self, rows_M: IntArray) -> Tensor:
+        rows = torch.from_numpy(rows_M)
+        if not self._usable_N[rows].all():
+            raise SelfplayError(NOT_NUMBERS)
+        return rows
+
+    def _logprobs(self, rows: Tensor, tokens_MK: Tensor) -> Tensor:
+        if self._best_N is not None:
+            certain_MK = self._best_N[rows, None] == tokens_MK
+            return torch.where(certain_MK, 0.0, -np.inf)
+        return (self._scores(rows, tokens_MK) - self._cumulative_NB[rows, -1:].log()).float()
 
     def _weights(self, rows: Tensor, tokens_MK: Tensor) -> Tensor:
         """Return the weights of tokens, and 0 for tokens after the end of the vocabulary."""

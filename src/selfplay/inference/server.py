@@ -20,12 +20,13 @@ from starlette.types import Receive, Scope, Send
 from selfplay.core import InputError, ModelResponse
 from selfplay.inference.answering import Answering
 from selfplay.inference.openai_client import VERSION_HEADER
-from selfplay.inference.server_answers import Completion
-from selfplay.inference.server_chat import Chat
+from selfplay.inference.server_answers import ChatCompletion
+from selfplay.inference.server_completions import TextCompletion
 from selfplay.inference.server_limits import BodyLimit, TokenCheck
+from selfplay.inference.server_questions import Question, Questions
+from selfplay.inference.server_requests import ChatRequest, CompletionRequest
 from selfplay.inference.server_schema import (
     ApiError,
-    ChatRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
     model_not_found,
@@ -35,6 +36,7 @@ CLIENT_CLOSED_REQUEST = 499
 Part = tuple[int, ModelResponse]
 Parts = AsyncGenerator[Part]
 T = TypeVar("T")
+Completion = ChatCompletion | TextCompletion
 
 
 class Adapters(Protocol):
@@ -80,26 +82,37 @@ def create_app(
     if token is not None:
         app.add_middleware(TokenCheck, token=token)
     _add_error_answers(app)
-    _add_chat(app, Chat(engine, aliases or {}))
-    _add_models(app, engine)
+    questions = Questions(engine, aliases or {})
+    _add_answers(app, questions)
+    _add_models(app, questions)
     _add_state(app, engine)
     if adapters is not None:
         _add_adapters(app, engine, adapters)
     return app
 
 
-def _add_chat(app: FastAPI, chat: Chat) -> None:
+def _add_answers(app: FastAPI, questions: Questions) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        question = await chat.question(body)
-        completion = Completion(body, chat.engine.tokenizer)
-        if body.stream:
-            return await _streamed(request, completion, chat.stream(question))
-        answers = await _while_connected(request, chat.answers(question))
-        if answers is None:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        headers = {VERSION_HEADER: str(answers[0].policy_version)}
-        return JSONResponse(completion.whole(answers), headers=headers)
+        question = await questions.of_chat(body)
+        return await _answered(request, questions, question, ChatCompletion(body, questions.texts))
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        question = await questions.of_completion(body)
+        return await _answered(request, questions, question, TextCompletion(body, questions.texts))
+
+
+async def _answered(
+    request: Request, questions: Questions, question: Question, completion: Completion
+) -> Response:
+    if completion.request.stream:
+        return await _streamed(request, completion, questions.stream(question))
+    answers = await _while_connected(request, questions.answers(question))
+    if answers is None:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    headers = {VERSION_HEADER: str(answers[0].policy_version)}
+    return JSONResponse(completion.whole(answers), headers=headers)
 
 
 async def _streamed(request: Request, completion: Completion, parts: Parts) -> Response:
@@ -161,8 +174,9 @@ async def _disconnection(request: Request) -> None:
         message = await request.receive()
 
 
-def _add_models(app: FastAPI, engine: Answering) -> None:
+def _add_models(app: FastAPI, questions: Questions) -> None:
     created = int(time.time())
+    engine = questions.engine
 
     def card(name: str) -> dict[str, Any]:
         limits = {"max_model_len": engine.max_context}
@@ -170,12 +184,12 @@ def _add_models(app: FastAPI, engine: Answering) -> None:
 
     @app.get("/v1/models")
     async def list_models() -> Response:
-        return JSONResponse({"object": "list", "data": [card(name) for name in engine.names()]})
+        names = dict.fromkeys([*engine.names(), *questions.aliases])
+        return JSONResponse({"object": "list", "data": [card(name) for name in names]})
 
     @app.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> Response:
-        if name not in engine.names():
-            raise model_not_found(name, engine.names())
+        questions.served_name(name)
         return JSONResponse(card(name))
 
 
@@ -221,10 +235,15 @@ def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if len(first["loc"]) == 1 and not request.headers.get("content-type", "").startswith(
+            "application/json"
+        ):
+            return ApiError(400, "Content-Type: send the body as application/json").response()
         # The location of broken JSON is a number, not a parameter.
         place = [] if first["type"] == "json_invalid" else first["loc"][1:]
         param = ".".join(str(part) for part in place) or None
-        return ApiError(400, f"{param or 'body'}: {first['msg']}", param=param).response()
+        problem = first["msg"].removeprefix("Value error, ")
+        return ApiError(400, f"{param or 'body'}: {problem}", param=param).response()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

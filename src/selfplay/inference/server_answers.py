@@ -2,97 +2,71 @@
 
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from selfplay.core import ModelResponse
-from selfplay.inference.server_schema import ChatRequest
-from selfplay.inference.text_stream import REPLACEMENT, TextStream
+from selfplay.inference.answer_stream import AnswerStream, Piece, Token
+from selfplay.inference.server_requests import ChatRequest
+from selfplay.inference.token_texts import TokenTexts
+
+LOWEST = -9999.0
+"""What an impossible token has for a log-probability, because JSON has no infinity; as OpenAI and vLLM."""
 
 
-@dataclass
-class _Choice:
-    """A streamed answer: its text so far, the tokens that are not sent yet, and the number of its tokens."""
-
-    prompt: list[int]
-    text: TextStream
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    drawn: int = 0
-
-
-class Completion:
-    """The answers to one request, with the engine's token ids and log-probabilities, stop token included.
+class ChatCompletion:
+    """The answers to one chat request, with the engine's ids and log-probabilities, stop token included.
 
     Args:
         request: the request.
-        tokenizer: the model's tokenizer.
+        texts: the texts of tokens.
     """
 
-    def __init__(self, request: ChatRequest, tokenizer: Any) -> None:
+    def __init__(self, request: ChatRequest, texts: TokenTexts) -> None:
         self.request = request
-        self.tokenizer = tokenizer
-        self.head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "created": int(time.time()),
-            "model": request.model,
-        }
-        self._choices: dict[int, _Choice] = {}
+        self.texts = texts
+        self.head = head("chatcmpl", request.model)
+        self._choices: dict[int, AnswerStream] = {}
+        self._prompt: list[int] = []
 
-    def whole(self, answers: list[ModelResponse]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": answer.text},
-                "finish_reason": answer.finish_reason,
-                **self._tokens(_ids(answer), _logprobs(answer)),
-            }
-            for index, answer in enumerate(answers)
-        ]
         prompt = answers[0].prompt_token_ids or []
-        usage = _usage(prompt, sum(len(_ids(answer)) for answer in answers))
-        body = {**self.head, "object": "chat.completion", "choices": choices, "usage": usage}
+        drawn = sum(len(answer.completion_token_ids or []) for answer in answers)
+        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
+        body = {
+            **self.head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": usage(len(prompt), drawn),
+        }
         return body | self._prompt_ids(prompt)
 
     def chunks(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of the next part of a streamed answer: its role, then its text, then its reason.
-
-        A chunk has one token where possible; tokens that form a character together are in the same chunk.
-        """
-        choice = self._choices.get(index)
-        if choice is None:
-            choice = self._choices[index] = _Choice(part.prompt_token_ids or [], TextStream(self.tokenizer))
+        """Yield the chunks of the next part of a streamed answer: its role, its text, then its reason."""
+        if index not in self._choices:
+            self._choices[index] = self._stream()
+            self._prompt = part.prompt_token_ids or []
             role = {"role": "assistant", "content": ""}
-            yield self._chunk(index, role, None, {}) | self._prompt_ids(choice.prompt)
-        ids, logprobs = _ids(part), _logprobs(part)
-        choice.drawn += len(ids)
-        # The last token goes out with the end of the text. A stop token has no text.
-        last = len(ids) - 1 if part.finish_reason else len(ids)
-        for token, logprob in zip(ids[:last], logprobs[:last], strict=True):
-            choice.ids.append(token)
-            choice.logprobs.append(logprob)
-            text = choice.text.add(token)
-            if text:
-                yield self._piece(index, choice, text, None)
-        if part.finish_reason:
-            text = choice.text.add(ids[-1]) if part.finish_reason != "stop" else ""
-            choice.ids.append(ids[-1])
-            choice.logprobs.append(logprobs[-1])
-            yield self._piece(index, choice, text + choice.text.finish(), part.finish_reason)
+            yield self._chunk(index, role, None, {}) | self._prompt_ids(self._prompt)
+        for piece in self._choices[index].add(part):
+            yield self._chunk(index, {"content": piece.text}, piece.reason, self._tokens(piece))
 
     def usage_chunk(self) -> Iterator[dict[str, Any]]:
         """Yield the last chunk of a stream if the request asks for token counts."""
         if self.request.wants_usage():
-            choices = self._choices.values()
-            usage = _usage(self._choices[0].prompt, sum(choice.drawn for choice in choices))
-            yield {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
+            drawn = sum(choice.drawn for choice in self._choices.values())
+            counts = usage(len(self._prompt), drawn)
+            yield {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": counts}
 
-    def _piece(self, index: int, choice: _Choice, text: str, reason: str | None) -> dict[str, Any]:
-        tokens = self._tokens(choice.ids, choice.logprobs)
-        choice.ids, choice.logprobs = [], []
-        return self._chunk(index, {"content": text}, reason, tokens)
+    def _stream(self) -> AnswerStream:
+        return AnswerStream(self.texts, self.request.stop)
+
+    def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
+        wanted = bool(self.request.logprobs or self.request.return_token_ids)
+        piece = self._stream().whole(answer, with_tokens=wanted)
+        message = {"role": "assistant", "content": piece.text}
+        return {"index": index, "message": message, "finish_reason": piece.reason, **self._tokens(piece)}
 
     def _chunk(
         self, index: int, delta: dict[str, str], reason: str | None, tokens: dict[str, Any]
@@ -101,38 +75,42 @@ class Completion:
         chunk = {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
         return {**chunk, "usage": None} if self.request.wants_usage() else chunk
 
-    def _tokens(self, ids: list[int], logprobs: list[float]) -> dict[str, Any]:
-        """Return the fields that the request asks for about these tokens."""
+    def _tokens(self, piece: Piece) -> dict[str, Any]:
+        """Return the fields that the request asks for about the tokens of a piece."""
         fields: dict[str, Any] = {"logprobs": None}
         if self.request.logprobs:
-            content = [self._logprob(*pair) for pair in zip(ids, logprobs, strict=True)]
+            content = [self._described(token) for token in piece.tokens]
             fields["logprobs"] = {"content": content, "refusal": None}
         if self.request.return_token_ids:
-            fields["token_ids"] = ids
+            fields["token_ids"] = [token.id for token in piece.tokens]
         return fields
 
-    def _logprob(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self.tokenizer.decode([token_id])
-        # A token that is only a part of a character has no text of its own.
-        token = {"token": text, "logprob": logprob, "bytes": None}
-        if REPLACEMENT not in text:
-            token["bytes"] = list(text.encode())
-        # ``top_logprobs`` is accepted only at temperature 0, where the drawn token is the most likely one.
-        return {**token, "top_logprobs": [token] if self.request.top_logprobs else []}
+    def _described(self, token: Token) -> dict[str, Any]:
+        likeliest = [self._entry(*one, token.first) for one in token.likeliest]
+        return {**self._entry(token.id, token.logprob, token.first), "top_logprobs": likeliest}
+
+    def _entry(self, token: int, logprob: float | None, first: bool) -> dict[str, Any]:
+        return {
+            "token": self.texts.text(token, first=first),
+            "logprob": in_json(logprob),
+            "bytes": list(self.texts.bytes(token, first=first)),
+        }
 
     def _prompt_ids(self, prompt: list[int]) -> dict[str, Any]:
         """Return vLLM's extra field if the request asks for it."""
         return {"prompt_token_ids": prompt} if self.request.return_token_ids else {}
 
 
-def _usage(prompt: list[int], drawn: int) -> dict[str, int]:
-    total = len(prompt) + drawn
-    return {"prompt_tokens": len(prompt), "completion_tokens": drawn, "total_tokens": total}
+def head(kind: str, model: str) -> dict[str, Any]:
+    """Return the fields with which every answer begins."""
+    return {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
 
-def _ids(answer: ModelResponse) -> list[int]:
-    return answer.completion_token_ids or []
+def usage(prompt: int, drawn: int) -> dict[str, int]:
+    """Return counts of tokens in OpenAI's format."""
+    return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
 
-def _logprobs(answer: ModelResponse) -> list[float]:
-    return answer.completion_logprobs or []
+def in_json(logprob: float | None) -> float | None:
+    """Return a log-probability as JSON can have it."""
+    return None if logprob is None else max(logprob, LOWEST)

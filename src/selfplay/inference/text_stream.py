@@ -1,5 +1,6 @@
 """Decode the text of a stream of tokens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from selfplay.core.chat_tokens import decoded
@@ -18,11 +19,12 @@ class TextStream:
 
     Args:
         tokenizer: the model's tokenizer.
+        before: tokens in front of the first one, whose text is not returned.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._before: list[int] = []
+        self._before = list(before)
         self._held: list[int] = []
         self._try_at = 1
 

@@ -158,6 +158,12 @@ class PolicyModel:
         size: int = self._causal_lm.config.get_text_config().hidden_size
         return size
 
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the number of logits; it may be larger than the tokenizer's number of tokens."""
+        size: int = self._causal_lm.config.get_text_config().vocab_size
+        return size
+
     def use_runs(self, reason: str) -> None:
         """Let learners that start from now on compute attention in runs, and note why."""
         self.tree_attention = RunAttention

@@ -21,6 +21,7 @@ from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, 
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.inference.adapter_check import DeliveryError
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 
 JOIN_SECONDS = 2.0
 """Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""
@@ -137,8 +138,9 @@ class EngineClient(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`.
+        """Answer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
 
         Raises:
             SelfplayError: the engine's error, or that the engine is lost.
@@ -151,7 +153,9 @@ class EngineClient(InferenceClient):
             )
         number = next(self._numbers)
         adapter = self._adapter(model)
-        request = Request(number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop)
+        request = Request(
+            number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop, options
+        )
         answer = await self._ask(request)
         assert answer.response is not None
         return answer.response

@@ -16,6 +16,7 @@ import msgspec
 from selfplay.cluster.engines.host import AdapterRef, EngineHost
 from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
 from selfplay.core.errors import reason_of
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 
 REPORT_SECONDS = 5.0
 FORGET_SECONDS = 60.0
@@ -34,6 +35,7 @@ class Request:
     return_tokens: bool = True
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    options: AnswerOptions = PLAIN
     completions: list[str] | None = None
 
 

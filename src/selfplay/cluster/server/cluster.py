@@ -104,6 +104,7 @@ class ServingCluster:
                 self._tokens,
                 max_tokens=self.inference.max_tokens,
                 max_context=facts.max_context,
+                vocabulary_size=facts.vocabulary_size,
                 patience=self.ray.patience,
             )
             yield serving, facts

@@ -1,10 +1,14 @@
 """ServingEngine: an inference actor of the server."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.service import EngineService
+from selfplay.cluster.engines.service import EngineService, Request
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.server.host import ModelFacts, ServingHost
+from selfplay.core import ModelResponse
 from selfplay.core.garbage_collection import raise_collection_thresholds
 
 
@@ -24,6 +28,9 @@ class ServingEngine(EngineService):
         """See :meth:`ServingHost.hold`; the engine starts first."""
         await self.start()
         await self._serving.hold(adapter)
+
+    def _complete(self, request: Request) -> Coroutine[Any, Any, ModelResponse]:
+        return self._serving.answer(request)
 
 
 class ServingEngineActor(ServingEngine):

@@ -13,6 +13,7 @@ from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.adapter_check import DeliveryError, expectation_of
+from selfplay.inference.answer_options import PLAIN, AnswerOptions
 from selfplay.inference.answering import Answering
 
 LOOK_SECONDS = 1.0
@@ -31,6 +32,7 @@ class ServingEngines(Answering):
         tokens: the model's tokenizer.
         max_tokens: maximum tokens of an answer if a request does not give one.
         max_context: maximum tokens of prompt and answer together.
+        vocabulary_size: number of the model's token ids.
         patience: seconds without any engine after which requests fail.
     """
 
@@ -41,11 +43,13 @@ class ServingEngines(Answering):
         *,
         max_tokens: int,
         max_context: int,
+        vocabulary_size: int,
         patience: float,
     ) -> None:
         self.max_tokens = max_tokens
         self.max_context = max_context
         self.patience = patience
+        self._vocabulary_size = vocabulary_size
         self._engines = engines
         self._tokens = tokens
         self._newest = 0
@@ -58,6 +62,11 @@ class ServingEngines(Answering):
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
         return self._tokens.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of the model's token ids."""
+        return self._vocabulary_size
 
     def names(self) -> list[str]:
         """Return the names of the served models."""
@@ -81,12 +90,20 @@ class ServingEngines(Answering):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
         """See :meth:`EngineClient.complete`."""
         if seed is not None:
             seed %= SEEDS
         return await self.client.complete(
-            messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
+            messages,
+            temperature,
+            max_tokens,
+            return_tokens,
+            model=model,
+            seed=seed,
+            stop=stop,
+            options=options,
         )
 
     async def stream(
@@ -97,9 +114,13 @@ class ServingEngines(Answering):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
     ) -> AsyncGenerator[ModelResponse]:
         """Answer as :meth:`complete` does, in one part: engines send whole answers."""
-        yield await self.complete(messages, temperature, max_tokens, model=model, seed=seed)
+        yield await self.complete(
+            messages, temperature, max_tokens, model=model, seed=seed, stop=stop, options=options
+        )
 
     def serve_base(self, name: str) -> None:
         """Serve the base model as ``name``."""

@@ -1,11 +1,13 @@
 """ServingHost: an engine with adapters of any shape, because those of jobs and clients differ."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfplay.cluster.engines.host import AdapterFacts, AdapterRef, EmbeddedHost
+from selfplay.cluster.engines.service import Request
+from selfplay.core import ModelResponse
 from selfplay.core.adapters import Quantization
 
 if TYPE_CHECKING:  # torch is imported by the process that starts a host, not by its clients
@@ -23,6 +25,7 @@ class ModelFacts:
         threads: threads of the computation.
         quantization: ``none`` or ``nf4``; see ``model.quantization``.
         max_context: maximum tokens of prompt and answer together.
+        vocabulary_size: number of the model's token ids.
     """
 
     path: str
@@ -31,6 +34,7 @@ class ModelFacts:
     threads: int
     quantization: Quantization
     max_context: int
+    vocabulary_size: int
 
 
 class ServingHost(EmbeddedHost):
@@ -44,7 +48,13 @@ class ServingHost(EmbeddedHost):
         dtype = str(policy.dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
         return ModelFacts(
-            policy.model_name, dtype, policy.device.type, threads, policy.quantization, max_context
+            policy.model_name,
+            dtype,
+            policy.device.type,
+            threads,
+            policy.quantization,
+            max_context,
+            policy.vocabulary_size,
         )
 
     async def hold(self, adapter: AdapterRef) -> None:
@@ -54,6 +64,22 @@ class ServingHost(EmbeddedHost):
         """
         async with self._model(adapter):
             return
+
+    async def answer(self, request: Request) -> ModelResponse:
+        """Answer a request, also as its ``options`` ask; see :meth:`complete`."""
+        with self._recent.request():
+            async with self._model(request.adapter) as model:
+                response = await self._running().complete(
+                    request.messages,
+                    request.temperature,
+                    request.max_tokens,
+                    request.return_tokens,
+                    model=model,
+                    seed=request.seed,
+                    stop=request.stop,
+                    options=request.options,
+                )
+        return replace(response, policy_version=request.adapter.version)
 
     def _prepare(self, engine: "EmbeddedEngine") -> None:
         from selfplay.training.served_adapters import ServedAdapters

@@ -1,0 +1,245 @@
+"""Questions: pass the server's requests for answers to the engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from selfplay.core import Message, Messages, ModelResponse, SelfplayError
+from selfplay.core.messages import said
+from selfplay.inference.answer_options import AnswerOptions
+from selfplay.inference.answering import Answering
+from selfplay.inference.server_messages import to_messages
+from selfplay.inference.server_requests import AnswerRequest, ChatRequest, CompletionRequest
+from selfplay.inference.server_schema import (
+    ApiError,
+    context_length_exceeded,
+    model_not_found,
+    prompt_too_long,
+)
+from selfplay.inference.token_texts import TokenTexts
+
+LONG_PROMPT = 10_000
+"""Prompts of more characters are tokenised in a thread, because that would keep other requests waiting."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What differs between the engine's calls for one request."""
+
+    messages: Messages
+    max_tokens: int
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """The arguments of the engine's calls for one request."""
+
+    calls: list[Call]
+    model: str
+    temperature: float
+    stop: tuple[str, ...]
+    options: AnswerOptions
+
+
+class Questions:
+    """The connection between requests and the engine.
+
+    Args:
+        engine: the engine that answers.
+        aliases: additional names of its models.
+    """
+
+    def __init__(self, engine: Answering, aliases: Mapping[str, str]) -> None:
+        self.engine = engine
+        self.aliases = aliases
+        self.texts = TokenTexts(engine.tokenizer)
+        self._most_characters = _most_characters_of_a_token(engine.tokenizer)
+
+    async def of_chat(self, request: ChatRequest) -> Question:
+        """Check a request and render its prompt.
+
+        Raises:
+            ApiError: the request is invalid.
+            InputError: the model cannot render these messages.
+        """
+        model = self._checked(request)
+        given = request.messages
+        if len(given) > self.engine.max_context:
+            raise prompt_too_long(self.engine.max_context, f"prompt has {len(given)} messages", "messages")
+        messages = to_messages(given)
+        self._check_length(messages, "messages")
+        for number, message in enumerate(messages):
+            self._check_ids(message, f"messages[{number}].token_ids")
+        max_tokens = await self._limit(messages, request.limit(), "messages")
+        calls = [Call(messages, max_tokens, seed) for seed in request.seeds()]
+        return _question(request, calls, model, request.options())
+
+    async def of_completion(self, request: CompletionRequest) -> Question:
+        """Check a request and tokenise its prompts; see :meth:`of_chat`."""
+        model = self._checked(request)
+        calls = []
+        for number, given in enumerate(request.prompt):
+            prompt = said("text", given) if isinstance(given, str) else said("text", "", given)
+            self._check_length([prompt], "prompt")
+            self._check_ids(prompt, f"prompt[{number}]")
+            max_tokens = await self._limit([prompt], request.max_tokens, "prompt")
+            calls += [Call([prompt], max_tokens, seed) for seed in request.seeds()]
+        return _question(request, calls, model, request.options())
+
+    async def answers(self, question: Question) -> list[ModelResponse]:
+        """Return all answers, complete.
+
+        Raises:
+            ApiError: the queue is full, or the engine failed.
+        """
+        asking = [
+            asyncio.ensure_future(
+                self.engine.complete(
+                    call.messages,
+                    question.temperature,
+                    call.max_tokens,
+                    model=question.model,
+                    seed=call.seed,
+                    stop=question.stop,
+                    options=question.options,
+                )
+            )
+            for call in question.calls
+        ]
+        try:
+            return await asyncio.gather(*asking)
+        except SelfplayError as error:
+            raise _unavailable(error) from error
+        finally:
+            for one in asking:
+                one.cancel()
+
+    async def stream(self, question: Question) -> AsyncGenerator[tuple[int, ModelResponse]]:
+        """Yield parts of all answers as they are drawn, with the index of the answer.
+
+        See :meth:`Answering.stream`. Closing a stream early cancels its requests.
+
+        Raises:
+            ApiError: the queue is full, or the engine failed.
+        """
+        news: asyncio.Queue[tuple[int, ModelResponse | Exception]] = asyncio.Queue()
+        readers = [
+            asyncio.create_task(self._read(question, index, news)) for index in range(len(question.calls))
+        ]
+        unfinished = len(readers)
+        try:
+            while unfinished:
+                index, part = await news.get()
+                if isinstance(part, SelfplayError):
+                    raise _unavailable(part) from part
+                if isinstance(part, Exception):
+                    raise part
+                unfinished -= part.finish_reason != ""
+                yield index, part
+        finally:
+            for reader in readers:
+                reader.cancel()
+
+    async def _read(
+        self, question: Question, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
+    ) -> None:
+        call = question.calls[index]
+        stream = self.engine.stream(
+            call.messages,
+            question.temperature,
+            call.max_tokens,
+            model=question.model,
+            seed=call.seed,
+            stop=question.stop,
+            options=question.options,
+        )
+        try:
+            async with aclosing(stream):
+                async for part in stream:
+                    news.put_nowait((index, part))
+        except Exception as error:  # noqa: BLE001 (every error goes to the waiting caller)
+            news.put_nowait((index, error))
+
+    def _checked(self, request: AnswerRequest) -> str:
+        """Check what does not depend on the prompt; return the name under which the engine has the model."""
+        request.check_extra()
+        request.check_token_ids(self.engine.vocabulary_size)
+        return self.served_name(request.model)
+
+    def served_name(self, name: str) -> str:
+        """Return the name under which the engine serves a model.
+
+        Raises:
+            ApiError: it does not.
+        """
+        served = self.engine.names()
+        found = name if name in served else self.aliases.get(name)
+        if found not in served:
+            raise model_not_found(name, served)
+        return found
+
+    async def _limit(self, messages: Messages, asked: int | None, param: str) -> int:
+        """Return the maximum number of tokens of an answer.
+
+        Raises:
+            ApiError: prompt and answer exceed the context.
+        """
+        limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
+        max_tokens = max(1, min(self.engine.max_tokens, limit - prompt_tokens)) if asked is None else asked
+        if prompt_tokens + max_tokens > limit:
+            raise context_length_exceeded(limit, prompt_tokens, max_tokens, param)
+        return max_tokens
+
+    async def _tokens_of(self, messages: Messages) -> int:
+        """Return the number of tokens of a prompt. The engine then finds it rendered in the cache."""
+        if _characters(messages) + _token_ids(messages) > LONG_PROMPT:
+            return len(await asyncio.to_thread(self.engine.render, messages))
+        return len(self.engine.render(messages))
+
+    def _check_ids(self, message: Message, where: str) -> None:
+        """Refuse token ids that the model does not have."""
+        size = self.engine.vocabulary_size
+        largest = max(message.get("token_ids", ()), default=0)
+        if largest >= size:
+            raise ApiError(400, f"{where}: {largest} is not one of the {size} tokens", param=where)
+
+    def _check_length(self, messages: Messages, param: str) -> None:
+        """Refuse a prompt that cannot fit into the context without rendering it, which takes seconds."""
+        limit, characters, ids = self.engine.max_context, _characters(messages), _token_ids(messages)
+        if ids <= limit and characters <= limit * self._most_characters:
+            return
+        given = f"{len(messages)} messages have" if param == "messages" else "prompt has"
+        given += f" {characters} characters" + (f" and {ids} token ids" if ids else "")
+        raise prompt_too_long(limit, given, param)
+
+
+def _question(request: AnswerRequest, calls: list[Call], model: str, options: AnswerOptions) -> Question:
+    temperature = 1.0 if request.temperature is None else request.temperature
+    return Question(calls, model, temperature, tuple(request.stop), options)
+
+
+def _characters(messages: Messages) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def _token_ids(messages: Messages) -> int:
+    return sum(len(message.get("token_ids", ())) for message in messages)
+
+
+def _unavailable(error: SelfplayError) -> ApiError:
+    return ApiError(503, str(error), headers={"Retry-After": "1"})
+
+
+def _most_characters_of_a_token(tokenizer: Any) -> int:
+    """Return the maximum number of characters in a single token.
+
+    In vocabularies of bytes, each letter stands for a byte, and a character has one or more bytes. If a row
+    of unknown characters is one token, there is no maximum, and a very large number is returned.
+    """
+    unknown = "\U0010fffd" * 8
+    if len(tokenizer(unknown, add_special_tokens=False).input_ids) < len(unknown):
+        return 2**40
+    return max(map(len, tokenizer.get_vocab()))

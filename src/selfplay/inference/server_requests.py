@@ -1,0 +1,155 @@
+"""The bodies of requests for answers, in OpenAI's format with some of vLLM's fields."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from selfplay.core import derive_seed
+from selfplay.inference.answer_options import AnswerOptions, Shaping
+from selfplay.inference.server_parameters import check_extra
+from selfplay.inference.server_schema import ApiError
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 1024
+MAX_LIKELIEST = 20
+MAX_STOPS = 64
+MAX_STOP_CHARACTERS = 1000
+MAX_BIASES = 1024
+
+
+def _listed(stop: Any) -> Any:
+    """Return stop strings as a list, without empty ones, which would stop nowhere."""
+    given = [stop] if isinstance(stop, str) else ([] if stop is None else stop)
+    return [one for one in given if one not in ("", None)] if isinstance(given, list) else given
+
+
+Stop = Annotated[
+    list[Annotated[str, Field(max_length=MAX_STOP_CHARACTERS)]],
+    Field(max_length=MAX_STOPS),
+    BeforeValidator(_listed),
+]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class StreamOptions(BaseModel):
+    """Options for the end of a stream."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool | None = None
+    continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: bool | None = None  # padding against eavesdroppers, which changes no answer
+
+
+class AnswerRequest(BaseModel):
+    """What requests for answers have in common."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    model: str = Field(min_length=1)  # with a length, pydantic also rejects unpaired surrogates
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    logit_bias: dict[int, Bias] | None = Field(default=None, max_length=MAX_BIASES)
+    stop: Stop = Field(default=[], validate_default=True)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    def seeds(self) -> list[int | None]:
+        """Return one seed for each choice: first the request's own seed, then seeds derived from it."""
+        if self.seed is None:
+            return [None] * (self.n or 1)
+        return [self.seed, *(derive_seed(self.seed, "choice", i) for i in range(1, self.n or 1))]
+
+    def wants_usage(self) -> bool:
+        """Return whether the stream ends with token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check_extra(self) -> None:
+        """Refuse what the server would otherwise ignore; see ``server_parameters``.
+
+        Raises:
+            ApiError: it does not honour a parameter.
+        """
+        check_extra(self.model_extra or {}, type(self).model_fields)
+
+    def check_token_ids(self, vocabulary_size: int) -> None:
+        """Refuse biases of tokens that the model does not have.
+
+        Raises:
+            ApiError: there are some.
+        """
+        for token in self.logit_bias or {}:
+            if not 0 <= token < vocabulary_size:
+                message = f"logit_bias: {token} is not one of the {vocabulary_size} tokens"
+                raise ApiError(400, message, param="logit_bias")
+
+    def shaping(self) -> Shaping:
+        """Return how distributions are shaped."""
+        return Shaping(
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            logit_bias=tuple(sorted((self.logit_bias or {}).items())),
+        )
+
+    def as_drawn(self) -> bool:
+        """Return whether log-probabilities are those of the draw, as whoever asks for ids to learn from
+        needs them; others get the model's own.
+        """
+        return bool(self.return_token_ids)
+
+
+class ChatRequest(AnswerRequest):
+    """Body of ``/v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+
+    def limit(self) -> int | None:
+        """Return the maximum number of tokens of an answer, if there is one."""
+        return self.max_completion_tokens or self.max_tokens
+
+    def options(self) -> AnswerOptions:
+        """Return what is asked of an answer.
+
+        Raises:
+            ApiError: ``top_logprobs`` has no ``logprobs``.
+        """
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs: needs logprobs. Set it to true", param="top_logprobs")
+        return AnswerOptions(self.shaping(), self.top_logprobs or 0, self.as_drawn())
+
+
+def _prompts(prompt: Any) -> list[str | list[int]]:
+    """Return prompts as a list: each a text or token ids."""
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and type(prompt[0]) is int):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not 0 < len(prompt) <= MAX_PROMPTS:
+        raise ValueError(f"give a text, a list of token ids, or a list of 1 to {MAX_PROMPTS} of these")
+    for number, one in enumerate(prompt):
+        ids = isinstance(one, list) and one and all(type(token) is int and token >= 0 for token in one)
+        if not (ids or isinstance(one, str)):
+            raise ValueError(f"number {number} is neither a text nor a list of token ids")
+    return prompt
+
+
+class CompletionRequest(AnswerRequest):
+    """Body of ``/v1/completions``. Each prompt is a text or token ids."""
+
+    prompt: Annotated[Any, BeforeValidator(_prompts)]
+    max_tokens: int | None = Field(default=None, ge=0)
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+
+    def options(self) -> AnswerOptions:
+        """Return what is asked of an answer."""
+        scored = self.max_tokens == 0 or (bool(self.echo) and self.logprobs is not None)
+        return AnswerOptions(self.shaping(), self.logprobs or 0, self.as_drawn(), scored)
