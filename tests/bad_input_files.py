@@ -145,10 +145,12 @@ def _finish(run: Path) -> None:
 
 
 def _make_adapter(folder: Path) -> None:
-    """An adapter whose only weight is none of the tiny model's."""
+    """An adapter whose only layer is none of the tiny model's."""
     folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text(json.dumps(ADAPTER))
-    save_file({"weight": torch.zeros(8)}, folder / "adapter_model.safetensors")
+    layer = "base_model.model.model.layers.9.self_attn.q_proj"
+    weights = {f"{layer}.lora_A.weight": torch.zeros(4, 32), f"{layer}.lora_B.weight": torch.zeros(32, 4)}
+    save_file(weights, folder / "adapter_model.safetensors")
 
 
 def _cut(file: Path) -> None:

@@ -53,6 +53,8 @@ LONG_ROPE = {
 DYNAMIC_ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 
+ROUTED = {**MOE, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+
 # Family: (model type, settings besides SHAPE). A prompt of Kuhn poker has several hundred tokens.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama": ("llama", {}),
@@ -83,15 +85,33 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "SmolLM3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
     "Granite": ("granite", {"logits_scaling": 8.0, "embedding_multiplier": 6.0, "residual_multiplier": 0.5}),
     "Granite-MoE": ("granitemoe", {**MOE, "logits_scaling": 6.0}),
+    "EXAONE MoE": ("exaone_moe", {**ROUTED, "sliding_window": 32, **SLIDING}),
     "EXAONE 4": ("exaone4", {"sliding_window": 32, **SLIDING}),
     "GLM 4": ("glm4", {}),
-    "GLM 4.5": ("glm4_moe", {**MOE, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}),
+    "GLM 4.5": ("glm4_moe", ROUTED),
+    "GLM 4.7 Flash": ("glm4_moe_lite", MLA),
     "Apertus": ("apertus", {}),
     "Cohere": ("cohere", {"logit_scale": 0.25}),
     "Cohere 2": ("cohere2", {"logit_scale": 0.25, "sliding_window": 32, **SLIDING}),
     "StarCoder 2": ("starcoder2", {"sliding_window": 32}),
     "Seed-OSS": ("seed_oss", {}),
     "ERNIE 4.5": ("ernie4_5", {}),
+    "ERNIE 4.5 MoE": (
+        "ernie4_5_moe",
+        {**MOE, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 1, "moe_num_shared_experts": 1},
+    ),
+    "FlexOlmo": ("flex_olmo", MOE),
+    "Hunyuan MoE": ("hunyuan_v1_moe", {**MOE, "moe_topk": 2}),
+    "MiniMax-M2": ("minimax_m2", MOE),
+    "Solar Open": ("solar_open", ROUTED),
+    "Granite-MoE, shared experts": ("granitemoeshared", {**MOE, "shared_intermediate_size": 16}),
+    "Ministral 3": ("ministral3", {}),
+    "Arcee": ("arcee", {}),
+    "OPT": ("opt", {}),
+    "Persimmon": ("persimmon", {}),
+    "GPT-BigCode": ("gpt_bigcode", {}),
+    "VaultGemma": ("vaultgemma", {}),
+    "nanochat": ("nanochat", {}),
     "Helium": ("helium", {}),
     "StableLM": ("stablelm", {}),
     "Nemotron": ("nemotron", {}),

@@ -13,6 +13,7 @@ from selfplay.learning.checkpoints import (
     STATE_FILE,
     DamagedState,
     SavedLearner,
+    check_lora_shape,
     load_adapter,
     load_checkpoint,
     newest_whole,
@@ -166,11 +167,11 @@ def test_a_directory_without_a_lora_adapter_is_rejected(checkpoint, config):
         load_adapter(checkpoint)
 
 
-def test_an_adapter_with_another_formula_for_its_scale_is_rejected(checkpoint):
+def test_a_run_does_not_begin_with_an_adapter_that_has_another_formula_for_its_scale(checkpoint):
     config = json.loads((checkpoint / ADAPTER_CONFIG).read_text())
     (checkpoint / ADAPTER_CONFIG).write_text(json.dumps(config | {"use_rslora": True}))
-    with pytest.raises(InputError, match="use_rslora"):
-        load_adapter(checkpoint)
+    with pytest.raises(InputError, match="its use_rslora is True, the run's None"):
+        check_lora_shape(checkpoint, load_adapter(checkpoint)[1], tiny_policy())
 
 
 def test_the_model_rejects_an_adapter_of_another_shape(tmp_path):

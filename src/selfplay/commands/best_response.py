@@ -13,7 +13,8 @@ from selfplay.commands.model_source import ModelSource
 from selfplay.config import Config
 from selfplay.config.play import GameSettings
 from selfplay.config.problems import first_problem
-from selfplay.learning.checkpoints import load_adapter_config
+from selfplay.core import InputError
+from selfplay.core.adapter_config import more_shape_of, read_adapter_config
 from selfplay.training.evaluation_opponents import MIXTURE, tells_moves
 
 EVALUATE_EVERY = 5
@@ -82,15 +83,34 @@ def best_response_config(
         magnet = {"type": "magnet", "alpha": ALPHA, "uniform": 0.01, "memory": UNBOUNDED}
         data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
     if policy.adapters:
-        lora = load_adapter_config(next(iter(policy.adapters.values())))
-        alpha = int(lora["lora_alpha"])
-        data["lora"] = {"rank": lora["r"], "alpha": alpha, "target_modules": lora["target_modules"]}
+        data["lora"] = _lora_section(source, next(iter(policy.adapters.values())))
         data["frozen"] = _absolute(policy.adapters)
         data["start"] = {} if from_base else _absolute(policy.start)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         raise first_problem(error, data) from error
+
+
+def _lora_section(source: ModelSource, adapter: Path) -> dict[str, Any]:
+    """Return the settings of ``lora`` that make adapters of the shape of this one.
+
+    Raises:
+        InputError: no settings do, as far as the adapter alone tells.
+    """
+    if source.lora is not None:
+        return source.lora.model_dump()
+    config = read_adapter_config(adapter)
+    if more_shape_of(config):
+        problem = (
+            f"{adapter} sets {', '.join(more_shape_of(config))}, so a best response cannot have its shape"
+        )
+        raise InputError("MODEL_OR_RUN", problem, "Name the run that made it")
+    return {
+        "rank": config["r"],
+        "alpha": int(config["lora_alpha"]),
+        "target_modules": config["target_modules"],
+    }
 
 
 def _absolute(adapters: Mapping[str, Path]) -> dict[str, str]:

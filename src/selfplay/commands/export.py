@@ -12,11 +12,11 @@ from selfplay.commands.model_source import find_model
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, users_scratch_for
-from selfplay.learning.checkpoints import load_adapter
+from selfplay.learning.adapter_files import AdapterFiles
+from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.learning.policy import PolicyModel
 from selfplay.training.progress_views import print_line, working
-from selfplay.training.served_adapters import AdapterFiles
 
 
 def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:
@@ -81,17 +81,8 @@ def _of_policy(checkpoint: Path, policy: str | None) -> Path:
 
 
 def _write_merged(base: str, adapter: Path, files: AdapterFiles, directory: Path, console: Console) -> None:
-    lora = files.lora
-    modules = lora.target_modules
-    if isinstance(modules, str):  # every linear layer
-        modules = {name.partition(".lora_")[0].rpartition(".")[2] for name in files.shapes}
-    policy = PolicyModel(
-        resolve_model(base, partial(print_line, console)),
-        LoraSettings(lora.r, lora.lora_alpha, sorted(modules)),
-        dtype=torch.float32,
-    )
-    weights, _ = load_adapter(adapter)
-    policy.load_adapter_state(weights)
+    policy = PolicyModel(resolve_model(base, partial(print_line, console)), files.lora, dtype=torch.float32)
+    policy.load_adapter_state(read_weights(adapter))
     merged = policy.model.merge_and_unload(safe_merge=True)
     merged.save_pretrained(directory)
     policy.tokenizer.save_pretrained(directory)

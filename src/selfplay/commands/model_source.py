@@ -11,11 +11,13 @@ from pathlib import Path
 
 from selfplay.commands.mixture_file import MixtureMember, read_mixture
 from selfplay.config.loading import load_config
-from selfplay.config.model import ModelSettings
+from selfplay.config.model import LoraSection, ModelSettings
 from selfplay.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
 from selfplay.core import InputError
+from selfplay.core.adapter_config import read_adapter_config
 from selfplay.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
 from selfplay.evaluation.mixture import Mixture
+from selfplay.learning.adapter_weights import read_shapes
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import default_seats
 from selfplay.training.run_directory import RunDirectory
@@ -38,6 +40,7 @@ class ModelSource:
         trained: whether ``model`` is what a run trained on; an adapter or a base model alone does not say how
             the base was quantized, and plays on any.
         evaluated: other games that the run was evaluated in.
+        lora: how a run sets the shape of its adapters; ``None`` for anything else.
     """
 
     model: ModelSettings
@@ -47,6 +50,7 @@ class ModelSource:
     members: tuple[MixtureMember, ...] = ()
     trained: bool = False
     evaluated: tuple[GameSettings, ...] = ()
+    lora: LoraSection | None = None
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
         """Return how to play ``env_id``: as the run trained in it, or else was evaluated in it, unless the
@@ -173,13 +177,12 @@ def find_model(name: str) -> ModelSource:
                 config.inference.max_tokens,
                 tuple(config.envs),
                 trained=True,
+                lora=config.lora,
                 evaluated=tuple(games),
             )
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
-            from selfplay.learning.checkpoints import load_adapter  # imports torch, which takes seconds
-
-            _, adapter_config = load_adapter(path)
-            base = str(adapter_config["base_model_name_or_path"])
+            base = str(read_adapter_config(path).get("base_model_name_or_path"))
+            read_shapes(path)
             return ModelSource(ModelSettings(name=base), path)
     check_base_model(name)
     return ModelSource(ModelSettings(name=name))

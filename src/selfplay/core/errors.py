@@ -25,6 +25,13 @@ class InputError(SelfplayError):
         return type(self), (self.field, self.problem, self.fix)
 
 
+class DamagedState(InputError):
+    """A file of a saved state is missing, cannot be read or does not have its format.
+
+    A state that is whole but does not fit the run raises a plain InputError.
+    """
+
+
 class EpisodeError(SelfplayError):
     """One episode failed; the other episodes continue.
 

@@ -17,12 +17,13 @@ import msgspec
 import torch
 from torch import Tensor
 
-from selfplay.core import InputError, SelfplayError, derive_seed
+from selfplay.core import SelfplayError, derive_seed
 from selfplay.core.errors import reason_of
 from selfplay.core.files import LOCK, write_file
 from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.spec import OUTCOME_FILE, SPEC_FILE, TRAINING, JobError, JobSpec, Result
-from selfplay.learning.checkpoints import EVERY_LINEAR_LAYER, load_adapter
+from selfplay.learning.adapter_files import AdapterFiles
+from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.fine_tuning.examples import Renderer, WrongLine, families, opening
 from selfplay.learning.fine_tuning.job import Data, FineTuningJob
 from selfplay.learning.fine_tuning.outcome import Outcome
@@ -95,10 +96,8 @@ def _start(spec: JobSpec) -> tuple[dict[str, Tensor] | None, LoraSettings]:
     """Return the weights that a job starts from, if it starts from an adapter, and the adapter's shape."""
     if spec.start_adapter is None:
         return None, LoraSettings()
-    weights, config = load_adapter(Path(spec.start_adapter))
-    if config["target_modules"] == EVERY_LINEAR_LAYER:
-        raise InputError("model", "its adapter does not list its layers", "Start from another model.")
-    return weights, LoraSettings(config["r"], config["lora_alpha"], list(config["target_modules"]))
+    directory = Path(spec.start_adapter)
+    return read_weights(directory), AdapterFiles.read(directory).lora
 
 
 def _examples(spec: JobSpec, param: str, path: str, renderer: Renderer) -> tuple[list[Any], list[int]]:

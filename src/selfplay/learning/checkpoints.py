@@ -7,7 +7,6 @@ and ``state.json`` is at the top level.
 
 import json
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError
+from selfplay.core.adapter_config import MORE_SHAPE, check_adapter_config, read_adapter_config, shape_of
 from selfplay.core.adapters import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
@@ -26,22 +26,15 @@ from selfplay.core.adapters import (
     STATE_FILE,
     TRAINED,
 )
+from selfplay.core.errors import DamagedState
 from selfplay.core.files import put_in_place, remove_directory, scratch_for
+from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.optimizer_state import CRITIC, part_of
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.learning.policy import PolicyModel
 
-EVERY_LINEAR_LAYER = "all-linear"
-"""The text that PEFT accepts instead of a list of modules."""
 DAMAGED = ".damaged"
 """``.NAME.damaged`` is a saved state that could not be read."""
 _SET_ASIDE = re.compile(rf"\.(step-)?\d+{re.escape(DAMAGED)}")
-
-
-class DamagedState(InputError):
-    """A file of a saved state is missing, cannot be read or does not have its format.
-
-    A state that is whole but does not fit the run raises a plain InputError.
-    """
 
 
 @dataclass(frozen=True)
@@ -124,96 +117,55 @@ def write_adapters(
 
 
 def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
-    """Write an adapter's files into an existing directory without syncing them; see :func:`save_adapter`."""
+    """Write an adapter's files into an existing directory without syncing them; see :func:`save_adapter`.
+
+    Raises:
+        InputError: PEFT gave it settings with which it could not be read again.
+    """
+    config = policy.adapter_config(name) | {"base_model_name_or_path": base_name, "inference_mode": True}
+    check_adapter_config(config, str(directory / ADAPTER_CONFIG))
     state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
     save_file(state, directory / ADAPTER_FILE)
-    config = policy.model.peft_config[name].to_dict()
-    config |= {"base_model_name_or_path": base_name, "inference_mode": True}
-    config["target_modules"] = sorted(config["target_modules"])
-    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, default=str))
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
 
 
 def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the configuration of a LoRA adapter.
 
     Raises:
-        DamagedState: files are missing or damaged.
-        InputError: the adapter is not a plain LoRA adapter.
+        DamagedState: files are missing or damaged, or weights are not finite.
+        InputError: the adapter is more than a LoRA adapter.
     """
-    config = load_adapter_config(directory)
-    return read_tensors(directory / ADAPTER_FILE), config
+    config = read_adapter_config(directory)
+    return read_weights(directory), config
 
 
-def load_adapter_config(directory: Path) -> dict[str, Any]:
-    """Return the configuration of a LoRA adapter after checking the types of the fields that give its shape.
-
-    Raises:
-        DamagedState: the file is missing or damaged, or does not describe a LoRA adapter.
-        InputError: the adapter is not a plain LoRA adapter.
-    """
-    config_file = directory / ADAPTER_CONFIG
-    if not config_file.is_file():
-        raise DamagedState(
-            "adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory."
-        )
-    config = read_json(config_file)
-    if config.get("peft_type") != "LORA" or not {"r", "lora_alpha", "target_modules"} <= set(config):
-        raise DamagedState(
-            "adapter", f"{config_file} does not describe a LoRA adapter", "Give one that does."
-        )
-    for key, is_possible in _LORA_FIELDS.items():
-        if not is_possible(config[key]):
-            problem = f"{config_file} has an invalid {key}, {config[key]!r:.50}"
-            raise DamagedState("adapter", problem, "Save the adapter again.")
-    unknown = [key for key in ("alpha_pattern", "rank_pattern", "use_dora", "use_rslora") if config.get(key)]
-    if unknown:
-        raise InputError("adapter", f"{config_file} sets {', '.join(unknown)}", "Give a plain LoRA adapter.")
-    return config
-
-
-def check_lora_shape(directory: Path, config: dict[str, Any], own: LoraSettings) -> None:
+def check_lora_shape(directory: Path, config: dict[str, Any], own: PolicyModel) -> None:
     """Check the settings that weights do not show: an adapter with another alpha would answer wrongly.
 
     Args:
         directory: the adapter's directory.
-        config: its configuration, from :func:`load_adapter_config`.
-        own: the shape of the adapter into which the weights are loaded.
+        config: its configuration, from :func:`load_adapter`.
+        own: the model into whose adapters the weights are loaded.
 
     Raises:
         InputError: the shapes differ.
     """
-    modules, wrong = config["target_modules"], []
-    if config["r"] != own.lora_rank:
-        wrong.append(f"its rank is {config['r']}, the run's {own.lora_rank}")
-    if config["lora_alpha"] != own.lora_alpha:
-        wrong.append(f"its alpha is {config['lora_alpha']:g}, the run's {own.lora_alpha:g}")
-    if not isinstance(modules, list) or set(modules) != set(own.target_modules):
-        wrong.append(f"its target modules are {modules}, the run's {own.target_modules}")
+    given, run = (shape_of(one) for one in (config, own.adapter_config(own.policies[0])))
+    modules, wrong = given["target_modules"], []
+    if given["r"] != run["r"]:
+        wrong.append(f"its rank is {given['r']}, the run's {run['r']}")
+    if given["lora_alpha"] != run["lora_alpha"]:
+        wrong.append(f"its alpha is {given['lora_alpha']:g}, the run's {run['lora_alpha']:g}")
+    if not isinstance(modules, list) or set(modules) != set(run["target_modules"]):
+        wrong.append(f"its target modules are {modules}, the run's {run['target_modules']}")
     if wrong:
         fix = "Set lora to the values that it was trained with."
         raise InputError("adapter", f"{directory}: {'; '.join(wrong)}", fix)
-
-
-def _is_rank(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _is_scale(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
-
-
-def _are_modules(value: object) -> bool:
-    """Return whether a value names modules. PEFT uses other texts as regular expressions, which may take
-    forever.
-    """
-    if value == EVERY_LINEAR_LAYER:
-        return True
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
-
-
-_LORA_FIELDS = {"r": _is_rank, "lora_alpha": _is_scale, "target_modules": _are_modules}
+    for field in MORE_SHAPE:
+        if given.get(field) != run.get(field):
+            problem = f"{directory}: its {field} is {given.get(field)}, the run's {run.get(field)}"
+            raise InputError("adapter", problem, "Give an adapter of the run's own shape.")
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR
 
 
 def linear_kinds(base: Any) -> dict[str, str]:
@@ -45,18 +44,18 @@ def check_targets(kinds: dict[str, str], targets: Sequence[str]) -> None:
         raise _no_such_layer(targets, kinds)
 
 
-def left_out_by_lora(model: Any, adapter: str, kinds: dict[str, str], targets: Sequence[str]) -> str | None:
+def left_out_by_lora(model: Any, adapter: str, kinds: dict[str, str], *, partly: bool) -> str | None:
     """Return a line on the layers that an adapter of a PEFT model leaves out; ``None`` if there are none.
 
     Raises:
-        InputError: a target matches no layer. With the default targets, it is enough that some match.
+        InputError: a target matches no layer. With ``partly``, it is enough that some match.
     """
     adapted = {*model.base_model.targeted_module_names, *model.base_model.targeted_parameter_names}
     config = model.peft_config[adapter]
     asked = {*config.target_modules, *(config.target_parameters or ())}
     known = adapted & kinds.keys()  # PEFT also finds the output layer, whose logits belong to no adapter here
     absent = sorted(target for target in asked if not any(_is_named(name, target) for name in known))
-    if absent and set(targets) != set(ALL_LINEAR):
+    if absent and not partly:
         raise _no_such_layer(absent, kinds)
     others = sorted({kind for name, kind in kinds.items() if name not in adapted})
     if not others:

@@ -5,12 +5,13 @@ plays with policies and with frozen adapters. Both call ``hidden_states`` with a
 caller decides which tokens a token sees, and the model determines everything else.
 """
 
+import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -20,6 +21,7 @@ from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
+from selfplay.core.adapter_config import FIELDS, SHAPE, more_shape_of
 from selfplay.core.adapters import (
     ALL_LINEAR,
     AVERAGE,
@@ -36,6 +38,7 @@ from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.adapter_rows import AdapterRows
+from selfplay.learning.adapter_weights import misfit
 from selfplay.learning.flex_attention import TreeAttention
 from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
@@ -55,11 +58,41 @@ PATTERNS_OF_EXPERTS = "The following (rank|alpha)_pattern keys"
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """The shape of a LoRA adapter, without dropout, with which samples could not share tokens in a tree."""
+    """The shape of a LoRA adapter, without dropout, with which samples could not share tokens in a tree.
+
+    Attributes:
+        more: further fields of PEFT's LoraConfig, of ``adapter_config.MORE_SHAPE``.
+        given: whether an adapter has this shape already, so that layers which the model does not have may be
+            among ``target_modules``.
+    """
 
     lora_rank: int = LORA_RANK
     lora_alpha: float = LORA_ALPHA
     target_modules: list[str] = field(default_factory=lambda: list(ALL_LINEAR))
+    more: dict[str, Any] = field(default_factory=dict)
+    given: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return the shape of an adapter with this configuration, which was checked."""
+        rank, alpha, modules = (config[name] for name in SHAPE)
+        return cls(rank, alpha, modules, more_shape_of(config), given=True)
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether it is enough that some of ``target_modules`` are layers of the model."""
+        return self.given or set(self.target_modules) == set(ALL_LINEAR)
+
+    def for_peft(self) -> LoraConfig:
+        """Return the configuration that PEFT takes."""
+        return LoraConfig(
+            r=self.lora_rank,
+            lora_alpha=self.lora_alpha,
+            lora_dropout=0.0,
+            target_modules=list(self.target_modules),
+            task_type="CAUSAL_LM",
+            **self.more,
+        )
 
 
 class PolicyModel:
@@ -113,13 +146,7 @@ class PolicyModel:
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)
         self.tokenizer = _load_tokenizer(model_name)
-        config = LoraConfig(
-            r=lora.lora_rank,
-            lora_alpha=lora.lora_alpha,
-            lora_dropout=0.0,
-            target_modules=list(lora.target_modules),
-            task_type="CAUSAL_LM",
-        )
+        config = lora.for_peft()
         config._register_custom_module({torch.nn.Linear: FusedLinear})  # PEFT's way, without a public name
         first, *others = self.policies
         with _drawing_from(_initial_seed(seed, first)):
@@ -132,7 +159,7 @@ class PolicyModel:
                 f"{', '.join(lora.target_modules)} are not all linear layers",
                 "Name only linear layers.",
             )
-        left_out = left_out_by_lora(self.model, first, kinds, lora.target_modules)
+        left_out = left_out_by_lora(self.model, first, kinds, partly=lora.may_be_absent)
         self._causal_lm = self.model.get_base_model()
         self._layers = [m for m in self._causal_lm.modules() if isinstance(m, GradientCheckpointingLayer)]
         self._find_adapted_layers()
@@ -233,6 +260,23 @@ class PolicyModel:
         self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
         self._rows = AdapterRows(self._fused, self.dtype, self.device)
 
+    def adapter_config(self, name: str = TRAINED) -> dict[str, Any]:
+        """Return an adapter's configuration as PEFT gave it, JSON-able.
+
+        Fields that are as in a plain adapter are left out if :mod:`selfplay.core.adapter_config` does not
+        know them.
+        """
+        plain = LoraConfig().to_dict()
+        full = self.model.peft_config[name].to_dict()
+        kept = {key: value for key, value in full.items() if key in FIELDS or value != plain.get(key)}
+        listed = {key: sorted(value) if isinstance(value, set) else value for key, value in kept.items()}
+        config: dict[str, Any] = json.loads(json.dumps(listed))
+        return config
+
+    def layers(self) -> set[str]:
+        """Return the names of the base model's layers."""
+        return {name for name, _ in self._causal_lm.named_modules()}
+
     def adapter_state(self, name: str = TRAINED) -> dict[str, Tensor]:
         """Return a copy of an adapter's weights under PEFT's names."""
         return {key: value.detach().clone().cpu() for key, value in self._weights(name).items()}
@@ -247,13 +291,10 @@ class PolicyModel:
         Raises:
             InputError: names or shapes are not those of this model's adapters.
         """
-        own = self._weights(self.policies[0])
-        if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in state.items()}:
-            raise InputError(
-                "adapter",
-                "its weights do not fit this base model and LoRA shape",
-                "Give the adapter's own base model.",
-            )
+        found = {key: tuple(value.shape) for key, value in state.items()}
+        wrong = misfit(found, self.adapter_shapes(self.policies[0]), self.layers())
+        if wrong is not None:
+            raise wrong
         if name not in self.model.peft_config:
             self._add_adapter(name, seed=0)
         with torch.no_grad():

@@ -104,7 +104,7 @@ def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
     from selfplay.learning.checkpoints import check_lora_shape, load_adapter
 
     weights, settings = load_adapter(directory)
-    check_lora_shape(directory, settings, model.lora)
+    check_lora_shape(directory, settings, model)
     model.load_adapter_state(weights, name)
 
 

@@ -1,53 +1,17 @@
 """Adapters that are loaded and unloaded while their model is served."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from peft import LoraConfig
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_FILE
+from selfplay.core.errors import first_line
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import load_adapter, load_adapter_config
-from selfplay.learning.policy import PolicyModel
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class AdapterFiles:
-    """The description of an adapter without its weights: the LoRA configuration and the tensors' shapes."""
-
-    lora: LoraConfig
-    shapes: Shapes
-
-    @classmethod
-    def read(cls, directory: Path) -> "AdapterFiles":
-        """Read the configuration and the header of the weights.
-
-        Raises:
-            InputError: files are missing or damaged, or the adapter is not a plain LoRA adapter.
-        """
-        config = load_adapter_config(directory)
-        lora = LoraConfig(
-            r=config["r"],
-            lora_alpha=config["lora_alpha"],
-            target_modules=config["target_modules"],
-            task_type="CAUSAL_LM",
-            inference_mode=True,
-        )
-        path = directory / ADAPTER_FILE
-        try:
-            with safe_open(path, framework="pt") as file:
-                names = list(file.keys())
-                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-        except (OSError, SafetensorError) as error:
-            raise InputError("adapter", f"{path} is missing or damaged", "Save it again.") from error
-        return cls(lora, shapes)
+from selfplay.learning.adapter_files import AdapterFiles
+from selfplay.learning.adapter_weights import misfit, read_weights
+from selfplay.learning.policy import LoraSettings, PolicyModel
 
 
 class ServedAdapters:
@@ -76,8 +40,7 @@ class ServedAdapters:
         """
         files = AdapterFiles.read(directory)
         self.check_fits(files)
-        weights, _ = load_adapter(directory)
-        return self.put(name, files, weights, version)
+        return self.put(name, files, read_weights(directory), version)
 
     def check_fits(self, files: AdapterFiles) -> None:
         """Compare an adapter's shapes with the model's, before memory of its size is allocated.
@@ -85,18 +48,23 @@ class ServedAdapters:
         Raises:
             InputError: the adapter belongs to another model, or changes its output layer.
         """
-        ranks = {shape[0] for name, shape in files.shapes.items() if "lora_A" in name and shape}
-        name, expected = "shapes-only", None
-        if ranks == {files.lora.r}:
-            try:
-                with torch.device("meta"):  # tensors there have a shape and no memory
-                    self.policy.add_adapter(name, files.lora)
-            except ValueError as error:
-                raise _misfit() from error
-            expected = self.policy.adapter_shapes(name)
-            self.policy.drop_adapter(name)
-        if expected != files.shapes:
-            raise _misfit()
+        largest = max((shape[0] for name, shape in files.shapes.items() if "lora_A" in name), default=0)
+        if files.lora.lora_rank > largest:
+            problem = f"its weights do not fit its rank, {files.lora.lora_rank}: the largest has {largest}"
+            raise InputError("adapter", problem, "Correct r.")
+        name = "shapes-only"
+        try:
+            with torch.device("meta"):  # tensors there have a shape and no memory
+                self.policy.add_adapter(name, files.lora.for_peft())
+        except ValueError as error:
+            raise InputError(
+                "adapter", f"it does not fit: {first_line(error)}", "Give the adapter's own base model."
+            ) from error
+        expected = self.policy.adapter_shapes(name)
+        self.policy.drop_adapter(name)
+        wrong = misfit(files.shapes, expected, self.policy.layers())
+        if wrong is not None:
+            raise wrong
 
     def put(
         self, name: str, files: AdapterFiles, weights: dict[str, Tensor], version: int | None = None
@@ -120,7 +88,7 @@ class ServedAdapters:
         """
         files = await asyncio.to_thread(AdapterFiles.read, directory)
         self.check_fits(files)
-        weights, _ = await asyncio.to_thread(load_adapter, directory)
+        weights = await asyncio.to_thread(read_weights, directory)
         if {key: tuple(value.shape) for key, value in weights.items()} != files.shapes:
             raise InputError("adapter", f"{directory} was changed while it was loaded", "Load it again.")
         return self.put(name, files, weights)
@@ -134,11 +102,11 @@ class ServedAdapters:
         self.engine.withdraw(name)
         self.policy.drop_adapter(self._name_in_model.pop(name))
 
-    def _new_copy(self, lora: LoraConfig, weights: dict[str, Tensor]) -> str:
+    def _new_copy(self, lora: LoraSettings, weights: dict[str, Tensor]) -> str:
         """Add an adapter with these weights to the model; return the name that it has there."""
         name = f"served-{self._loaded}"
         self._loaded += 1
-        self.policy.add_adapter(name, lora)
+        self.policy.add_adapter(name, lora.for_peft())
         try:
             self.policy.model.to(self.policy.device)
             names, parameters = self.policy.adapter_shapes(name), self.policy.adapter_parameters(name)
@@ -149,9 +117,3 @@ class ServedAdapters:
             self.policy.drop_adapter(name)  # on a GPU, there may be no memory for it
             raise
         return name
-
-
-def _misfit() -> InputError:
-    return InputError(
-        "adapter", "its weights do not fit this base model", "Give the adapter's own base model."
-    )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a ho
 
     from selfplay.inference.engine import EmbeddedEngine
     from selfplay.inference.vllm_engine import VLLMEngine
-    from selfplay.learning.policy import LoraSettings, PolicyModel
+    from selfplay.learning.policy import PolicyModel
 
 __all__ = ["AdapterRef", "EmbeddedHost", "EngineHost", "VLLMHost"]
 
@@ -229,7 +229,7 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
 
     async def _put(self, adapter: AdapterRef, directory: Path, slot: str) -> "AdapterFacts":
         """Read an adapter, put it into an empty slot and publish it under the slot's name."""
-        weights, facts = await asyncio.to_thread(_read, adapter, directory, self._policy.lora)
+        weights, facts = await asyncio.to_thread(_read, adapter, directory, self._policy)
         self._policy.load_adapter_state(weights, slot)
         self._running().publish(slot, slot, adapter.version)
         return facts
@@ -356,7 +356,7 @@ def _slots(max_adapters: int) -> list[str]:
 
 
 def _read(
-    adapter: AdapterRef, directory: Path, lora: "LoraSettings"
+    adapter: AdapterRef, directory: Path, policy: "PolicyModel"
 ) -> "tuple[dict[str, Tensor], AdapterFacts]":
     """Read an adapter and check that it has this shape and the weights that the learner wrote.
 
@@ -371,5 +371,5 @@ def _read(
         problem = f"the files in {directory} are version {facts.expected.version}"
         raise DeliveryError(adapter.name, adapter.version, problem)
     weights, config = load_adapter(directory)
-    check_lora_shape(directory, config, lora)
+    check_lora_shape(directory, config, policy)
     return weights, facts
