@@ -50,10 +50,15 @@ from selfplay.learning.tree_attention import RunAttention
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
-# PEFT warns of an adapter whose name is a part of "lora_", such as "a"; its search by name is not used here.
-PART_OF_PREFIX = "Adapter name .* should not be contained in the prefix"
-# PEFT warns of ranks that it sets for experts itself.
-PATTERNS_OF_EXPERTS = "The following (rank|alpha)_pattern keys"
+KNOWN_WARNINGS = (
+    # Of an adapter whose name is a part of "lora_", such as "a"; PEFT's search by name is not used here.
+    "Adapter name .* should not be contained in the prefix",
+    # Of ranks that PEFT sets for experts itself.
+    "The following (rank|alpha)_pattern keys",
+    # Of the layers of GPT-2, for which PEFT corrects it.
+    "fan_in_fan_out is set to",
+)
+"""PEFT's warnings that say nothing to a user."""
 
 
 @dataclass(frozen=True)
@@ -316,9 +321,7 @@ class PolicyModel:
 
     def _add_adapter(self, name: str, seed: int) -> None:
         """Add an adapter with initial weights from ``seed``; the first policy is active afterwards."""
-        with self.adapter(self.policies[0]), _drawing_from(seed), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", PART_OF_PREFIX)
-            warnings.filterwarnings("ignore", PATTERNS_OF_EXPERTS)
+        with self.adapter(self.policies[0]), _drawing_from(seed):
             self.add_adapter(name, self.model.peft_config[self.policies[0]])
             self.model.to(self.device)
 
@@ -334,7 +337,9 @@ class PolicyModel:
             raise InputError(
                 "adapter", "it changes the output layer", "Train the linear layers of the blocks only."
             )
-        with self.adapter(self.policies[0]):
+        with self.adapter(self.policies[0]), warnings.catch_warnings():
+            for known in KNOWN_WARNINGS:
+                warnings.filterwarnings("ignore", known)
             self.model.add_adapter(name, config)
         self._find_adapted_layers()
 
@@ -389,8 +394,8 @@ def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
     with warnings.catch_warnings():
         # Both libraries still use its old name.
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
-        warnings.filterwarnings("ignore", PART_OF_PREFIX)
-        warnings.filterwarnings("ignore", PATTERNS_OF_EXPERTS)
+        for known in KNOWN_WARNINGS:
+            warnings.filterwarnings("ignore", known)
         try:
             model = get_peft_model(base, config, adapter_name=name)
         except ValueError as error:
