@@ -102,7 +102,7 @@ async def test_a_reward_function_that_raises_fails_its_episode_once_and_is_named
         rubric = Rubric([strict])
 
     rollout = (await make_arena(child=Strict(), retries=2).try_episode("child", "sums")).rollout
-    assert rollout.error.startswith("reward function strict failed: ValueError(")
+    assert rollout.error.startswith("strict failed: ValueError(")
     assert "in test_core_failures.py, line " in rollout.error
     assert len(calls) == 1
 
@@ -136,7 +136,8 @@ async def test_a_retry_that_succeeds_is_a_success():
 async def test_the_reason_of_a_bug_names_its_location():
     arena = make_arena(child=Failing(KeyError("question")), retries=0)
     reason = (await arena.try_episode("child", "sums")).rollout.error
-    assert reason.startswith("KeyError('question') in test_core_failures.py, line ")
+    where = "Failing.get_initial_prompt failed: KeyError('question') in test_core_failures.py, line "
+    assert reason.startswith(where)
 
 
 def failing_reward(rollout, arena):
@@ -286,14 +287,15 @@ async def test_a_parents_clock_continues_after_its_children():
 async def test_a_clients_timeout_is_not_reported_as_the_episodes():
     arena = make_arena(child=Failing(TimeoutError("no answer in 5 s")), retries=0)
     reason = (await arena.try_episode("child", "sums")).rollout.error
-    assert reason.startswith("TimeoutError('no answer in 5 s')")
+    assert reason.startswith("Failing.get_initial_prompt failed: TimeoutError('no answer in 5 s')")
 
 
 async def test_a_cancellation_from_within_costs_the_episode():
     """A client with a shared connection may cancel a call that another episode awaits."""
     arena = make_arena(child=Failing(asyncio.CancelledError()), retries=0)
     results = await arena.generate_rollouts([EpisodeRequest("child", 0), *parents(1)])
-    assert results[0].rollout.error == "a call that the episode awaited was cancelled"
+    reason = "a call that the episode awaited was cancelled: Failing.get_initial_prompt failed: "
+    assert results[0].rollout.error.startswith(reason)
     assert results[0].rollout.error_type == "CancelledError"
     assert results[1].rollout.error is None
 
@@ -351,3 +353,10 @@ async def test_a_run_without_an_end_stops_when_every_episode_fails():
         async for _ in arena.run():
             pass
     assert [batch.meta["failed"] async for batch in arena.run(num_steps=2)] == [2, 2]
+
+
+async def test_half_a_surrogate_pair_in_an_answer_is_replaced():
+    """An API may send one; no tokenizer, prompt or file can take it."""
+    arena = make_arena(MockInferenceClient(["a\ud800b\ud83d\ude00"]))
+    (step,) = (await arena.try_episode("child", "sums")).rollout.steps
+    assert step.completion_text == "a\ufffdb\U0001f600"

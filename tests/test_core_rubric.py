@@ -82,7 +82,7 @@ def test_a_role_that_did_not_act_may_be_rewarded():
     assert score(Rubric([length]), "a").rewards["b"] == 3.0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [1.0], 1j])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e308, 10**400, None, "1", [1.0], 1j])
 def test_a_reward_that_is_not_a_finite_number_is_an_error(value):
     def odd(rollout, arena):
         return {"a": value}
@@ -99,8 +99,8 @@ def test_every_kind_of_finite_number_is_a_reward(value):
 
 
 def test_a_sum_that_overflows_is_an_error():
-    with pytest.raises(EpisodeError, match="the weighted sum for role a gave inf"):
-        score(Rubric([lambda rollout, arena: {"a": 1e308}], [10.0]), "a")
+    with pytest.raises(EpisodeError, match=r"the weighted sum for role a gave 1e\+31"):
+        score(Rubric([lambda rollout, arena: {"a": 1e30}], [10.0]), "a")
 
 
 def test_a_function_that_forgot_to_return_is_named():

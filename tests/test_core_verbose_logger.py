@@ -138,7 +138,7 @@ async def test_an_arena_with_a_logger_writes_a_whole_run(log):
         "parent step-000000-00001 begins: 1",
         "call for proposer in step-000000-00001",
         "child step-000000-00001.0 begins: 0",
-        "child step-000000-00001.1 ended: failed: RuntimeError('bad question')",
+        "child step-000000-00001.1 ended: failed: OneFails.rollout failed: RuntimeError('bad question')",
         "call for solver in step-000000-00001.0",
         "child step-000000-00001.0 ended: 1 steps, solver +1.000",
         "parent step-000000-00001 ended: 1 steps, proposer +1.000",

@@ -174,8 +174,8 @@ def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model
         ),
         ({"envs.0.id": "losses.py:Scaled"}, "envs.0.id: .*losses.py has no Game named 'Scaled'"),
         ({"envs.0.id": "nothing.py:Nim"}, "envs.0.id: there is no file .*nothing.py"),
-        ({"envs.0.id": "torn.py:Nim"}, "envs.0.id: .*torn.py cannot be imported .SyntaxError"),
-        ({"envs.0.id": "games.py:Broken"}, "envs.0.id: Broken cannot be started with 2 players .*no sticks"),
+        ({"envs.0.id": "torn.py:Nim"}, "envs.0.id: .*torn.py cannot be imported: SyntaxError"),
+        ({"envs.0.id": "games.py:Broken"}, "envs.0.id: Broken cannot be started with 2 players: .*no sticks"),
         ({"envs.0.id": "games.py:Seedless"}, r"envs.0.id: Seedless cannot be started \(too many"),
         (
             {"envs.0.num_players": "3"},

@@ -24,6 +24,8 @@ from selfplay.cli.tournament import tournament
 from selfplay.cli.train import train
 from selfplay.cli.watch import watch
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.errors import message_of
+from selfplay.core.own_code import is_from_outside, is_of_own_code, own_failure
 from selfplay.core.text import one_line
 
 app = typer.Typer(
@@ -70,17 +72,19 @@ def main(arguments: list[str]) -> int:
         _check_given_once(arguments)
         status = app(arguments, prog_name="selfplay", standalone_mode=False)
     except InputError as error:
-        return _fail(str(error), 2)
+        return _fail(message_of(error), 2)
     except SelfplayError as error:
-        return _fail(str(error), 1)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
+        return _fail(message_of(error), 1)
     except typer.TyperException as error:
         return _fail(f"{error.format_message()} (see: selfplay {_command_in(arguments)}--help)", 2)
-    except (typer.Abort, KeyboardInterrupt):
-        return 130
+    except BaseException as error:
+        if isinstance(error, typer.Abort) or is_from_outside(error):
+            return 130
+        if isinstance(error, SystemExit) or is_of_own_code(error):  # wherever a user's code was called
+            return _fail(own_failure(error), 1)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
+        raise
     return status if isinstance(status, int) else 0
 
 

@@ -27,6 +27,7 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE, STATE_FILE
 from selfplay.core.agents import seated
+from selfplay.core.own_code import awaitable, own_code
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
@@ -34,7 +35,7 @@ from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import read_json
 from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
-from selfplay.training.programs import build_program, measured_agents, policies_of, program_errors
+from selfplay.training.programs import build_program, measured, measured_agents, policies_of
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
@@ -91,10 +92,10 @@ class ProgramRun:
         Raises:
             SelfplayError: the program's own code failed.
         """
-        with program_errors("the program's startup failed"):
-            await self.arena.startup()
+        with own_code("the program's startup failed"):
+            await awaitable(self.arena.startup(), "the program's startup")
         if self._state_file.exists():
-            with program_errors("the program's load_state_dict failed"):
+            with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(read_json(self._state_file)["source"]["arena"])
 
     async def shutdown(self) -> None:
@@ -103,8 +104,8 @@ class ProgramRun:
         Raises:
             SelfplayError: the program's own code failed.
         """
-        with program_errors("the program's shutdown failed"):
-            await self.arena.shutdown()
+        with own_code("the program's shutdown failed"):
+            await awaitable(self.arena.shutdown(), "the program's shutdown")
 
     async def evaluate(self) -> dict[str, MeasureResult]:
         """Measure with the program's own ``evaluate``.
@@ -116,13 +117,13 @@ class ProgramRun:
         models = {role: agent.model for role, agent in self.agents.items()}
         seated.set(measured_agents(self.arena, self.config, models))
         try:
-            with program_errors("the program's evaluate failed"):
-                measures = await self.arena.evaluate()
+            with own_code("the program's evaluate failed"):
+                measures = await awaitable(self.arena.evaluate(), "the program's evaluate")
         finally:
             await self.shutdown()
         if not measures:
             raise SelfplayError("the program measures nothing: its evaluate returns no measure")
-        return {name: MeasureResult(name, values) for name, values in measures.items()}
+        return measured(measures)
 
     async def next_requests(self) -> list[EpisodeRequest]:
         """Return the requests of the program's next step. Its episodes are played, but it does not end.
@@ -130,7 +131,7 @@ class ProgramRun:
         Raises:
             SelfplayError: the program's own code failed.
         """
-        with program_errors("the program failed"):
+        with own_code():
             number, requests = await self.arena.begin_step()
         self.arena.step_num = number + 1
         return requests

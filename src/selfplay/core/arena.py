@@ -7,10 +7,13 @@ from typing import Any
 from selfplay.core.artifacts import ArtifactStore
 from selfplay.core.client import InferenceClient
 from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
+from selfplay.core.credit.base import trained_rollouts
 from selfplay.core.episode_runner import EpisodeRunner
-from selfplay.core.errors import InputError, SelfplayError
+from selfplay.core.errors import EpisodeError, InputError, SelfplayError, shown
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
+from selfplay.core.own_code import list_of, method_of, returned
+from selfplay.core.scores import check_scored, finite_reward
 from selfplay.core.seeds import derive_seed
 from selfplay.core.training_batch import check_batch, records_of, summary_of
 from selfplay.core.types import EpisodeRequest, GenerateResult, TrainingBatch
@@ -118,8 +121,10 @@ class Arena(EpisodeRunner):
         ``step_num`` is this number until :meth:`end_step`, which must be called before another step begins.
         """
         number, version = self.step_num, await self.client.get_policy_version()
-        asked = enumerate(self.get_batch())
-        requests = [replace(one, meta=self._tags(index, version) | one.meta) for index, one in asked]
+        asked = list_of(EpisodeRequest, self.get_batch(), f"what {method_of(self, 'get_batch')} returned")
+        requests = [
+            replace(one, meta=self._tags(index, version) | one.meta) for index, one in enumerate(asked)
+        ]
         if self.seat is not None:
             requests = self.seat(requests)
         if self.logger is not None:
@@ -132,8 +137,17 @@ class Arena(EpisodeRunner):
         Training calls it after :meth:`begin_step` and the episodes, not :meth:`play_step`.
         """
         self.adjust_rewards(results)
-        apply_credit(results, self.credit_assigner.compute(results))
-        batch = self.build_training_batch(results, verbose)
+        for rollout in trained_rollouts(results):
+            check_scored(rollout)
+        source = method_of(self.credit_assigner, "compute")
+        weights = returned(self.credit_assigner.compute(results), dict, source)
+        for key, weight in weights.items():
+            finite_reward(weight, f"{source} for a step")
+            if not isinstance(key, tuple):
+                raise EpisodeError(f"{source} has the key {shown(key)}, not (rollout id, step index)")
+        apply_credit(results, weights)
+        made = self.build_training_batch(results, verbose)
+        batch = returned(made, TrainingBatch, method_of(self, "build_training_batch"))
         batch.meta["step"] = number
         if self.logger is not None:
             self.logger.log_batch_summary(results)

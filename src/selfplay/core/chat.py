@@ -1,14 +1,17 @@
 """ChatEpisode: roles that talk in turns. Each role sees the conversation from its own seat."""
 
+import asyncio
 from abc import abstractmethod
 from typing import Any
 
 from selfplay.core.arena import Arena
+from selfplay.core.client import ModelResponse
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import EpisodeError, InputError
 from selfplay.core.history import shown
 from selfplay.core.joined_records import mark_prefix
-from selfplay.core.messages import Messages, said
+from selfplay.core.messages import Messages, as_messages, check_text, said
+from selfplay.core.own_code import awaitable, method_of, returned
 from selfplay.core.text import speech
 
 EVERYBODY = ""
@@ -50,15 +53,19 @@ class ChatEpisode(Episode):
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
         """Let the roles talk until ``is_done`` returns true or ``state.done`` is set."""
         state = state or EpisodeState()
-        state.say(self.get_initial_prompt(arena, artifact, state))
-        state.current_actor = self.get_initial_actor(artifact, state)
+        state.say(_texts(self.get_initial_prompt(arena, artifact, state), self, "get_initial_prompt"))
+        state.current_actor = _role(self.get_initial_actor(artifact, state), arena, self, "get_initial_actor")
         while not state.done:
-            await self.take_turn(state.current_actor, arena, state)
-            if self.is_done(state, artifact):
+            await asyncio.sleep(0)  # lets the time limit end a chat whose answers come at once
+            await awaitable(self.take_turn(state.current_actor, arena, state), method_of(self, "take_turn"))
+            if returned(self.is_done(state, artifact), object, method_of(self, "is_done")):
                 break
-            state.say(await self.env_response(state, arena, artifact))
+            answering = self.env_response(state, arena, artifact)
+            answer = await awaitable(answering, method_of(self, "env_response"))
+            state.say(_texts(answer, self, "env_response"))
             if not state.done:
-                state.current_actor = self.get_next_actor(state, artifact)
+                following = self.get_next_actor(state, artifact)
+                state.current_actor = _role(following, arena, self, "get_next_actor")
         state.done = True
         return state
 
@@ -70,9 +77,15 @@ class ChatEpisode(Episode):
             EpisodeError: the role has no system prompt and has heard nothing, so there is no prompt.
         """
         messages = self.messages_for(role_id, arena, state)
+        try:
+            as_messages(messages)
+        except (TypeError, ValueError) as error:
+            raise EpisodeError(f"{method_of(self, 'messages_for')}: {error}") from error
         if not messages:
             raise EpisodeError(f"{role_id} must answer but has no system prompt and has heard nothing")
-        response = await self.call_model(role_id, messages, arena)
+        calling = self.call_model(role_id, messages, arena)
+        source = method_of(self, "call_model")
+        response = returned(await awaitable(calling, source), ModelResponse, source)
         step = response.to_step(role_id, messages, turn=state.turn)
         mark_prefix(state.trajectory, step)
         state.trajectory.append(step)
@@ -108,6 +121,8 @@ class ChatEpisode(Episode):
 class MultiTurnEpisode(ChatEpisode):
     """A conversation of one or several roles with the environment, of at most ``max_turns`` answers."""
 
+    max_turns: int | None = None
+
     def __init__(self, max_turns: int | None = None) -> None:
         self.max_turns = max_turns
 
@@ -127,27 +142,54 @@ class MultiTurnEpisode(ChatEpisode):
 class SingleTurnEpisode(MultiTurnEpisode):
     """One prompt, one answer."""
 
+    max_turns = 1
+
     def __init__(self) -> None:
         super().__init__(max_turns=1)
 
 
 class AlternatingRolesEpisode(MultiTurnEpisode):
-    """Two roles that take turns; the first of ``roles`` begins unless ``get_initial_actor`` is overridden."""
+    """Roles that take turns; the first of ``roles`` begins unless ``get_initial_actor`` is overridden.
+
+    Two alternate. With another number of roles, override ``get_next_actor``.
+    """
 
     @property
-    def roles(self) -> tuple[str, str] | None:
-        """The two role ids. The default ``None`` means the arena's two roles, in the order of addition."""
+    def roles(self) -> tuple[str, ...] | None:
+        """The role ids. The default ``None`` means the arena's roles, in the order of addition."""
         return None
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        """Let the two roles talk.
+        """Let the roles talk.
 
         Raises:
-            InputError: ``roles`` is not overridden, and the arena does not have exactly two roles.
+            InputError: see :meth:`turn_takers`.
         """
         state = state or EpisodeState()
-        state.roles = self.roles or _two_roles_of(arena)
+        state.roles = self.turn_takers(arena)
         return await super().rollout(arena, artifact, state)
+
+    def turn_takers(self, arena: Arena) -> tuple[str, ...]:
+        """Return the roles that take turns in an arena.
+
+        Raises:
+            InputError: there are not exactly two, and ``get_next_actor`` is not overridden.
+        """
+        own, name = self.roles, type(self).__name__
+        if isinstance(own, str) or not all(isinstance(role, str) for role in own or ()):
+            raise InputError(
+                "roles", f"those of {name} are not a tuple of texts", 'Write: roles = ("A", "B")'
+            )
+        roles = tuple(arena.roles if own is None else own)
+        overridden = type(self).get_next_actor is not AlternatingRolesEpisode.get_next_actor
+        if len(set(roles)) == 2 or (overridden and roles):
+            return roles
+        where = f"the arena has {len(roles)}" if own is None else f"{name} has {len(roles)}"
+        raise InputError(
+            "roles",
+            f"two roles take turns, but {where} ({', '.join(roles) or 'none'})",
+            f'Name two, roles = ("A", "B"), or override get_next_actor(self, state, artifact) in {name}',
+        )
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
         """Return the first role."""
@@ -159,12 +201,34 @@ class AlternatingRolesEpisode(MultiTurnEpisode):
         return second if state.current_actor == first else first
 
 
-def _two_roles_of(arena: Arena) -> tuple[str, str]:
-    if len(arena.roles) != 2:
-        raise InputError(
-            "roles",
-            f"two roles take turns, but the arena has {len(arena.roles)}",
-            'Name the two: roles = ("A", "B")',
-        )
-    first, second = arena.roles
-    return first, second
+def _texts(value: object, episode: ChatEpisode, method: str) -> Said:
+    """Return what a method says: a text, or texts by role.
+
+    Raises:
+        EpisodeError: it is something else, or cannot be encoded.
+    """
+    source = method_of(episode, method)
+    texts = {EVERYBODY: value} if isinstance(value, str) else returned(value, dict, source)
+    for role, text in texts.items():
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise EpisodeError(f"{source} returned a dictionary that does not hold texts by role")
+        try:
+            check_text(text)
+        except ValueError as error:
+            raise EpisodeError(f"{source}: {error}") from error
+    return texts
+
+
+def _role(value: object, arena: Arena, episode: ChatEpisode, method: str) -> str:
+    """Return the role that a method names.
+
+    Raises:
+        EpisodeError: it is no text.
+        InputError: the arena has no such role.
+    """
+    source = method_of(episode, method)
+    role = returned(value, str, source)
+    if role not in arena.roles:
+        known = ", ".join(arena.roles) or "none"
+        raise InputError(source, f"there is no role {role}", f"Add it with add_role; there are: {known}")
+    return role

@@ -1,9 +1,11 @@
 """Episode: a rollout protocol. Running one returns a GenerateResult, a tree of rollouts."""
 
 import asyncio
+import inspect
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,9 @@ from selfplay.core.client import ModelResponse
 from selfplay.core.current_episode import EpisodeContext, current_episode, inherit
 from selfplay.core.errors import TransientError
 from selfplay.core.messages import Messages
+from selfplay.core.own_code import awaitable, check_json, list_of, method_of, returned
 from selfplay.core.rubric import Rubric
+from selfplay.core.scores import check_scored
 from selfplay.core.types import GenerateResult, Rollout, Step
 
 
@@ -102,17 +106,24 @@ class Episode(ABC):
         return {}
 
     async def generate(
-        self, arena: Arena, artifact: Any, meta: dict[str, Any] | None = None
+        self,
+        arena: Arena,
+        artifact: Any,
+        meta: dict[str, Any] | None = None,
+        is_trainable: bool = True,
     ) -> GenerateResult:
         """Play the episode, build its rollout and score it. Inside another episode it is a sub-episode and
-        inherits from it.
+        inherits from it. If ``is_trainable`` is false, its result is not trained on.
 
         Raises:
+            EpisodeError: a method returned what it must not return. What a method raises passes.
             TransientError: the episode took longer than ``arena.episode_timeout``, not counting sub-episodes.
         """
         meta = inherit(meta)
+        kind = returned(self.episode_type, str, method_of(self, "episode_type"))
+        check_json(kind, method_of(self, "episode_type"))
         rollout = Rollout(
-            episode_type=self.episode_type,
+            episode_type=kind,
             artifact=artifact,
             meta=meta,
             id=meta.get("rollout_id") or uuid.uuid4().hex,
@@ -129,18 +140,42 @@ class Episode(ABC):
                 raise
             raise TransientError(f"the episode took longer than {arena.episode_timeout:g} s") from error
         rollout.ended_at = time.time()
-        return GenerateResult(rollout, children)
+        return GenerateResult(rollout, children, is_trainable)
 
     async def _fill(self, rollout: Rollout, arena: Arena, limit: asyncio.Timeout) -> list[GenerateResult]:
         """Play and score the episode into ``rollout``; return the results of sub-episodes."""
         context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
         outer = current_episode.set(context)
         try:
-            state = await self.rollout(arena, rollout.artifact)
-            rollout.steps = state.trajectory
-            rollout.extras = self.get_extras(state)
-            await self.rubric.score(rollout, arena)
+            playing = awaitable(self._rollout(arena, rollout.artifact), method_of(self, "rollout"))
+            state = returned(await playing, EpisodeState, method_of(self, "rollout"))
+            rollout.steps = list_of(Step, state.trajectory, "state.trajectory")
+            children = list_of(GenerateResult, state.child_results, "state.child_results")
+            rollout.extras = returned(self.get_extras(state), dict, method_of(self, "get_extras"))
+            await returned(self.rubric, Rubric, method_of(self, "rubric")).score(rollout, arena)
         finally:
             context.limit = None
             current_episode.reset(outer)
-        return state.child_results
+        check_scored(rollout)
+        check_json(rollout.extras, f"what {method_of(self, 'get_extras')} returned")
+        check_json([step.info for step in rollout.steps], "info of the steps")
+        check_json([rollout.artifact, rollout.meta, rollout.metrics], "artifact, meta or metrics")
+        return children
+
+    def _rollout(self, arena: Arena, artifact: Any) -> Awaitable[EpisodeState]:
+        """Call ``rollout`` with a new state, if it takes one."""
+        state = EpisodeState()
+        if _takes(self.rollout, arena, artifact, state=state):
+            return self.rollout(arena, artifact, state=state)
+        if _takes(self.rollout, arena, artifact, state):
+            return self.rollout(arena, artifact, state)
+        return self.rollout(arena, artifact)
+
+
+def _takes(function: Callable[..., object], *args: object, **kwargs: object) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True

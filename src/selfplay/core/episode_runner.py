@@ -12,9 +12,10 @@ from selfplay.core.agents import seated
 from selfplay.core.artifacts import data_of
 from selfplay.core.client import InferenceClient
 from selfplay.core.current_episode import current_episode, episode_counts, inherit
-from selfplay.core.errors import InputError, TransientError
+from selfplay.core.errors import InputError, SelfplayError, TransientError
 from selfplay.core.gather import all_results
 from selfplay.core.model_caller import ModelCaller
+from selfplay.core.own_code import awaitable, list_of, loggable, method_of, own_code, returned
 from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import EpisodeRequest, GenerateResult, Rollout
@@ -92,7 +93,10 @@ class EpisodeRunner(ModelCaller):
         if episode_type not in self.episodes:
             known = ", ".join(self.episodes) or "none"
             raise InputError("episode_type", f"there is no episode {episode_type}", f"There are: {known}")
-        return await self.episodes[episode_type].generate(self, artifact, meta)
+        episode = self.episodes[episode_type]
+        source = method_of(episode, "generate")
+        playing = awaitable(episode.generate(self, artifact, meta), source)
+        return returned(await playing, GenerateResult, source)
 
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
@@ -129,7 +133,8 @@ class EpisodeRunner(ModelCaller):
         parent = current_episode.get()
         if concurrency is not None and parent is None:
             self.set_concurrency(concurrency)
-        own = [replace(request, meta=inherit(request.meta)) for request in requests]
+        asked = list_of(EpisodeRequest, requests, "what generate_rollouts is to play")
+        own = [replace(request, meta=inherit(request.meta)) for request in asked]
         for index, request in enumerate(own):
             if parent is None and "seed" not in request.meta:
                 request.meta["seed"] = derive_seed(self.seed, "rollouts", self.step_num, index)
@@ -173,7 +178,8 @@ class EpisodeRunner(ModelCaller):
             seated.set({**seated.get(), **request.agents})
         try:
             async with asyncio.timeout(self.episode_timeout):
-                artifact = await self.resolve_artifact(request)
+                source = method_of(self, "resolve_artifact")
+                artifact = await awaitable(self.resolve_artifact(request), source)
         except TimeoutError as error:
             raise TransientError(f"resolve_artifact took longer than {self.episode_timeout:g} s") from error
         return await self.run_episode(request.episode_type, artifact, request.meta)
@@ -195,16 +201,25 @@ class EpisodeRunner(ModelCaller):
         result = await with_retries(numbered, self.retries)
         if isinstance(result, GenerateResult):
             return result
-        episode = self.episodes.get(request.episode_type)
         failed = Rollout(
-            episode_type=request.episode_type if episode is None else episode.episode_type,
-            artifact=data_of(request.artifact),
-            meta=meta | {"error": result.reason, "error_type": result.error_type},
+            episode_type=self._type_of(request),
+            artifact=loggable(data_of(request.artifact)),
+            meta={name: loggable(value) for name, value in meta.items()}
+            | {"error": result.reason, "error_type": result.error_type},
             id=meta["rollout_id"],
             started_at=started_at,
             ended_at=time.time(),
         )
         return GenerateResult(failed)
+
+    def _type_of(self, request: EpisodeRequest) -> str:
+        """Return the type of a failed episode, which may have failed because it has none."""
+        episode = self.episodes.get(request.episode_type)
+        try:
+            with own_code():
+                return request.episode_type if episode is None else str(loggable(episode.episode_type))
+        except SelfplayError:
+            return request.episode_type
 
     def count_started(self, episodes: int) -> None:
         """Count episodes as started, in the arena and for whoever counts them in this context."""

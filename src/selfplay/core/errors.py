@@ -1,6 +1,14 @@
 """Errors for users: one line that names the field and the fix."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+
+from selfplay.core.text import one_line
+
+LONGEST_SHOWN = 1000
+"""Characters of a value in an error's message."""
 
 
 class SelfplayError(Exception):
@@ -54,17 +62,56 @@ def is_transient(error: BaseException) -> bool:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message without its full stop."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = message_of(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")
 
 
-def reason_of(error: Exception) -> str:
+def message_of(error: BaseException) -> str:
+    """Return an error's message, whatever its own ``__str__`` does."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - the class is a user's, and its message only tells what happened
+        return f"{type(error).__name__} without a message"
+
+
+def shown(value: object) -> str:
+    """Return a value as a short text of one line, whatever its own ``__repr__`` does."""
+    try:
+        text = one_line(repr(value))
+    except BaseException:  # noqa: BLE001 - as above
+        text = one_line(f"{type(value).__name__}(...)")
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def reason_of(error: BaseException) -> str:
     """Return the reason of an error in one line. For errors of other packages, name the file and line too."""
     if isinstance(error, SelfplayError):
-        return str(error)
+        return message_of(error)
+    frames = [*frames_of(error)]
+    if isinstance(error, SyntaxError) or not frames:
+        return shown(error)
+    place = next((one for one in reversed(frames) if not is_of_the_standard_library(one)), frames[-1])
+    return f"{shown(error)}{place_of(place)}"
+
+
+def place_of(frame: TracebackType) -> str:
+    """Return the file and line of a frame, as the end of an error's reason."""
+    return f" in {Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+
+
+def frames_of(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the frames that an error passed through, the innermost last."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    while trace is not None:
+        yield trace
         trace = trace.tb_next
-    if trace is None:
-        return repr(error)
-    return f"{error!r} in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}"
+
+
+def module_of(frame: TracebackType) -> str:
+    """Return the name of the module of a frame."""
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
+
+
+def is_of_the_standard_library(frame: TracebackType) -> bool:
+    """Return whether a frame is of the standard library."""
+    return module_of(frame).partition(".")[0] in sys.stdlib_module_names

@@ -2,6 +2,8 @@
 
 from typing import NotRequired, TypedDict
 
+from selfplay.core.errors import shown
+
 
 class Message(TypedDict):
     """An OpenAI-style chat message.
@@ -19,8 +21,32 @@ Messages = list[Message]
 
 
 def as_messages(prompt: Messages | str) -> Messages:
-    """Return a string as a single user message, and messages unchanged."""
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    """Return a string as a single user message, and messages unchanged.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: a text has half a surrogate pair, which no tokenizer can read.
+    """
+    messages: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(messages, list):
+        raise TypeError(f"messages must be a list, not {shown(messages)}")
+    for message in messages:
+        for field in ("role", "content"):
+            text = message.get(field) if isinstance(message, dict) else None
+            if not isinstance(text, str):
+                raise TypeError(f"a message must have a text as its {field}: {shown(message)}")
+            check_text(text)
+    return messages
+
+
+def check_text(text: str) -> None:
+    """Raise a ValueError if a text has half a surrogate pair, which no tokenizer and no file can take."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a text contains {text[error.start]!r}, which is an unpaired surrogate") from error
 
 
 def as_text(messages: Messages) -> Messages:

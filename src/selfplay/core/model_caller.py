@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from selfplay.core.adapters import BASE, TRAINED
@@ -11,6 +12,8 @@ from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.current_episode import current_episode, wait_for_slot
 from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
 from selfplay.core.messages import Messages, as_messages
+from selfplay.core.own_code import method_of, returned
+from selfplay.core.text import encodable
 from selfplay.core.types import Role
 from selfplay.core.verbose_logger import VerboseLogger
 
@@ -103,7 +106,7 @@ class ModelCaller:
         if not self._slots.take():
             await wait_for_slot(self._slots)
         try:
-            response = await self.client.complete(
+            answer = await self.client.complete(
                 messages,
                 temperature=temperature,
                 max_tokens=max_tokens,
@@ -112,6 +115,7 @@ class ModelCaller:
                 seed=seed,
                 **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
             )
+            response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
         except Exception as error:
             if _is_foreign(error):
                 raise TransientError(f"the client failed: {reason_of(error)}") from error
@@ -146,6 +150,15 @@ class ModelCaller:
             raise
         finally:
             self._slots.release()
+
+
+def _encodable(response: ModelResponse) -> ModelResponse:
+    """Return a response of a client without halves of surrogate pairs, which nothing can read or write."""
+    texts = [response.text, *(message["content"] for message in response.completion)]
+    if all(map(str.isascii, texts)):
+        return response
+    completion = [message | {"content": encodable(message["content"])} for message in response.completion]
+    return replace(response, text=encodable(response.text), completion=completion)
 
 
 def _first(*values: Any) -> Any:

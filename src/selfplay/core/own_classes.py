@@ -13,11 +13,10 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from selfplay.core.errors import InputError
+from selfplay.core.own_code import OWN_MODULE, own_code
 
 CLASS_PATH = r"^.+\.py:\w+$"
 """The form of a file and a class."""
-OWN_MODULE = "selfplay_own_"
-"""What the names of modules begin with that are files of your own."""
 
 Built = TypeVar("Built")
 
@@ -80,10 +79,8 @@ def _named_in(path: str, field: str) -> object:
     file, _, name = path.rpartition(":")
     if not Path(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
-    try:
+    with own_code(f"{file} cannot be imported", field):
         module = _module(Path(file).resolve())
-    except Exception as error:
-        raise InputError(field, f"{file} cannot be imported ({error!r})", "Correct it") from error
     return getattr(module, name, None)
 
 
@@ -110,12 +107,8 @@ def build_own(
         raise InputError(
             f"{table}.options", f"{name} does not take them ({error})", f"It takes: {takes}"
         ) from error
-    try:
+    with own_code(f"{name} cannot be built", f"{table}.path"):
         return kind(*args, **kwargs, **options)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{table}.path", f"{name} cannot be built ({error!r})", "Correct it") from error
 
 
 def is_own(thing: object) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from selfplay.core.errors import InputError, is_transient, reason_of
+from selfplay.core.errors import InputError, is_transient
+from selfplay.core.own_code import is_from_outside, own_failure
+from selfplay.core.text import one_line
 
 Result = TypeVar("Result")
 
@@ -33,13 +35,12 @@ async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int
             return await attempt(number)
         except InputError:
             raise
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as error:  # whatever an episode raises costs only that episode
+            if is_from_outside(error):
                 raise
-            reason, error_type = "a call that the episode awaited was cancelled", "CancelledError"
-        except Exception as error:  # noqa: BLE001 - any error in an episode costs only that episode
-            reason, error_type = reason_of(error), type(error).__name__
-            if not is_transient(error):
+            reason, error_type = own_failure(error), one_line(type(error).__name__)
+            if isinstance(error, asyncio.CancelledError):
+                reason = f"a call that the episode awaited was cancelled: {reason}"
+            elif not is_transient(error):
                 break
     return Failure(reason, error_type)

@@ -1,25 +1,36 @@
 """Rubric: composable reward functions over a finished rollout."""
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable
-from numbers import Real
 
 from selfplay.core.arena import Arena
-from selfplay.core.errors import EpisodeError, SelfplayError, is_transient, reason_of
+from selfplay.core.errors import EpisodeError, shown
+from selfplay.core.own_code import returned
+from selfplay.core.scores import check_rewards, finite_reward, is_bounded
 from selfplay.core.types import Rollout
 
 RewardFn = Callable[[Rollout, Arena], dict[str, float] | Awaitable[dict[str, float]]]
 
 
 class Rubric:
-    """A weighted sum of reward functions, each of which returns rewards by role id."""
+    """A weighted sum of reward functions, each of which returns rewards by role id.
+
+    A function of weight 0 is a metric: it changes nothing but ``rollout.metrics``, and its keys may be any
+    texts. Weights may be negative.
+    """
 
     def __init__(self, funcs: list[RewardFn], weights: list[float] | None = None) -> None:
-        if weights is not None and len(weights) != len(funcs):
+        weights = [1.0] * len(funcs) if weights is None else weights
+        if len(weights) != len(funcs):
             raise ValueError(f"{len(funcs)} reward functions but {len(weights)} weights")
+        for number, func in enumerate(funcs):
+            if not callable(func):
+                raise ValueError(f"reward function {number} is {shown(func)}, which is not callable")
+        for weight in weights:
+            if not is_bounded(weight):
+                raise ValueError(f"the weight {shown(weight)} is not a finite number")
         self.funcs = funcs
-        self.weights = weights or [1.0] * len(funcs)
+        self.weights = weights
         self.names = _distinct([getattr(func, "__name__", type(func).__name__) for func in funcs])
 
     async def score(self, rollout: Rollout, arena: Arena) -> None:
@@ -29,33 +40,23 @@ class Rubric:
         second is called ``FUNCTION-2``.
 
         Raises:
-            EpisodeError: a function raised, a reward is not a finite number or is for a role that the arena
-                does not have, or a role that acted got no reward.
+            EpisodeError: a function returned no dictionary of finite numbers, a reward is for a role that the
+                arena does not have, or a role that acted got no reward. What a function raises passes.
         """
         rewards: dict[str, float] = {}
         for func, weight, name in zip(self.funcs, self.weights, self.names, strict=True):
-            try:
-                scored = func(rollout, arena)
-                values = await scored if inspect.isawaitable(scored) else scored
-            except Exception as error:
-                if isinstance(error, SelfplayError) or is_transient(error):
-                    raise
-                raise EpisodeError(f"reward function {name} failed: {reason_of(error)}") from error
-            if not isinstance(values, dict):
-                raise EpisodeError(
-                    f"reward function {name} returned {values!r}, which is not a dict of rewards by role"
-                )
+            scored = func(rollout, arena)
+            values = await scored if inspect.isawaitable(scored) else scored
+            source = f"reward function {name}"
+            for key, value in returned(values, dict, source).items():
+                if not isinstance(key, str):
+                    raise EpisodeError(f"{source} has the key {shown(key)}, which is not a text")
+                rollout.metrics[f"{name}/{key}"] = finite_reward(value, f"{source} for role {key}")
             if weight:
                 _check_roles(name, values, rollout, arena)
-            for role_id, value in values.items():
-                number = finite_reward(value, f"reward function {name} for role {role_id}")
-                rewards[role_id] = rewards.get(role_id, 0.0) + weight * number
-                rollout.metrics[f"{name}/{role_id}"] = number
-        for step in rollout.steps:
-            if step.role_id not in rewards:
-                raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
-        for role_id, reward in rewards.items():
-            finite_reward(reward, f"the weighted sum for role {role_id}")
+                for role_id, value in values.items():
+                    rewards[role_id] = rewards.get(role_id, 0.0) + weight * float(value)
+        check_rewards(rewards, rollout.steps)
         rollout.rewards = rewards
         for step in rollout.steps:
             step.reward = rewards[step.role_id]
@@ -82,14 +83,3 @@ def _distinct(names: list[str]) -> list[str]:
             candidate = f"{name}-{number}"
         distinct.append(candidate)
     return distinct
-
-
-def finite_reward(value: object, source: str) -> float:
-    """Return ``value`` as a float; ``True`` becomes 1.
-
-    Raises:
-        EpisodeError: ``value`` is not a finite number (game libraries return strings and NaN).
-    """
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise EpisodeError(f"{source} gave {value!r}, which is not a finite number")
-    return float(value)

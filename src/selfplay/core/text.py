@@ -29,6 +29,11 @@ def printable(text: str, keep: str = "\n\t") -> str:
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else REPLACEMENT, text)
 
 
+def encodable(text: str) -> str:
+    """Return ``text`` with a replacement character for each half of a surrogate pair, and pairs joined."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def one_line(text: str) -> str:
     """Return a printable text in one line: each run of white space, including line ends, becomes a space."""
     return printable(" ".join(text.split()))

@@ -261,6 +261,10 @@ class EpisodeRequest:
 
     ``None`` for ``meta`` means an empty dictionary. ``agents`` says who answers for a role in this episode
     and its sub-episodes; a role that is not in it plays and trains its own policy.
+
+    Raises:
+        TypeError: ``episode_type`` is not a text, ``meta`` not a dictionary, or ``meta["group"]`` of a kind
+            that cannot be hashed, so that groups cannot be told apart.
     """
 
     episode_type: str
@@ -272,3 +276,11 @@ class EpisodeRequest:
     def __post_init__(self) -> None:
         if self.meta is None:
             self.meta = {}
+        if not isinstance(self.episode_type, str):
+            raise TypeError(f"an episode type is a text, not {self.episode_type!r}")
+        if not isinstance(self.meta, dict):
+            raise TypeError(f"the meta of a request is a dictionary, not {self.meta!r}")
+        try:
+            hash(self.meta.get("group"))
+        except TypeError as error:
+            raise TypeError(f"a group is a text or a number, not {self.meta['group']!r}") from error

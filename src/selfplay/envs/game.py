@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from selfplay.core import EpisodeError
-from selfplay.core.rubric import finite_reward
+from selfplay.core.scores import finite_reward
 
 
 class Game(ABC):

@@ -9,6 +9,7 @@ from typing import Any
 
 from selfplay.core import InputError
 from selfplay.core.own_classes import own_class
+from selfplay.core.own_code import own_code
 from selfplay.envs.game import Game
 
 
@@ -49,12 +50,6 @@ def _checked_class(env_id: str) -> Any:
             "Write it as __init__(self, env_id, num_players, seed)",
         ) from error
     for num_players in kind.possible_players:
-        try:
+        with own_code(f"{kind.__name__} cannot be started with {num_players} players", "env.id"):
             kind(env_id, num_players, 0)
-        except Exception as error:
-            raise InputError(
-                "env.id",
-                f"{kind.__name__} cannot be started with {num_players} players ({error!r})",
-                "Correct it",
-            ) from error
     return kind

@@ -6,6 +6,7 @@ from typing import Any
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.own_classes import is_own
+from selfplay.core.own_code import own_code
 from selfplay.learning.checkpoints import (
     SavedLearner,
     check_format,
@@ -18,7 +19,6 @@ from selfplay.learning.checkpoints import (
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
 from selfplay.training.learners import Batch, Saved, State, learn
-from selfplay.training.programs import program_errors
 from selfplay.training.run_directory import RunDirectory
 
 STATE_FORMAT = 3
@@ -127,7 +127,7 @@ class LocalLearners:
         learner = self.learners[policy]
         if not is_own(learner.algorithm):
             return learner.update(records)
-        with program_errors(f"the algorithm of {policy} failed"):
+        with own_code(f"the algorithm of {policy} failed"):
             return learner.update(records)
 
     def _versions(self) -> dict[str, int]:

@@ -7,6 +7,8 @@ from typing import Any
 from selfplay.config import Config
 from selfplay.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
 from selfplay.core.adapters import BASE
+from selfplay.core.own_code import list_of, method_of
+from selfplay.core.scores import finite_reward
 from selfplay.population.model_pool import ModelPool
 
 
@@ -59,7 +61,10 @@ class ProgramSeats:
     def rate(self, result: GenerateResult) -> None:
         """Rate the members that met in an episode. Roles of a single member are one player."""
         uids = self.policy_of | result.rollout.meta.get("uids", {})
-        for rewards in self.arena.outcomes(result):
+        source = method_of(self.arena, "outcomes")
+        for rewards in list_of(dict, self.arena.outcomes(result), f"what {source} returned"):
+            for role, reward in rewards.items():
+                finite_reward(reward, f"{source} for role {role}")
             met = {role: uids[role] for role in rewards if role in uids}
             if len(set(met.values())) > 1:
                 scores = [rewards[role] for role in met]

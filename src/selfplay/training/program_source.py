@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections import Counter
 from typing import Any
 
@@ -27,8 +26,8 @@ from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
+from selfplay.core.own_code import awaitable, own_code, returned
 from selfplay.core.shell_command import shell_command
-from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.population.standings import standings
@@ -42,7 +41,7 @@ from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
-from selfplay.training.programs import measured_agents, policies_of, program_errors
+from selfplay.training.programs import measured, measured_agents, policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
 from selfplay.training.rewards import build_buffer, draw_batch
@@ -101,8 +100,8 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        with program_errors("the program's startup failed"):
-            await self.arena.startup()
+        with own_code("the program's startup failed"):
+            await awaitable(self.arena.startup(), "the program's startup")
 
     async def shutdown(self) -> None:
         """End play, close the files, and call the arena's own ``shutdown``."""
@@ -112,8 +111,8 @@ class ProgramSource:
         if self.standings_log is not None:
             self.standings_log.close()
         try:
-            with program_errors("the program's shutdown failed"):
-                await self.arena.shutdown()
+            with own_code("the program's shutdown failed"):
+                await awaitable(self.arena.shutdown(), "the program's shutdown")
         finally:
             await self.serving.close()
 
@@ -125,7 +124,7 @@ class ProgramSource:
 
     async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from :meth:`state`."""
-        with program_errors("the program's load_state_dict failed"):
+        with own_code("the program's load_state_dict failed"):
             self.arena.load_state_dict(state["arena"])
         self.pool.load_state_dict(state["pool"])
         self.counts = dict(state["counts"])
@@ -151,13 +150,13 @@ class ProgramSource:
         finally:
             self._playing = None
             self.serving.check()
-        with program_errors("the program failed"):
-            batch = self.arena.end_step(number, results)
+        with own_code():
+            batch = returned(self.arena.end_step(number, results), TrainingBatch, "the program's end_step")
         progress.played = len(results)
         self._log_rollouts(saved.step, results)
         self._count(batch, results, started)
         self._check(batch)
-        with program_errors("the program's outcomes failed"):
+        with own_code("the program's outcomes failed"):
             for result in results:
                 self.seats.rate(result)
         figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/", "broken_"))}
@@ -185,7 +184,7 @@ class ProgramSource:
         """Begin to play the arena's next step."""
         if self.overlaps:
             self._state_before_step = self._state_of_arena()
-        with program_errors("the program failed"):
+        with own_code():
             number, requests = await self.arena.begin_step()
         self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
         self._playing = asyncio.create_task(self._play_step(number, requests))
@@ -193,7 +192,7 @@ class ProgramSource:
     async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
         counts = Counter[str]()
         episode_counts.set(counts)
-        with program_errors("the program failed"), infrequent_garbage_collection():
+        with own_code(), infrequent_garbage_collection():
             results = await self.arena.generate_rollouts(requests)
         return number, results, counts["started"]
 
@@ -290,8 +289,8 @@ class ProgramSource:
         await self.serving.publish_results()
         playing = seated.set(self._results())
         try:
-            with program_errors("the program's evaluate failed"):
-                measures = await self.arena.evaluate()
+            with own_code("the program's evaluate failed"):
+                measures = await awaitable(self.arena.evaluate(), "the program's evaluate")
         except SelfplayError:
             self._report_failures(seen, progress)  # failed episodes may be why
             raise
@@ -301,10 +300,7 @@ class ProgramSource:
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
-        for name, values in measures.items():
-            if not isinstance(values, list) or not all(map(_is_number, values)):
-                raise SelfplayError(f"the program's evaluate gave no list of finite numbers for {name!r}")
-            result = MeasureResult(name, values)
+        for name, result in measured(measures).items():
             write_evaluation(self.directory.evaluation, step, name, result)
             summary[name] = share_or_mean_text(result)
         self._keep_evaluated(step, seen)
@@ -372,11 +368,7 @@ class ProgramSource:
         Raises:
             SelfplayError: its ``state_dict`` fails, or returns what JSON cannot hold.
         """
-        with program_errors("the program's state_dict failed"):
-            state = self.arena.state_dict()
+        with own_code("the program's state_dict failed"):
+            state = returned(self.arena.state_dict(), dict, "the program's state_dict")
             json.dumps(state)
         return state
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -2,8 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
 from selfplay.config import Config
@@ -12,6 +11,7 @@ from selfplay.config.programs import ProofsSettings, PythonProgram
 from selfplay.core import (
     AgentSpec,
     Arena,
+    EpisodeRequest,
     EpisodicRewardCredit,
     InferenceClient,
     InputError,
@@ -22,8 +22,11 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE, RESERVED, is_reserved
 from selfplay.core.credit import CreditBesideCritics
-from selfplay.core.errors import reason_of
+from selfplay.core.errors import shown
 from selfplay.core.own_classes import build_own, own_class
+from selfplay.core.own_code import list_of, method_of, own_code, returned
+from selfplay.core.scores import is_bounded
+from selfplay.evaluation.measures import MeasureResult
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 from selfplay.training.proofs import build_proofs
@@ -74,11 +77,10 @@ def check_first_batch(arena: Arena) -> None:
     Raises:
         InputError: the batch is empty or names an unknown episode, or ``get_batch`` fails.
     """
-    try:
-        requests = arena.get_batch()
-        unknown = [one.episode_type for one in requests if one.episode_type not in arena.episodes]
-    except Exception as error:
-        raise InputError("program", f"get_batch failed: {reason_of(error)}", "Correct it") from error
+    with own_code("get_batch failed", "program"):
+        asked = arena.get_batch()
+    requests = list_of(EpisodeRequest, asked, f"what {method_of(arena, 'get_batch')} returned")
+    unknown = [one.episode_type for one in requests if one.episode_type not in arena.episodes]
     if not requests:
         raise InputError("program", "get_batch has nothing to play", "Let it return requests")
     if unknown:
@@ -86,21 +88,26 @@ def check_first_batch(arena: Arena) -> None:
         raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
 
 
-@contextmanager
-def program_errors(what: str) -> Iterator[None]:
-    """Raise errors of a user's own code as a SelfplayError of one line that begins with ``what``."""
-    try:
-        yield
-    except SelfplayError:
-        raise
-    except Exception as error:
-        raise SelfplayError(f"{what}: {reason_of(error)}") from error
-
-
 def policies_of(arena: Arena) -> list[str]:
     """Return the policies that the roles of an arena name and train, in the order of the roles."""
     named = dict.fromkeys(role.policy for role in arena.roles.values())
     return [policy for policy in named if policy not in arena.frozen]
+
+
+def measured(measures: object) -> dict[str, MeasureResult]:
+    """Return what a program's ``evaluate`` has returned.
+
+    Raises:
+        SelfplayError: it is no dictionary of lists of finite numbers.
+    """
+    source = "the program's evaluate"
+    found = returned(measures, dict, source)
+    for name, values in found.items():
+        if not isinstance(name, str):
+            raise SelfplayError(f"{source} gave the measure {shown(name)}, whose name is not a text")
+        if not isinstance(values, list) or not all(map(is_bounded, values)):
+            raise SelfplayError(f"{source} gave no list of finite numbers up to 1e30 for {name!r}")
+    return {name: MeasureResult(name, [float(value) for value in values]) for name, values in found.items()}
 
 
 def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> dict[str, AgentSpec]:

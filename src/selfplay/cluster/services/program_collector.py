@@ -17,6 +17,7 @@ from selfplay.core import Arena, EpisodeRequest, GenerateResult
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.garbage_collection import infrequent_garbage_collection
+from selfplay.core.own_code import awaitable, own_code
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -70,12 +71,17 @@ class ProgramCollector:
     async def follow(self, setting: Setting) -> None:
         """Play with these adapters and this state from now on, unless newer ones are known."""
         if self._starting is None:
-            self._starting = asyncio.create_task(self.arena.startup())
+            self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
         if setting.number > self.known:
             self.known = setting.number
             self.client.adapters = dict(setting.adapters)
-            self.arena.load_state_dict(setting.arena)
+            with own_code("the program's load_state_dict failed"):
+                self.arena.load_state_dict(setting.arena)
+
+    async def _start(self) -> None:
+        with own_code("the program's startup failed"):
+            await awaitable(self.arena.startup(), "the program's startup")
 
     async def play(self, request: EpisodeRequest) -> PlayedEpisode:
         """Play an episode to its end; one that fails is a result as well.

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from selfplay.core import InputError
-from selfplay.core.errors import reason_of
+from selfplay.core.errors import shown
 from selfplay.core.own_classes import is_class_path, own_function
+from selfplay.core.own_code import own_code
 from selfplay.programs.proofs.parameters import ProtocolParameters
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Stance, Turn
 
@@ -132,14 +133,10 @@ def build_protocol(name: str, given: ProtocolParameters | None = None) -> Protoc
 
 def _own_protocol(path: str, given: ProtocolParameters) -> Protocol:
     make = own_function(path, "protocol")
-    try:
+    with own_code(f"{path} failed", "protocol"):
         made = make(given)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError("protocol", f"{path} failed: {reason_of(error)}", "Correct it") from error
     if not isinstance(made, Protocol):
-        raise InputError("protocol", f"{path} returns {made!r}", "Return a Protocol")
+        raise InputError("protocol", f"{path} returns {shown(made)}", "Return a Protocol")
     return made
 
 

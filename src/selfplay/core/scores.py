@@ -1,0 +1,46 @@
+"""Which rewards are possible: finite numbers, and one for every role that acted."""
+
+from numbers import Real
+
+from selfplay.core.errors import EpisodeError, shown
+from selfplay.core.types import Rollout, Step
+
+LARGEST_REWARD = 1e30
+"""Sums and squares of rewards up to this size are finite."""
+
+
+def check_rewards(rewards: dict[str, float], steps: list[Step]) -> None:
+    """Check that every role that acted has a reward, which is a finite number.
+
+    Raises:
+        EpisodeError: one has none.
+    """
+    for step in steps:
+        if step.role_id not in rewards:
+            raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
+    for role_id, reward in rewards.items():
+        finite_reward(reward, f"the weighted sum for role {role_id}")
+
+
+def check_scored(rollout: Rollout) -> None:
+    """Check the rewards of a rollout and of its steps; see :func:`check_rewards`."""
+    check_rewards(rollout.rewards, rollout.steps)
+    for step in rollout.steps:
+        finite_reward(step.reward, f"a step of role {step.role_id}")
+
+
+def finite_reward(value: object, source: str) -> float:
+    """Return ``value`` as a float; ``True`` becomes 1.
+
+    Raises:
+        EpisodeError: ``value`` is not a finite number (game libraries return strings and NaN), or is so large
+            that sums and squares of rewards are not.
+    """
+    if not is_bounded(value):
+        raise EpisodeError(f"{source} gave {shown(value)}, which is not a finite number up to 1e30")
+    return float(value)  # type: ignore[arg-type]
+
+
+def is_bounded(value: object) -> bool:
+    """Return whether ``value`` is a real number of at most ``LARGEST_REWARD`` in either direction."""
+    return isinstance(value, Real) and -LARGEST_REWARD <= value <= LARGEST_REWARD  # type: ignore[operator]
