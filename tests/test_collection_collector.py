@@ -214,6 +214,8 @@ async def test_the_policy_meets_its_own_frozen_copy_and_each_is_rated():
     played = await collector.collect(30)
     assert {frozenset(one.job.uids) for one in played} == {frozenset({"default", "ckpt-0"})}
     assert {(one.job.meta.ckpt_uid, one.job.meta.opponent_uid) for one in played} == {("default", "ckpt-0")}
+    assert {one.job.uids[one.job.meta.player_id] for one in played} == {"default"}
+    assert {one.job.meta.player_id for one in played} == {0, 1}
     assert asked == {"default", "base"}, "a checkpoint without a path is the untrained model"
     ratings = {opponent.uid: opponent.rating for opponent in collector.pool.opponents()}
     assert ratings["default"] != ratings["ckpt-0"]
@@ -223,7 +225,7 @@ async def test_the_policy_meets_its_own_frozen_copy_and_each_is_rated():
 async def test_evaluation_games_rotate_seats_and_train_no_seat():
     collector = make_collector(MockInferenceClient(answer), fixed=["random"])
     played = await collector.collect(0, eval_games=6)
-    assert [one.job.meta.info["eval_pid"] for one in played] == [0, 1, 0, 1, 0, 1]
+    assert [one.job.meta.player_id for one in played] == [0, 1, 0, 1, 0, 1]
     assert collector.buffer.size() == 0
     assert (collector.accounts.eval_finished, collector.accounts.started) == (6, 0)
 

@@ -49,7 +49,7 @@ SPECIFIED = {
     "EpisodeResult": "",
     "PlaySpec": "env_id num_players seed",
     "AgentSpec": "kind model",
-    "TaskMeta": "type env_id seed ckpt_uid opponent_uid",
+    "TaskMeta": "type env_id player_id seed ckpt_uid opponent_uid",
     "BaseAlgo": "initialize prepare_batch update",
     "BaseTracker": "",
     "ExplorationTracker": "",

@@ -180,6 +180,6 @@ class Collector:
         if job.is_payoff:
             self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         elif not job.is_training:
-            rewards, pid = played.rollout.extras["final_rewards"], job.meta.info["eval_pid"]
+            rewards, pid = played.rollout.extras["final_rewards"], job.meta.player_id
             self.tracker.add_eval_episode(rewards, pid, spec.env_id)
         self.pool.push_result(list(job.uids), result.rewards, spec.env_id, result.action_seq)

@@ -152,7 +152,7 @@ class GameScheduler:
         policy = env.policy(seat)
         me = (self.pool.current_uid(policy) or "") if self.pin_evaluation else policy
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
-        return self._job("eval", index, env, me, uids, set(), {"eval_pid": seat})
+        return self._job("eval", index, env, me, uids, set())
 
     def next_payoff_jobs(self, most: int | None = None) -> list[Job]:
         """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
@@ -180,11 +180,12 @@ class GameScheduler:
         opponents = [uid for uid in uids if uid != me]
         meta = TaskMeta(
             type=kind,
-            index=index,
             env_id=env.env_id,
+            player_id=uids.index(me),
             seed=seed,
-            opponent_uid=opponents[0] if opponents else None,
             ckpt_uid=me,
+            opponent_uid=opponents[0] if opponents else None,
+            index=index,
             info=info or {},
         )
         return Job(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)

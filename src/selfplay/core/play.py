@@ -73,14 +73,16 @@ class TaskMeta:
 
     A ``payoff`` game is played by frozen members of the pool, to know what they earn against each other.
     ``ckpt_uid`` is the pool member that plays the game, ``opponent_uid`` its opponent in the pool, if any.
+    ``player_id`` is the seat of ``ckpt_uid``, the first one if it has several, as in a mirror game.
     """
 
     type: Literal["train", "eval", "payoff"]
-    index: int
     env_id: str
+    player_id: int
     seed: int
-    opponent_uid: str | None = None
     ckpt_uid: str | None = None
+    opponent_uid: str | None = None
+    index: int = 0
     info: dict[str, Any] = field(default_factory=dict)
 
 

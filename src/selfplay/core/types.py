@@ -3,8 +3,9 @@
 import time
 import uuid
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from selfplay.core.adapters import TRAINED
 from selfplay.core.agents import AgentSpec
@@ -45,8 +46,9 @@ class Step:
     ``policy`` is the policy that answered and is trained on this step, or ``""`` if none is trained on it;
     ``temperature`` is the one at which the tokens were sampled.
 
-    Games set ``pid`` and ``env_id``. Game trainers know the prompt, the answer and the extra information by
-    the names ``obs``, ``act`` and ``step_info``.
+    A subclass may add fields, with defaults; replay buffers keep them. Games set ``pid`` and ``env_id``. Game
+    trainers know the prompt, the answer and the extra information by the names ``obs``, ``act`` and
+    ``step_info``.
     """
 
     role_id: str
@@ -74,24 +76,11 @@ class Step:
         """Whether token ids or log-probabilities are missing, so that no token learner can train on it."""
         return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
 
-    def scored(self, reward: float, info: dict[str, Any], env_id: str) -> "Step":
-        """Return a copy with these three fields; messages and tokens are shared."""
-        return Step(
-            self.role_id,
-            self.prompt,
-            self.completion,
-            self.prompt_token_ids,
-            self.completion_token_ids,
-            self.completion_logprobs,
-            reward,
-            self.advantage,
-            info,
-            self.pid,
-            env_id,
-            self.policy_version,
-            self.policy,
-            self.temperature,
-        )
+    def scored(self, reward: float, info: dict[str, Any], env_id: str) -> Self:
+        """Return a copy of the same class with these three fields; everything else is shared."""
+        made = copy(self)
+        made.reward, made.info, made.env_id = reward, info, env_id
+        return made
 
     @property
     def obs(self) -> str:

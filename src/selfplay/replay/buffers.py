@@ -10,11 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from selfplay.core import InputError, SelfplayError, Step, Trajectory
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.random_state import random_state, set_random_state
+from selfplay.replay.step_classes import groups_of, plain_groups
 from selfplay.replay.transforms_base import RewardTransform
 from selfplay.replay.transforms_final import FinalRewardTransform
 from selfplay.replay.transforms_sampling import SamplingRewardTransform
@@ -39,8 +38,8 @@ class BaseBuffer(ABC):
 
     A step's reward at each stage is kept in ``step.info["reward_stages"]``: ``final`` (the game's reward),
     ``final_transformed``, ``step`` and, once drawn, ``sampled``. The buffer also sets ``info["rollout_id"]``
-    and ``info["step_index"]`` (index in the trajectory). It stores copies and does not change the steps of
-    the given trajectory.
+    and ``info["step_index"]`` (index in the trajectory). It stores copies, each of its step's own class, and
+    does not change the steps of the given trajectory.
 
     A forgiven invalid move (``info["invalid_rewards"]``, see GameEpisode) starts from the reward that it
     would have had if it had ended the game, if that is lower than the game's reward, because a later win does
@@ -227,7 +226,7 @@ class BaseBuffer(ABC):
         JSON, with keys as strings and tuples as lists.
         """
         return {
-            "groups": msgspec.to_builtins(self.stored_groups() if with_steps else [], str_keys=True),
+            "groups": plain_groups(self.stored_groups() if with_steps else []),
             "random": random_state(self._rng),
             "counts": {**self.counts(), "batches": self.batches},
             "by_turns": {turns: list(counts) for turns, counts in self._by_turns.items()},
@@ -241,7 +240,8 @@ class BaseBuffer(ABC):
         """Restore a state that ``state_dict`` returned, replacing all stored data.
 
         Raises:
-            InputError: the state was saved with other transforms or by an older version.
+            InputError: the state was saved with other transforms or by an older version, or has steps of a
+                class that the program does not define.
         """
         if "by_turns" not in state:
             raise InputError(
@@ -260,7 +260,7 @@ class BaseBuffer(ABC):
             if transform is not None:
                 transform.load_state_dict(saved)
         self._remove_all()
-        for steps in msgspec.convert(state["groups"], list[list[Step]]):
+        for steps in groups_of(state["groups"]):
             self._insert(steps)
         set_random_state(self._rng, state["random"])
         counts = state["counts"]

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from selfplay.core import SelfplayError, Trajectory
+from selfplay.core import Trajectory
 from selfplay.replay.transforms_base import ComposedTransforms, RewardTransform
 
 
@@ -26,25 +26,20 @@ class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepR
 
 
 class RewardForFormat(StepRewardTransform):
-    """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step."""
+    """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step.
+
+    A step without feedback about its format, as those of programs are, counts as one that is not well
+    formatted.
+    """
 
     def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
         self.reward = reward
         self.penalty = penalty
 
     def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward plus the bonus or the penalty.
-
-        Raises:
-            SelfplayError: the step has no ``correct_answer_format`` in its ``format_feedback``.
-        """
-        feedback = _format_feedback(trajectory, step_index)
-        if "correct_answer_format" not in feedback:
-            raise SelfplayError(
-                f"step {step_index} of player {trajectory.pid} in {trajectory.env_id}: RewardForFormat needs "
-                "info['format_feedback']['correct_answer_format'], which is missing"
-            )
-        return base_reward + (self.reward if feedback["correct_answer_format"] else self.penalty)
+        """Return the reward plus the bonus or the penalty."""
+        well_formed = _format_feedback(trajectory, step_index).get("correct_answer_format", False)
+        return base_reward + (self.reward if well_formed else self.penalty)
 
 
 class PenaltyForInvalidMove(StepRewardTransform):

@@ -31,6 +31,6 @@ def values_of(
 def _measured(played: Played, trajectories: Sequence[Trajectory]) -> tuple[str, list[Values]]:
     env_id, rewards = played.job.spec.env_id, played.rollout.extras["final_rewards"]
     if not played.job.is_training:
-        seat = played.job.meta.info["eval_pid"]
+        seat = played.job.meta.player_id
         return f"evaluation-{env_id}", [eval_values(rewards, seat, env_id)]
     return f"collection-{env_id}", [trajectory_values(one, one.pid, env_id) for one in trajectories]

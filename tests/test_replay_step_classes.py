@@ -1,0 +1,101 @@
+"""Steps of a class of one's own keep it, with their fields, on their way through a buffer."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from selfplay.core import InputError, Step, Trajectory
+from selfplay.replay import (
+    ComposeSamplingRewardTransforms,
+    EpisodeBuffer,
+    NormalizeRewards,
+    SamplingRewardTransform,
+    StepBuffer,
+)
+
+BUFFERS = [StepBuffer, EpisodeBuffer]
+
+
+@dataclass
+class CuriosityStep(Step):
+    """A field with a default, as in the documentation of UnstableBaselines."""
+
+    curiosity: float = 0.0
+
+
+@dataclass
+class Marked(CuriosityStep):
+    """A subclass of a subclass, whose class alone tells something."""
+
+
+@dataclass(slots=True)
+class Slotted(Step):
+    tags: tuple[str, ...] = ()
+
+
+class RewardCuriosity(SamplingRewardTransform):
+    def __call__(self, steps):
+        for step in steps:
+            if isinstance(step, CuriosityStep):
+                step.reward += step.curiosity
+        return steps
+
+
+TRANSFORMS = ComposeSamplingRewardTransforms([RewardCuriosity(), NormalizeRewards()])
+STEPS = [
+    Step("player_0", [], [], reward=9.0),
+    CuriosityStep("player_0", [], [], curiosity=0.25),
+    Marked("player_0", [], [], curiosity=0.5),
+    Slotted("player_0", [], [], tags=("a", "b")),
+]
+
+
+def flat(batch):
+    return [step for entry in batch for step in (entry if isinstance(entry, list) else [entry])]
+
+
+def filled(cls):
+    buffer = cls(
+        10, None, None, None, ComposeSamplingRewardTransforms([RewardCuriosity(), NormalizeRewards()])
+    )
+    buffer.add_player_trajectory(Trajectory(0, "kuhn", 1.0, STEPS), "kuhn")
+    return buffer
+
+
+def drawn(buffer):
+    steps = flat(buffer.get_batch(buffer.entries()))
+    return sorted(steps, key=lambda step: step.info["step_index"])
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_steps_keep_their_class_and_fields_through_a_buffer(cls):
+    steps = drawn(filled(cls))
+    assert [type(step) for step in steps] == [Step, CuriosityStep, Marked, Slotted]
+    assert [step.curiosity for step in steps[1:3]] == [0.25, 0.5]
+    assert steps[3].tags == ("a", "b")
+    assert [step.reward for step in steps] == [-0.1875, 0.0625, 0.3125, -0.1875]
+    assert [step.reward for step in STEPS] == [9.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("cls", BUFFERS)
+def test_steps_keep_their_class_and_fields_through_a_checkpoint(cls):
+    state = json.loads(json.dumps(filled(cls).state_dict()))
+    restored = cls(
+        10, None, None, None, ComposeSamplingRewardTransforms([RewardCuriosity(), NormalizeRewards()])
+    )
+    restored.load_state_dict(state)
+    again, before = drawn(restored), drawn(filled(cls))
+    assert again == before
+    assert [type(step) for step in again] == [type(step) for step in before]
+
+
+def test_a_class_that_the_program_does_not_define_is_refused_and_not_imported():
+    state = json.loads(json.dumps(filled(StepBuffer).state_dict()).replace("Marked", "Unknown"))
+    buffer = StepBuffer(
+        10, None, None, None, ComposeSamplingRewardTransforms([RewardCuriosity(), NormalizeRewards()])
+    )
+    with pytest.raises(
+        InputError, match=r"steps of test_replay_step_classes\.Unknown, which this program does"
+    ):
+        buffer.load_state_dict(state)
