@@ -11,6 +11,7 @@ from selfplay.core.adapters import reference_of
 from selfplay.learning import trie
 from selfplay.learning.algorithms import AllActions, Magnet, Reinforce
 from selfplay.learning.batch import Batch
+from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel
 from test_learning_magnet import (
     LEGAL,
@@ -130,6 +131,22 @@ def test_answers_that_plans_divide_have_the_same_gradient(monkeypatch, gradient)
     assert len(parts.plans) > 4
     assert set(divided.tolist()) == {True, False}
     assert_equal(gradients(AllActions(gradient), policy, records), expected)
+
+
+def test_a_prompt_that_was_answered_at_two_temperatures_has_the_answers_of_each():
+    policy = magnet_policy()
+    records = [
+        make_record([1, 2, 3], YES, 1.0, alternatives=LEGAL, temperature=temperature)
+        for temperature in (1.0, 0.5, 1.0)
+    ]
+    batch = packed(policy, records)
+    with torch.no_grad(), policy.adapter(TRAINED):
+        logprobs = [plan_logprobs(policy, plan).numpy().astype(np.float64) for plan in batch.plans]
+    found = batch.answers.sums(batch.plans, logprobs, batch.num_answers)
+    with torch.no_grad():
+        expected = [answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL, one) for one in (1.0, 0.5)]
+    assert found == pytest.approx(torch.cat(expected).numpy(), abs=1e-4)
+    assert batch.answers.visits_P == pytest.approx([2 / 3, 1 / 3])
 
 
 def packed(policy: PolicyModel, records: list[TrainingRecord]) -> Batch:

@@ -180,11 +180,12 @@ def test_prompts_count_by_the_root_of_their_answers_and_games_by_their_answers()
 
 
 def answer_logprobs(
-    policy: PolicyModel, adapter: str, prompt: list[int], legal: list[list[int]]
+    policy: PolicyModel, adapter: str, prompt: list[int], legal: list[list[int]], temperature: float = 1.0
 ) -> torch.Tensor:
     """Return the log-probability of each whole answer, each computed alone."""
+    plans = [build_plan([prompt], [ids]) for ids in legal]
     with policy.adapter(adapter):
-        return torch.stack([plan_logprobs(policy, build_plan([prompt], [ids])).sum() for ids in legal])
+        return torch.stack([plan_logprobs(policy, plan, temperature=temperature).sum() for plan in plans])
 
 
 def magnet_of(logprobs: torch.Tensor) -> torch.Tensor:
