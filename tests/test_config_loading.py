@@ -322,7 +322,10 @@ def test_a_dumped_configuration_loads_unchanged(seed, rate, texts):
             "envs": [{"id": "kuhn_poker", "weight": rate}, {"id": "-".join(["id", *texts])}],
             "learning": {"learning_rate": rate},
             "evaluation": {"opponents": texts},
-            "rewards": {"final": [{"type": "role_advantage", "tau": rate}, {"type": "win_draw_loss"}]},
+            "rewards": {
+                "final": [{"type": "role_advantage", "tau": rate}, {"type": "win_draw_loss"}],
+                "sampling": [],
+            },
             "population": {"lag_range": [0, seed]},
         }
     )

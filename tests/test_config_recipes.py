@@ -3,8 +3,9 @@
 import pytest
 
 from selfplay.cli.main import main
-from selfplay.config import load_config, recipe_names
+from selfplay.config import dump_active, load_config, recipe_names
 from selfplay.config.rewards import RewardSettings
+from selfplay.config.without_effect import without_effect
 from selfplay.core import InputError
 from selfplay.training.assembly import build_learner
 from tiny_models import tiny_policy
@@ -159,7 +160,11 @@ def test_a_dry_run_prints_the_resolved_configuration_which_needs_no_recipe(tmp_p
     printed = capsys.readouterr()
     saved = tmp_path / "saved.toml"
     saved.write_text(printed.out)
-    assert load_config(str(saved), {}) == load_config("quickstart", {"model.threads": "1"}, "gspo")
+    config = load_config("quickstart", {"model.threads": "1"}, "gspo")
+    unused = without_effect(config)
+    assert dump_active(config, unused) == printed.out
+    active, _, _ = printed.out.partition("\n# without effect")
+    assert dump_active(load_config(str(saved), {}), unused) == active
     assert "ok recipe gspo\n" in printed.err
     assert "ok run directory runs/quickstart-gspo\n" in printed.err
 

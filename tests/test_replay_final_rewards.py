@@ -180,7 +180,9 @@ def test_a_forgiven_move_is_compared_with_what_the_others_would_have_got():
 
 def test_a_configuration_transforms_the_rewards_of_all():
     final = '[{type = "win_draw_loss"}, {type = "role_advantage", tau = 0.5}]'
-    transform = composed_transforms(load_config("quickstart", {"rewards.final": final}))[0]
+    transform = composed_transforms(
+        load_config("quickstart", {"rewards.final": final, "rewards.sampling": "[]"})
+    )[0]
     buffer = StepBuffer(10, None, transform)
     assert stored(buffer, game({0: 3.0, 1: 5.0})) == {0: -1.0, 1: 1.0}
     assert stored(buffer, game({0: 3.0, 1: 5.0})) == {0: -0.5, 1: 0.5}

@@ -137,7 +137,7 @@ def test_a_configuration_names_a_credit_assigner_without_settings(name, wanted):
 
 
 def test_a_half_life_is_positive():
-    with pytest.raises(InputError, match=r"credit\.half_life: must be greater than 0"):
+    with pytest.raises(InputError, match=r"credit\.half_life: must be at least 1e-09"):
         load_config("quickstart", {"credit.type": "spo", "credit.half_life": "0"})
 
 
@@ -228,6 +228,7 @@ def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
 def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):  # noqa: F811
     changes = {
         "rewards__final": '[{type = "role_advantage_by_env", tau = 0.1}]',
+        "rewards__sampling": "[]",
         "buffer__batch_size": "5",
         "buffer__max_size": "100",
     }

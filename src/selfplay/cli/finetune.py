@@ -46,6 +46,7 @@ def finetune(
     from selfplay.commands.finetune import finetune as finetune_run
     from selfplay.commands.finetune_base_run import with_base_run
     from selfplay.config import load_config
+    from selfplay.config.without_effect import without_effect_on_jobs
     from selfplay.training.run_names import run_directory
 
     config = load_config(words[0], overrides)
@@ -53,6 +54,7 @@ def finetune(
     directory = run_directory(parent, name, Path(words[0]).stem)
     if dry_run:
         whole = with_base_run(config)
-        show_dry_run(whole, [*check_finetune(whole, directory), f"run directory {directory}"])
+        found = [*check_finetune(whole, directory), f"run directory {directory}"]
+        show_dry_run(whole, without_effect_on_jobs(whole), found)
         return
     finetune_run(config, directory, Console())

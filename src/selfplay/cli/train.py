@@ -64,6 +64,7 @@ def _start(
     source: str, overrides: dict[str, str], recipe: str | None, name: str | None, dry_run: bool
 ) -> None:
     from selfplay.config import load_config
+    from selfplay.config.without_effect import without_effect
     from selfplay.training.checks import check_config, notes_on
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_names import run_directory
@@ -75,7 +76,7 @@ def _start(
     found = check_config(config)
     found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:
-        stderr = show_dry_run(config, [*found, f"run directory {run_dir}"])
+        stderr = show_dry_run(config, without_effect(config), [*found, f"run directory {run_dir}"])
         for line in notes_on(config):
             print_line(stderr, f"note: {line}")
         return
@@ -134,20 +135,20 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
     resume_in_process(run_dir, console, changes)
 
 
-def show_dry_run(config: "Config", found: list[str]) -> Console:
+def show_dry_run(config: "Config", without_effect: dict[str, str], found: list[str]) -> Console:
     """Print the configuration and, on the standard error output, which this returns, what was found right."""
-    _print_config(config)
+    _print_config(config, without_effect)
     stderr = Console(stderr=True, soft_wrap=True)
     for line in found:
         stderr.print(Text.assemble(("ok", "green"), f" {one_line(line)}"))
     return stderr
 
 
-def _print_config(config: "Config") -> None:
+def _print_config(config: "Config", without_effect: dict[str, str]) -> None:
     """Print the configuration as TOML that can be saved and trained from; in colours on a terminal."""
-    from selfplay.config import dump_config
+    from selfplay.config import dump_active
 
-    text = dump_config(config)
+    text = dump_active(config, without_effect)
     console = Console()
     if not console.is_terminal:
         print(text, end="")

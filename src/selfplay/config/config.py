@@ -15,6 +15,7 @@ from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.league import LeagueSettings
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.config.one_purpose import check_one_purpose
 from selfplay.config.play import (
     CollectionSettings,
     EnvSettings,
@@ -202,6 +203,7 @@ class Config(Settings):
         sampling = self.rewards.sampling != RewardSettings().sampling
         if self.credit is not None and sampling:
             raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
+        check_one_purpose(self.rewards, self.credit, self.learning)
         self.check_policies(self.policies if isinstance(self.play, Games) else [])
         return self
 

@@ -61,6 +61,49 @@ def dump_config(config: Config) -> str:
     return tomli_w.dumps(config.model_dump(exclude_none=True))
 
 
+def dump_active(config: Config, without_effect: Mapping[str, str]) -> str:
+    """Return a configuration as TOML without the fields that do nothing.
+
+    Comments at the end name those of them that are written in its file or in a recipe.
+
+    Args:
+        config: the configuration.
+        without_effect: fields and sections by dotted name, each with the reason why it does nothing.
+    """
+    data = config.model_dump(exclude_none=True)
+    lines = []
+    for name, reason in without_effect.items():
+        if _take_out(data, name.split(".")) and _is_written(config, name.split(".")):
+            lines.append(f"# without effect: {name} ({reason})")
+    return "\n".join([tomli_w.dumps(data), *lines, ""]) if lines else tomli_w.dumps(data)
+
+
+def _take_out(data: Any, path: list[str]) -> bool:
+    """Take a field out of nested tables, and tables that then are empty; return whether it was there."""
+    name, *inner = path
+    if isinstance(data, list):
+        return _take_out(data[int(name)], inner)
+    if name not in data:
+        return False
+    if not inner:
+        del data[name]
+        return True
+    taken = _take_out(data[name], inner)
+    if data[name] == {}:
+        del data[name]
+    return taken
+
+
+def _is_written(settings: Any, path: list[str]) -> bool:
+    """Return whether a field has a value from a file or a recipe, or from the command line."""
+    name, *inner = path
+    if isinstance(settings, list):
+        return _is_written(settings[int(name)], inner)
+    if isinstance(settings, dict):
+        return name in settings and _is_written(settings[name], inner)
+    return name in settings.model_fields_set and (not inner or _is_written(getattr(settings, name), inner))
+
+
 def preset_names() -> list[str]:
     """Return the names of the bundled presets."""
     return bundled_names(PRESETS)

@@ -34,7 +34,9 @@ class RoleAdvantage(Settings):
     """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
 
     type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
-    """Whether all environments share the averages, or each has its own."""
+    """Whether all environments share the averages, or each has its own. A reward has one baseline: this
+    transform is an alternative to `same_prompt_baseline`, to `[credit]` (whose `rae` is the same average) and
+    to a critic."""
     tau: float = Field(default=0.05, ge=1e-9, le=1)
     """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
 
