@@ -179,9 +179,9 @@ def _of_evaluation(config: Config) -> Found:
     if not evaluation.every:
         for name in ("games_during", "patience"):
             yield f"evaluation.{name}", "evaluation.every is 0"
-    if not evaluation.nash_conv:
+    if not evaluation.nash_conv and not any(env.nash_conv for env in evaluation.envs):
         yield "evaluation.nash_conv_minutes", "evaluation.nash_conv is false"
-    if evaluation.opponents == []:
+    if evaluation.opponents == [] and not any(env.opponents for env in evaluation.envs):
         for name in ("games", "games_during", "games_alongside", "temperature"):
             yield f"evaluation.{name}", "evaluation.opponents is empty"
 
