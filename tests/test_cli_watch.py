@@ -88,5 +88,5 @@ def test_the_command_loads_nothing_heavy(runs):
 
 def test_a_session_in_a_terminal_asks_for_its_background_draws_and_ends_by_a_key(runs):
     command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "watch", "old"]
-    shown = in_terminal(command, BACKGROUND, (b"step 1 of 100", b"q"))
+    shown = in_terminal(command, BACKGROUND, (b"update 1 of 100", b"q"))
     assert shown.endswith(b"\x1b[?1006l") or b"\x1b[?1049l" in shown, "the screen is given back"

@@ -138,6 +138,16 @@ def test_a_figure_of_several_runs_is_their_mean_with_the_interval_over_runs(seed
     assert not several.last(NASH).is_exact
 
 
+def test_runs_that_ended_alike_have_the_interval_of_their_games(tmp_path):
+    paths = [
+        str(write_run(tmp_path / str(seed), {4: {RANDOM: match(0, 40)}}, seed=str(seed))) for seed in (0, 1)
+    ]
+    (entry,) = read_entries(paths)
+    low, mid, high = entry.last(WINS).interval
+    assert low == mid == 0.0
+    assert high > 0.01, "no win in so many games does not mean that there never is one"
+
+
 def test_an_interval_over_runs_stays_within_what_is_possible(tmp_path):
     paths = [
         str(write_run(tmp_path / str(s), {4: {RANDOM: match(90 + s, 100)}}, seed=str(s))) for s in (0, 9)

@@ -170,10 +170,10 @@ def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
     drawn = [panel(view, room) for panel in panels]
     drawn += [header(view, 0.0, 100), header(RunView(text), 0.0, 100), game_text(game, 100)]
     chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0]), Line("b", [1.0], [0.5])])
-    drawn += [draw_chart(chart, 100, 12), draw_chart(chart, 100, 1)]
+    drawn += [draw_chart(chart, "update", 100, 12), draw_chart(chart, "update", 100, 1)]
     for content in drawn:
         assert_shown(content.plain)
-    title = ChartWidget(chart).border_title
+    title = ChartWidget(chart, "update").border_title
     assert title is not None
     assert "\x1b" not in title
     assert "\n" not in title

@@ -120,13 +120,14 @@ def test_answers_have_charts_by_role(tmp_path):
         view_of(*(f"answers/{name}/{role}" for name in measures for role in ("Judge", "Solver")))
     )
     titles = ("Answers without advantage", "Answers cut at the token limit", "Answer length")
-    for title in (*titles, "Entropy of sampling, estimated"):
+    for title in (*titles, "Entropy, estimated"):
         assert charts[title] == ["Judge", "Solver"]
 
 
 def test_entropy_and_divergence_are_recognised_by_whole_words():
-    charts = charts_of(view_of("learner/legal_entropy", "learner/kl_to_base", "learner/sparkle"))
-    assert charts == {"Entropy": ["legal entropy"], "Divergence": ["kl to base"]}
+    names = ("legal_entropy", "entropy", "kl_to_base", "sparkle")
+    charts = charts_of(view_of(*(f"learner/{name}" for name in names)))
+    assert charts == {"Entropy": [""], "Entropy over legal answers": [""], "Divergence": ["kl to base"]}
 
 
 def test_a_chart_shows_the_tokens_that_are_clipped_and_left_out():

@@ -276,7 +276,7 @@ def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
         "Log-probability mismatch",
         "What it plays",
         "19 of 24 games",
-        "Step 30",
+        "Update 30",
         "malformed",
         "seat 1, random",
         "final transformed",
@@ -293,7 +293,7 @@ def test_strength_comes_before_all_other_charts_and_those_before_games(tmp_path)
     log = (run / "rollouts" / "step-000001.jsonl").read_text()
     (run / "evaluation" / "step-000000-kuhn_poker-random.jsonl").write_text(log)
     text = "\n".join(Page(build(run)).text)
-    titles = ["Steps\n60\nof 200", "Before and after", "Strength", "Learning", "What it plays"]
+    titles = ["Updates\n60\nof 200", "Before and after", "Strength", "Learning", "What it plays"]
     titles += ["Games of the first and the last evaluation", "19 of 24 games in the log"]
     places = [text.index(f"\n{title}") for title in titles]
     assert places == sorted(places)
@@ -341,7 +341,7 @@ def test_a_single_evaluation_has_no_before_column(tmp_path):
     match = {"env_id": "a", "kind": "match", "opponent": "random", "games": 100, "wins": 60, "losses": 40}
     (tmp_path / "evaluation" / "step-000007-random.json").write_text(json.dumps(match))
     html = build(tmp_path)
-    assert "100 games, step 7<" in html
+    assert "100 games, update 7<" in html
     assert "<td>Wins</td><td></td><td><b>60.0%</b>" in html
     assert 'class="dot before"' not in html
 

@@ -207,16 +207,16 @@ def test_a_complete_run_shows_program_measures_charts_and_conversations(tmp_path
         "policies proposer, solver",
         "Episodes 8,640 3 failed, 6 retried",
         "Before and after",
-        "The program's measures steps 0 → 30",
+        "The program's measures updates 0 → 30",
         "exact match 300 items",
         "Ratings of the policies",
         "Episodes per second",
         "18 of 24 episodes in the log",
-        "Step 15",
+        "Update 15",
         "8 sub-episodes with mean reward",
         "Shared beginning of every prompt of Solver in solve (1 message)",
         "group p0, policy version 0",
-        "Step 15 played by policy version 0",
+        "Update 15 played by policy version 0",
     ):
         assert expected in text, expected
     assert "Game" not in text
@@ -310,7 +310,7 @@ def test_one_measurement_has_no_before(tmp_path):
     (tmp_path / "config.toml").write_text(CONFIG)
     write_evaluation(tmp_path / "evaluation", 7, "d", MeasureResult("distance", [0.5, 0.2]))
     html = build(tmp_path)
-    assert "step 7<" in html
+    assert "update 7<" in html
     assert 'class="dot before"' not in html
     assert "50%" not in text_of(html)
 

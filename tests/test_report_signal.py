@@ -55,11 +55,11 @@ def test_each_cause_has_one_warning_with_its_number_of_steps(tmp_path):
     text = text_of(build(tmp_path))
     assert (
         text.count(
-            "every advantage is 0, so the rewards teach nothing in 2 of 3 steps, most recently in step 2;"
+            "every advantage is 0, so the rewards teach nothing in 2 of 3 updates, most recently in update 2;"
         )
         == 1
     )
-    assert "90% of the answers of Judge are cut at the token limit in 1 of 3 steps" in text
+    assert "90% of the answers of Judge are cut at the token limit in 1 of 3 updates" in text
 
 
 def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_path):
@@ -69,17 +69,20 @@ def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_p
     write_metrics(tmp_path, (1, one), (2, both), (3, one))
     text = text_of(build(tmp_path))
     assert text.count("every advantage") == 1
-    told = "teach nothing in 1 of 3 steps, most recently in step 2, and for Judge alone in 2 more; check"
+    told = "teach nothing in 1 of 3 updates, most recently in update 2, and for Judge alone in 2 more; check"
     assert told in text
     write_metrics(tmp_path, (1, one))
-    assert "every advantage of Judge is 0, so it learns nothing from the rewards in 1 of 1 step" in text_of(
+    assert "every advantage of Judge is 0, so it learns nothing from the rewards in 1 of 1 update" in text_of(
         build(tmp_path)
     )
 
 
 @pytest.mark.parametrize(
     ("step", "text"),
-    [(3.0, "in 1 of 1 step, most recently in step 3;"), ("<img src=x>", "1 damaged line of metrics skipped")],
+    [
+        (3.0, "in 1 of 1 update, most recently in update 3;"),
+        ("<img src=x>", "1 damaged line of metrics skipped"),
+    ],
 )
 def test_a_line_of_a_foreign_file_is_shown_only_if_its_step_is_a_number(tmp_path, step, text):
     write_metrics(tmp_path, (1, {"step": step, "answers/zero_advantage_share": 1.0}))
@@ -131,7 +134,7 @@ def test_answers_have_a_chart_for_each_measure_with_a_line_for_each_role(tmp_pat
         "Answers without advantage": ["Judge", "Solver", "groups with equal rewards"],
         "Answers cut at the token limit": ["Judge", "Solver"],
         "Answer length": ["Judge", "Solver"],
-        "Entropy of sampling, estimated": ["Judge", "Solver"],
+        "Entropy, estimated": ["Judge", "Solver"],
     }
 
 
@@ -141,11 +144,11 @@ def test_a_chart_of_one_line_names_it_unless_its_title_does(tmp_path):
     )
     shown = [figure["layout"]["showlegend"] for figure in figures_of(tmp_path)]
     legends = dict(zip(charts_of(tmp_path), shown, strict=True))
-    assert legends == {"Loss": False, "Entropy": True, "Games per second": False}
+    assert legends == {"Loss": False, "Entropy over legal answers": False, "Games per second": False}
 
 
 def test_a_legend_spells_out_measures_and_keeps_names_of_the_run(tmp_path):
-    names = ("time/generated_tokens_per_second", "inference/Engine_0/tok_s", "learner/legal_entropy")
+    names = ("time/generated_tokens_per_second", "inference/Engine_0/tok_s", "learner/kl_to_base")
     variety = (
         "exploration/kuhn_poker/Pct. Unique Action 2-gram",
         "exploration/tic_tac_toe/Pct. Unique Action 2-gram",
@@ -153,7 +156,7 @@ def test_a_legend_spells_out_measures_and_keeps_names_of_the_run(tmp_path):
     write_metrics(tmp_path, (1, dict.fromkeys([*names, *variety], 1.0)))
     legends = names_of(tmp_path)
     assert legends["Tokens per second"] == ["Engine_0", "generated"]
-    assert legends["Entropy"] == ["legal entropy"]
+    assert legends["Divergence"] == ["kl to base"]
     assert legends["Variety of play, kuhn_poker"] == legends["Variety of play, tic_tac_toe"] == ["2-gram"]
 
 
@@ -203,9 +206,9 @@ def test_games_of_the_first_and_last_evaluation_have_their_win_rate(tmp_path):
         write_match(tmp_path, step, wins)
     html = build(tmp_path)
     text = text_of(html)
-    assert "After step 0: kuhn_poker against random won 20.0% of 10 games" in text
-    assert "After step 10: kuhn_poker against random won 70.0% of 10 games" in text
-    assert "After step 5" not in text
+    assert "After update 0: kuhn_poker against random won 20.0% of 10 games" in text
+    assert "After update 10: kuhn_poker against random won 70.0% of 10 games" in text
+    assert "After update 5" not in text
     assert html.count('<details class="game"') == 6
     assert "seat 0, trained" in text
 
@@ -233,7 +236,7 @@ def test_conversations_of_an_evaluation_are_read_with_their_sub_episodes(tmp_pat
         write_rollouts(path, step, [parent, child])
     html = build(tmp_path)
     text = text_of(html)
-    assert "After step 0" in text
+    assert "After update 0" in text
     assert text.count("Cats purr Judge yes") == 2
     assert "reward 0" in text
     assert "advantage" not in text

@@ -74,7 +74,9 @@ NUMBERS = (
 @settings(max_examples=60, deadline=None)
 def test_a_chart_fills_its_area_whatever_the_values(values, axis, width, height):
     lines = [Line(f"line {i}", list(map(float, range(len(one)))), one) for i, one in enumerate(values)]
-    drawn = draw_chart(Chart("chart", lines, axis=axis, bounds=(0.0,)), width, height).plain.split("\n")
+    drawn = draw_chart(Chart("chart", lines, axis=axis, bounds=(0.0,)), "update", width, height).plain.split(
+        "\n"
+    )
     assert len(drawn) <= max(1, height)
     if width >= 60 and height >= 6:
         assert len(drawn) == height
@@ -82,7 +84,7 @@ def test_a_chart_fills_its_area_whatever_the_values(values, axis, width, height)
 
 
 def test_a_rising_line_rises():
-    drawn = draw_chart(Chart("", [Line("", [1.0, 2.0], [0.0, 1.0])]), 24, 6).plain.split("\n")
+    drawn = draw_chart(Chart("", [Line("", [1.0, 2.0], [0.0, 1.0])]), "update", 24, 6).plain.split("\n")
     dots = [[i for i, char in enumerate(line) if "\u2800" < char <= "\u28ff"] for line in drawn[1:-1]]
     assert all(dots)
     assert [min(row) for row in dots] == sorted((min(row) for row in dots), reverse=True)
@@ -93,7 +95,7 @@ def test_a_rising_line_rises():
 
 def test_a_logarithmic_axis_is_labelled_in_decades_and_gives_each_the_same_height():
     line = Line("", [1.0, 2.0, 3.0], [1e-6, 1e-5, 1e-4])
-    drawn = draw_chart(Chart("", [line], axis="log"), 24, 11).plain.split("\n")[1:-1]
+    drawn = draw_chart(Chart("", [line], axis="log"), "update", 24, 11).plain.split("\n")[1:-1]
     assert drawn[0].startswith("1e-04┤")
     assert drawn[4].startswith("1e-05┤")
     assert drawn[-1].startswith("1e-06┤")
@@ -239,8 +241,8 @@ async def look(app, pilot):
 
 
 EXPECTED = {
-    "overview": ("Speed", "Time of the last step", "Evaluation", "Accounts", "Work of the last step"),
-    "curves": ("step",),
+    "overview": ("Speed", "Time of the last update", "Evaluation", "Accounts", "Work of the last update"),
+    "curves": ("update",),
     "ratings": ("rating", "±"),
     "population": ("default", "random", "rating"),
     "rates": ("━",),
@@ -259,7 +261,7 @@ async def test_every_view_is_there_at_every_size(games_run, size, light):
             await pilot.pause()
             assert app.current().id == name
             text = words_on(app)
-            for expected in ("games", "finished", "step 3 of 3", "1 Overview", "q Quit", *EXPECTED[name]):
+            for expected in ("games", "finished", "update 3 of 3", "1 Overview", "q Quit", *EXPECTED[name]):
                 assert expected in text, f"{name} lacks {expected}"
 
 
@@ -293,7 +295,7 @@ async def test_a_run_can_be_watched_from_its_start(tmp_path):
         append(run, {"step": 1, "wall_time": 1.0, "learner/loss": 0.5})
         await look(app, pilot)
         assert "Loss" in words_on(app)
-        assert "step 1 of 2" in words_on(app)
+        assert "update 1 of 2" in words_on(app)
         append(run, {"step": 2, "wall_time": 2.0, "learner/loss": 0.25, "learner/grad_norm": 1.0})
         await look(app, pilot)
         assert "Gradient norm" in words_on(app)
@@ -319,7 +321,7 @@ async def test_a_long_file_is_read_in_pieces_without_waiting(tmp_path, monkeypat
     async with app.run_test() as pilot:
         assert await asyncio.to_thread(read.wait, 30)
         await look(app, pilot)
-        assert "step 100 of 100" in words_on(app)
+        assert "update 100 of 100" in words_on(app)
 
 
 async def test_a_visible_game_stays_until_the_newest_is_requested(tmp_path):
@@ -333,7 +335,7 @@ async def test_a_visible_game_stays_until_the_newest_is_requested(tmp_path):
         write_log(run, 2, [said("the second")])
         await look(app, pilot)
         assert "the first" in words_on(app)
-        assert "newer game, step 2" in words_on(app)
+        assert "newer game, update 2" in words_on(app)
         await pilot.press("n")
         await pilot.pause()
         assert "the second" in words_on(app)

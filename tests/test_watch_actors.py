@@ -46,8 +46,8 @@ async def test_the_first_screen_shows_the_activity_of_every_actor(size, light):
         for expected in (
             "4,812",
             "96%",
-            "step 41, learning for 3.2 s",
-            "900 steps, 380 games",
+            "update 41, learning for 3.2 s",
+            "900 answers, 380 games",
             "256 in flight, 16 evaluating",
         ):
             assert expected in text

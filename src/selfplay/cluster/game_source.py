@@ -206,7 +206,7 @@ class ClusterGames:
             f"games: {games['started']} started = {games['finished']} finished + {games['failed']} failed"
             f" + {games['in_flight']} in flight ({games['retried']} retries, {games['replayed']} replayed,"
             f" {games['filtered']} left out)",
-            f"steps: {parts}",
+            f"answers: {parts}",
             *payoff_lines(games),
             *failure_lines(games),
             *raised_lines(games),

@@ -59,10 +59,16 @@ class Summary:
 
     @property
     def interval(self) -> Interval:
-        """The 95% interval: within a single run that of its games, over several that of their mean."""
-        if len(self.figures) == 1:
-            return self.figures[0].interval
+        """The 95% interval: within a single run that of its games, over several that of their mean.
+
+        Runs that ended alike show no spread; then it reaches as far as the intervals of their games.
+        """
+        own = [figure.interval for figure in self.figures]
+        if len(own) == 1:
+            return own[0]
         low, mid, high = interval_over_runs([figure.value for figure in self.figures])
+        if low == high:
+            low, high = min(one.low for one in own), max(one.high for one in own)
         least = min(figure.bounds[0] for figure in self.figures)
         most = max(figure.bounds[1] for figure in self.figures)
         return Interval(max(low, least), mid, min(high, most))

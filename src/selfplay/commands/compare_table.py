@@ -16,7 +16,7 @@ from selfplay.evaluation.tables import mean_text, share_text
 
 OVER = (
     "Several runs: their mean with Student's 95% interval, from the spread between runs. It says where the "
-    "mean over many seeds may lie."
+    "mean over many seeds may lie. Where all runs ended alike, it is that of their games."
 )
 WITHIN = (
     "One run: a 95% interval over its games or items. It says how exactly this run was measured; another "

@@ -48,7 +48,7 @@ def _role_rewards(run: RunView) -> Chart | None:
     roles = run.roles()
     lines = [replace(one, colour=roles.index(one.name)) for one in lines_of(run.under(REWARD))]
     title = f"Reward of {lines[0].name}" if len(lines) == 1 else "Reward by role"
-    return chart(title, lines, "Mean over the episodes of a step, sub-episodes included.")
+    return chart(title, lines, "Mean over the episodes of an update, sub-episodes included.")
 
 
 def _reward_functions(run: RunView) -> list[Chart | None]:
@@ -66,7 +66,7 @@ def _reward_functions(run: RunView) -> list[Chart | None]:
             large[f"{episode_type}: {label}"] = {label: one}
         elif function:
             small.setdefault(f"Metrics of {episode_type}", {})[label] = one
-    caption = "Value of a reward function before its weight; mean over the episodes of a step."
+    caption = "Value of a reward function before its weight; mean over the episodes of an update."
     return [chart(title, lines_of(named), caption) for title, named in (small | large).items()]
 
 
@@ -89,7 +89,18 @@ def learning_charts(run: RunView) -> list[Chart | None]:
         ),
         chart("Mean value", _of_learner(run, "mean_value"), "What the critic expects, in units of reward."),
         chart("Gradient norm", _of_learner(run, "grad"), "Before clipping.", bounds=FROM_ZERO),
-        chart("Entropy", _of_learner(run, "entropy"), "In nats.", bounds=FROM_ZERO),
+        chart(
+            "Entropy",
+            _of_learner(run, "entropy", whole=True),
+            "Of the distribution over the vocabulary at the drawn tokens, in nats per token.",
+            bounds=FROM_ZERO,
+        ),
+        chart(
+            "Entropy over legal answers",
+            _of_learner(run, "legal_entropy", whole=True),
+            "In nats an answer; 0 where the policy is pure.",
+            bounds=FROM_ZERO,
+        ),
         chart(
             "Divergence", _of_learner(run, "kl"), "From another policy, in nats per token.", bounds=FROM_ZERO
         ),
@@ -106,7 +117,7 @@ def learning_charts(run: RunView) -> list[Chart | None]:
             "Share of the tokens that the loss clips, and that its correction leaves out.",
             SMALL,
         ),
-        chart("Learning rate", _of_learner(run, "learning_rate"), "Of each step.", bounds=FROM_ZERO),
+        chart("Learning rate", _of_learner(run, "learning_rate"), "At each update.", bounds=FROM_ZERO),
         share_chart(
             "Age of trained answers",
             lines_of(by_age) if any(ages) else [],
@@ -115,17 +126,19 @@ def learning_charts(run: RunView) -> list[Chart | None]:
     ]
 
 
-def _of_learner(run: RunView, word: str) -> list[Line]:
+def _of_learner(run: RunView, word: str, *, whole: bool = False) -> list[Line]:
     """Return the learner's metrics with a word (or several, joined) in their names.
 
-    With several policies there is a line for each, in the same colour in every chart.
+    With ``whole``, the word is the whole name, which the lines then lack. With several policies there is a
+    line for each, in the same colour in every chart.
     """
     policies = run.policies()
     found = []
     for rest, one in run.under("learner/").items():
         policy, _, measure = rest.rpartition("/")
-        if f"_{word}_" in f"_{measure}_":
-            found.append((policy, measure.replace("grad_", "gradient_").replace("_", " "), one))
+        if measure == word if whole else f"_{word}_" in f"_{measure}_":
+            shown = "" if whole else measure.replace("grad_", "gradient_").replace("_", " ")
+            found.append((policy, shown, one))
     several = len({measure for _, measure, _ in found}) > 1
     lines = []
     for policy, measure, one in found:

@@ -88,13 +88,13 @@ def answer_charts(run: RunView) -> list[Chart | None]:
         chart(
             "Answer length",
             lines_of(run.answers("tokens")),
-            "Tokens, mean over the step's answers.",
+            "Tokens, mean over the update's answers.",
             bounds=FROM_ZERO,
         ),
         chart(
-            "Entropy of sampling, estimated",
+            "Entropy, estimated",
             lines_of(run.answers("entropy_estimate")),
-            "Mean of -log p over the sampled tokens, in nats per token.",
+            "Mean of -log p over the drawn tokens, in nats per token: an estimate of the entropy there.",
             bounds=FROM_ZERO,
         ),
     ]
@@ -108,7 +108,7 @@ def speed_charts(run: RunView) -> list[Chart | None]:
         "engines": run.metric("overlap/engine_idle_share"),
     }
     phases = run.under("time/", "_seconds")
-    stacked = chart("Seconds per phase", lines_of(phases), "Stacked, for each step.", bounds=FROM_ZERO)
+    stacked = chart("Seconds per phase", lines_of(phases), "Stacked, for each update.", bounds=FROM_ZERO)
     speeds = run.under("inference/", "/tok_s") | run.under("time/", "_tokens_per_second")
     return [
         chart(f"{run.unit.capitalize()} per second", lines_of(games), "Wall clock.", bounds=FROM_ZERO),

@@ -80,14 +80,14 @@ class RunView:
 
     @property
     def step(self) -> int:
-        """The last recorded step; 0 before the first. Of a fine-tuning run, the complete iterations."""
+        """The number of complete updates; of a fine-tuning run, of complete iterations."""
         if self.tuning is not None:
             return self.tuning.iteration
         return int(self.latest.get("step", 0))
 
     @property
     def total_steps(self) -> int | None:
-        """The number of steps that the run is configured for; ``None`` if unknown."""
+        """The number of updates or iterations that the run is configured for; ``None`` if unknown."""
         if self.tuning is not None:
             return self.tuning.total
         steps: int | None = self.setting("learning", "steps", int)
@@ -95,7 +95,7 @@ class RunView:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step has been recorded. Evaluation and saving may still follow."""
+        """Whether the last update has been recorded. Evaluation and saving may still follow."""
         if self.tuning is not None:
             return self.tuning.is_done
         return self.total_steps is not None and self.step >= self.total_steps
@@ -106,6 +106,11 @@ class RunView:
         if self.config:
             return "program" in self.config
         return any(name.startswith("program/") for name in self.series)
+
+    @property
+    def turn(self) -> str:
+        """The noun for what :attr:`step` counts: a turn of the run's loop."""
+        return "update" if self.tuning is None else "iteration"
 
     @property
     def unit(self) -> str:

@@ -28,7 +28,7 @@ def training_html(run: WholeRun) -> str:
         steps = [one for episode in of_step for rollout in episode.all_rollouts() for one in rollout.steps]
         versions = versions_html(one.policy_version for one in steps)
         shown = "".join(_card(run, one, shared, unfolded=one is run.episodes[0]) for one in of_step)
-        title = f"Iteration {step}" if run.tuning is not None else f"Step {step}{versions}"
+        title = f"Iteration {step}" if run.tuning is not None else f"Update {step}{versions}"
         groups.append(f'<div class="group"><h3>{title}</h3>{shown}</div>')
     return _section(run, _title(run), _choice_text(run), shared, groups)
 
@@ -44,7 +44,7 @@ def evaluation_html(run: WholeRun) -> str:
         shown = "".join(_card(run, one, shared, unfolded=False) for one in transcript.episodes)
         title = f": {match_title(transcript.env_id, transcript.opponent)}" * (not run.is_program)
         groups.append(
-            f'<div class="group"><h3>After step {transcript.step}{escape(title)} '
+            f'<div class="group"><h3>After update {transcript.step}{escape(title)} '
             f'<span class="muted">{escape(_result_text(run, transcript))}</span></h3>{shown}</div>'
         )
     title = f"{_title(run)} of the first and the last evaluation"

@@ -64,7 +64,7 @@ def warnings_html(run: WholeRun) -> str:
     rows = [
         (
             one.warning,
-            f"in {one.lines} of {counted(run.lines, 'step')}, most recently in step {one.step:.10g}"
+            f"in {one.lines} of {counted(run.lines, run.turn)}, most recently in {run.turn} {one.step:.10g}"
             f"{_parts_text(one, found)}; ",
         )
         for one in found.values()
@@ -81,7 +81,7 @@ def warnings_html(run: WholeRun) -> str:
 
 
 def _parts_text(whole: FoundWarning, found: dict[str, FoundWarning]) -> str:
-    """Return in how many other steps only a part of the problem was there, for example only for one role."""
+    """Return in how many other updates only a part of the problem was there, such as one role."""
     cause = whole.warning.cause
     return "".join(
         f", and for {one.warning.cause.removeprefix(f'{cause}/')} alone in {one.lines} more"
@@ -98,7 +98,7 @@ def tiles_html(run: WholeRun) -> str:
         tiles.append(("Iterations", f"{run.step:,}", f"of {total:,}; {run.tuning.text}" if total else ""))
     elif run.lines:
         total = run.total_steps
-        tiles.append(("Steps", f"{run.step:,}", f"of {total:,}" if total else ""))
+        tiles.append(("Updates", f"{run.step:,}", f"of {total:,}" if total else ""))
         if seconds := run.seconds():
             evaluating = run.metric("time/evaluation_seconds").total
             note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""

@@ -21,7 +21,7 @@ def policy_html(run: WholeRun) -> str:
 def _policy_card(env_id: str, found: list[Evaluation]) -> str:
     last = found[-1]
     shown = [last] if len(found) == 1 else [found[0], last]
-    heads = "".join(f"<th>Step {evaluation.step}</th>" for evaluation in shown)
+    heads = "".join(f"<th>Update {evaluation.step}</th>" for evaluation in shown)
     actions = sorted({action for chances in last.policy.values() for action in chances})
     colours = {action: index % 6 for index, action in enumerate(actions)}
     rows = "".join(

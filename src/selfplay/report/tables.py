@@ -137,7 +137,7 @@ def _group_row(title: str, note: str) -> str:
 
 def _steps_text(first: Evaluation, last: Evaluation) -> str:
     """Return the steps of the first and the last evaluation, which may be the same one."""
-    return f"step {last.step}" if first is last else f"steps {first.step} → {last.step}"
+    return f"update {last.step}" if first is last else f"updates {first.step} → {last.step}"
 
 
 _UNPLAYABLE_HTML = ' <span class="badge warn">cannot be played</span>'

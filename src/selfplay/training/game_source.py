@@ -224,13 +224,13 @@ class GameSource:
         return comparison_of(self.directory.evaluation)
 
     async def account_lines(self) -> list[str]:
-        """Return the accounts of games and of steps."""
+        """Return the accounts of games and of answers."""
         accounts = self.collector.accounts
-        steps = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
+        answers = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.buffer.counts().items())
         return [
             f"games: {accounts.started} started = {accounts.finished} finished + {accounts.failed} failed"
             f" + {accounts.in_flight} in flight ({accounts.retried} retries, {accounts.filtered} left out)",
-            f"steps: {steps}",
+            f"answers: {answers}",
             *payoff_lines(accounts.figures()),
             *failure_lines(accounts.figures()),
             *raised_lines(accounts.figures()),

@@ -21,9 +21,9 @@ MAX_ROWS = 16
 """At most this many actors of a kind have rows; the rest are counted."""
 WORDS = {
     "state": "{}",
-    "step": "step {}",
+    "step": "update {}",
     "seconds": "for {} s",
-    "steps": "{} steps",
+    "steps": "{} answers",
     "games": "{} games",
     "in_flight": "{} in flight",
     "evaluating": "{} evaluating",

@@ -42,6 +42,8 @@ class _Figure:
 def evaluation_panel(view: RunView, room: Size) -> Content:
     """Return every figure of the first and the last evaluation, with 95% intervals if they fit.
 
+    Before the second evaluation there is one column.
+
     A NashConv of a policy that cannot be played has a mark, which the last line explains.
     """
     figures = _figures(view)
@@ -49,12 +51,17 @@ def evaluation_panel(view: RunView, room: Size) -> Content:
         return Content.styled("Nothing has been evaluated yet.", MUTED)
     intervals = room.width >= 42
     names = min(40, room.width - 27) if intervals else max(8, room.width - 15)
-    step = max(one.line.steps[-1] for one in figures)
-    head = f"{f'after step {step:,.0f}':<{names}}{'first':>7}{'now':>8}"
+    first, last = (ends(step for one in figures for step in one.line.steps) for ends in (min, max))
+    again = first < last
+    head = f"{f'after {view.turn} {last:,.0f}':<{names}}{'first' if again else '':>7}{'now':>8}"
     rows: list[list[Piece]] = [[(f"{head}  {'95% range':<10}" if intervals else head, MUTED)]]
     for one in figures:
         name = one.name if len(one.name) < names else one.name[: names - 2] + "…"
-        row = [(f"{name:<{names}}", ""), (f"{one.text(0):>7}", MUTED), (f"{one.text(-1):>8}", "bold")]
+        row = [
+            (f"{name:<{names}}", ""),
+            (f"{one.text(0) if again else '':>7}", MUTED),
+            (f"{one.text(-1):>8}", "bold"),
+        ]
         rows.append([*row, (f"  {one.interval()}", MUTED)] if intervals else row)
     if any(mark for one in figures for mark in one.marks):
         note = f"{UNPLAYABLE} cannot be played: too little probability on legal answers"

@@ -27,7 +27,7 @@ def header(view: RunView, now: float, width: int) -> Content:
         doing = "" if view.is_finished else f"; {view.tuning.text}"
         pieces.append((f"  {view.step:,}{of_all} iterations done{doing}  ", ""))
     else:
-        pieces.append((f"  step {view.step:,}" + (f" of {total:,}  " if total else ""), ""))
+        pieces.append((f"  update {view.step:,}" + (f" of {total:,}  " if total else ""), ""))
     tail = _tail(view, now)
     room = width - sum(len(text) for text, _ in pieces) - len(tail) - 1
     if total and room >= 10:
@@ -67,10 +67,10 @@ def _age(view: RunView, now: float) -> float:
 
 
 def _tail(view: RunView, now: float) -> str:
-    """Return the remaining time, or the time since the last step."""
+    """Return the remaining time, or the time since the last update."""
     if not view.step or view.is_finished or view.trouble or view.tuning is not None:
         return view.trouble
     if not view.in_use or _is_quiet(view, now):
-        return f"last step {duration_text(_age(view, now))} ago"
+        return f"last update {duration_text(_age(view, now))} ago"
     left = view.seconds_left()
     return "" if left is None else f"{duration_text(left)} left"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import zip_longest
+from textwrap import wrap
 
 from textual.content import Content
 from textual.geometry import Size
@@ -55,13 +56,18 @@ WORK = (
 
 
 def warnings_panel(view: RunView, room: Size) -> Content:
-    """Return one line with the warnings; the report says what to check."""
+    """Return the first warning, whole, and how many there are besides; the report says what to check."""
     found = view.warnings()
     if not found:
         return Content("")
-    more = f"; and {len(found) - 1} more, see the report" if len(found) > 1 else ""
-    text = found[0].text[: max(0, room.width - len(more) - 2)]
-    return content_of([[("! ", "bold $text-warning"), (text, "$text-warning"), (more, MUTED)]])
+    rows = wrap(found[0].text, max(1, room.width - 2))
+    lines = [
+        [("  " if place else "! ", "bold $text-warning"), (row, "$text-warning")]
+        for place, row in enumerate(rows)
+    ]
+    if len(found) > 1:
+        lines.append([(f"  and {len(found) - 1} more, see the report", MUTED)])
+    return content_of(lines)
 
 
 def run_panel(view: RunView, room: Size) -> Content:
@@ -115,12 +121,12 @@ def _engines(view: RunView) -> list[list[Piece]]:
 
 
 def time_panel(view: RunView, room: Size) -> Content:
-    """Return the last step's time, divided into play, learning and the rest."""
+    """Return the last update's time, divided into play, learning and the rest."""
     phases = view.phases()
     total = sum(phases.values())
     idle = _idle_rows(view, room.width - 24)
     if not total:
-        return content_of(idle) if idle else _nothing("No step has finished yet.")
+        return content_of(idle) if idle else _nothing("No update has finished yet.")
     rows: list[list[Piece]] = []
     bars = max(1, room.width - 26)
     for index, (name, seconds) in enumerate(phases.items()):
@@ -194,14 +200,14 @@ def _exactly(value: float) -> str:
 
 
 def work_panel(view: RunView, room: Size) -> Content:
-    """Return the cost of the last step: tokens generated, computed and trained on."""
+    """Return the cost of the last update: tokens generated, computed and trained on."""
     rows: list[list[Piece]] = []
     for name, label in WORK:
         found = [value for key, value in view.latest.items() if _is_work(key, name)]
         if found:
             rows.append([(f"{label:<{NAMES}}", MUTED), (f"{sum(found):>10,.0f}", "bold")])
     rows += _staleness_rows(view, room.width - 24)
-    return content_of(rows) if rows else _nothing("No step has finished yet.")
+    return content_of(rows) if rows else _nothing("No update has finished yet.")
 
 
 def _staleness_rows(view: RunView, bars: int) -> list[list[Piece]]:

@@ -32,11 +32,11 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)] if index >= 0 else MUTED
 
 
-def draw_chart(chart: Chart, width: int, height: int) -> Content:
+def draw_chart(chart: Chart, turn: str, width: int, height: int) -> Content:
     """Return a chart that fills ``width`` characters and ``height`` lines.
 
-    A legend with the last values is at the top, the curves are below it, and the first and last step are at
-    the bottom. Intervals are drawn as fainter bars.
+    A legend with the last values is at the top, the curves are below it, and the first and last ``turn`` (an
+    update or iteration) are at the bottom. Intervals are drawn as fainter bars.
     """
     legend = _legend(chart, width)
     rows = height - len(legend) - 1
@@ -58,7 +58,7 @@ def draw_chart(chart: Chart, width: int, height: int) -> Content:
     for row in range(rows):
         edge = f"{labels.get(row, ''):>{margin}}{'┤' if row in labels else '│'}"
         lines.append(Content.assemble((edge, MUTED), *canvas.row(row)))
-    lines.append(Content.styled(_step_axis(first, last, margin, canvas.width), MUTED))
+    lines.append(Content.styled(_turn_axis(first, last, turn, margin, canvas.width), MUTED))
     return Content("\n").join(lines)
 
 
@@ -80,12 +80,12 @@ def _legend(chart: Chart, width: int) -> list[list[Piece]]:
     return lines[:3]
 
 
-def _step_axis(first: float, last: float, margin: int, width: int) -> str:
+def _turn_axis(first: float, last: float, turn: str, margin: int, width: int) -> str:
     begin, end = f"{first:,.0f}", f"{last:,.0f}"
     if first == last or width < len(begin) + len(end) + 2:
         return f"{'':>{margin}}└{end:─^{width}}"
     gap = width - len(begin) - len(end)
-    middle = " step " if gap >= 12 else ""
+    middle = f" {turn} " if gap >= len(turn) + 8 else ""
     return f"{'':>{margin}}└{begin}{middle:─^{gap}}{end}"
 
 

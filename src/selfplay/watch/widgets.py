@@ -35,14 +35,14 @@ RATES = ("Play", "Answers", "Speed")
 Draw = Callable[[RunView, Size], Content]
 PANELS = (
     ("speed", "Speed", panels.speed_panel),
-    ("time", "Time of the last step", panels.time_panel),
+    ("time", "Time of the last update", panels.time_panel),
     ("stage", "Stage", stage_panel),
     ("jobs", "Jobs", jobs_panel),
     ("evaluation", "Evaluation", evaluation_panel),
     ("statistics", "Last statistics", statistics_panel),
     ("models", "Models", models_panel),
     ("accounts", "Accounts", panels.accounts_panel),
-    ("work", "Work of the last step", panels.work_panel),
+    ("work", "Work of the last update", panels.work_panel),
     ("run", "Run", panels.run_panel),
 )
 OF_TUNING = ("stage", "jobs", "statistics", "models")
@@ -85,8 +85,9 @@ class Drawing(Widget):
 class ChartWidget(Widget):
     """One chart in a titled frame."""
 
-    def __init__(self, chart: Chart) -> None:
+    def __init__(self, chart: Chart, turn: str) -> None:
         super().__init__()
+        self.turn = turn
         self.show(chart)
 
     def show(self, chart: Chart) -> None:
@@ -98,7 +99,7 @@ class ChartWidget(Widget):
 
     def render(self) -> Content:
         """Draw the content."""
-        return draw_chart(self.chart, self.content_size.width, self.content_size.height)
+        return draw_chart(self.chart, self.turn, self.content_size.width, self.content_size.height)
 
 
 class ChartsView(VerticalScroll):
@@ -124,6 +125,7 @@ class ChartsView(VerticalScroll):
         self.sections = sections
         self.nothing = nothing
         self.scrolls = scrolls
+        self.turn = view.turn
         self.charts = self._charts_of(view)
 
     def compose(self) -> ComposeResult:
@@ -131,10 +133,11 @@ class ChartsView(VerticalScroll):
         if not self.charts:
             yield Drawing(lambda *_: Content.styled(self.nothing, MUTED), RunView(""))
         for chart in self.charts:
-            yield ChartWidget(chart)
+            yield ChartWidget(chart, self.turn)
 
     def show(self, view: RunView) -> None:
         """Show another view; charts come and go with its metrics."""
+        self.turn = view.turn
         self.charts = self._charts_of(view)
         widgets = list(self.query(ChartWidget))
         if [widget.chart.title for widget in widgets] == [chart.title for chart in self.charts]:
@@ -224,7 +227,7 @@ class GameView(VerticalScroll):
         super().__init__(id=id)
         self.newest: LoggedEpisode | None = view.game
         self.shown: LoggedEpisode | None = view.game
-        self.kind, self.noun = "game", "step"
+        self.kind, self.turn = "game", view.turn
         self.drawing = Drawing(lambda _, room: game_text(self.shown, room.width), view)
 
     def compose(self) -> ComposeResult:
@@ -239,7 +242,7 @@ class GameView(VerticalScroll):
         """Store the newest game, and show it if no other game is visible."""
         self.newest = view.game
         self.kind = "episode" if view.is_program else "game"
-        self.noun = "iteration" if view.tuning is not None else "step"
+        self.turn = view.turn
         if not self.display or self.shown is None:
             self.show_newest()
         self._entitle()
@@ -253,11 +256,11 @@ class GameView(VerticalScroll):
         self._entitle()
 
     def _entitle(self) -> None:
-        step = f", {self.noun} {self.shown.step}" if self.shown is not None else ""
+        step = f", {self.turn} {self.shown.step}" if self.shown is not None else ""
         self.border_title = Content(f"Last {self.kind}{step}")
         self.border_subtitle = ""
         if self.newest is not None and self.newest != self.shown:
-            self.border_subtitle = Content(f"n: newer {self.kind}, {self.noun} {self.newest.step}")
+            self.border_subtitle = Content(f"n: newer {self.kind}, {self.turn} {self.newest.step}")
 
 
 class HeaderLine(Widget):
