@@ -33,6 +33,7 @@ from selfplay.finetune import (
 )
 from selfplay.finetune.expert_iteration import select
 from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, GroupState, State
+from selfplay.finetune.tree import expected_rewards
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "coming-from-nip.md"
@@ -81,6 +82,7 @@ SAME = [
 ]
 OTHER = [(code(names), code(here), code(test)) for names, here, test, _ in rows("Other names here")]
 PARAMETERS = [(code(names), code(here), code(value)) for names, here, value, _ in rows("Parameters")]
+FORMULAS = [code(test) for *_, test in rows("Formulas")]
 MISSING = [name for names, _ in rows("Without a counterpart") for name in code(names)]
 
 
@@ -125,7 +127,7 @@ def test_things_with_another_name_are_in_their_files(names, here):
     assert home_of(resolved(name, file)).endswith(file)
 
 
-@pytest.mark.parametrize("tests", [row[2] for row in SAME + OTHER], ids=", ".join)
+@pytest.mark.parametrize("tests", [row[2] for row in SAME + OTHER] + FORMULAS, ids=", ".join)
 def test_named_tests_exist(tests):
     (test,) = tests
     file, _, function = test.partition("::")
@@ -336,6 +338,57 @@ def test_statistics_by_hand(tmp_path):
     assert all(math.isfinite(value) for value in undecided.values())
 
 
+def test_retries_are_counted_by_answer_and_decisions_without_the_middle(tmp_path):
+    def says(decision):
+        lines = {"verifier": ["Decision: perhaps", "Why?", decision], "prover": ["So."]}
+
+        def verifier(messages, seed):
+            turn = sum(one["role"] == "assistant" for one in messages)
+            if turn == 0 and not tried:
+                tried.append(seed)
+                return lines["verifier"][0]
+            return lines["verifier"][min(turn + 1, 2)]
+
+        tried = []
+        scale = {"verifier_decision_spectrum": "likert_scale_7"}
+        return asyncio.run(play(Script(verifier=verifier, prover=["So."]), **scale))
+
+    played = [says(f"Decision: {text}") for text in ("agree", "neither agree nor disagree", "disagree")]
+    stats = fresh(tmp_path)._get_log_stats(played)
+    assert stats["verifier.retry_proportion"] == pytest.approx(1 / 2)  # one retry, two answers, three rounds
+    assert stats["prover.retry_proportion"] == 0
+    assert stats["mean_decision"] == pytest.approx(1 / 2)
+    assert stats["neither_agree_nor_disagree_proportion"] == pytest.approx(1 / 3)
+
+
+def test_each_response_to_a_prefix_counts_alike_however_long_its_branch_is():
+    def node(name, reward):
+        return {
+            "id": name,
+            "parent": name.rpartition(".")[0] or None,
+            "round": {"rewards": {"prover": reward}},
+        }
+
+    ends = {"0.0": 0.0, "0.1.0": 1.0, "0.1.1": 1.0}
+    nodes = [node("0", 0.0), node("0.0", ends["0.0"]), node("0.1", 0.0)]
+    nodes += [node(name, ends[name]) for name in ("0.1.0", "0.1.1")]
+    expected = {name: rewards["prover"] for name, rewards in expected_rewards(nodes).items()}
+    assert expected == {"0": 0.5, "0.1": 1.0, **ends}
+
+
+async def test_a_claim_is_drawn_if_none_is_given(tmp_path):
+    for kind in (PureTextEiTrainer, PureTextMaltTrainer):
+        trainer, again = fresh(tmp_path, kind), fresh(tmp_path, kind)
+        environment = trainer.train_environment
+        drawn = [await trainer._sample_rollouts_for_single_environment(environment) for _ in range(6)]
+        same = await again._sample_rollouts_for_single_environment(again.train_environment, data_batch=None)
+        assert drawn[0].id == same.id
+        assert drawn[0].extras["id"] == same.extras["id"]
+        assert len({one.id for one in drawn}) == 6
+        assert len({one.extras["id"] for one in drawn}) > 1
+        assert {one.id for one in drawn}.isdisjoint(f"train-000000-{row:05d}" for row in range(8))
+
+
 # Algorithms and parts
 
 
@@ -361,7 +414,7 @@ def test_rollouts_are_selected_by_threshold_or_by_weight(tmp_path):
         return select(rewards, PureTextEiParameters(**given), 7)
 
     assert drawn([0.0, 1.0, 0.0, 0.0]) == [1, 1]
-    counts = Counter(drawn([0.0, 1.0, 3.0], weighting_sample_size_factor=2000.0))
+    counts = Counter(drawn([0.0, 1.0, 3.0], weighting_sample_size_factor=1000.0))
     assert counts[0] == 0
     assert counts[2] / counts[1] == pytest.approx(3, rel=0.15)
     assert set(drawn([0.0, 1.0, 3.0], weighting_minimum=1.0, weighting_sample_size_factor=9.0)) == {2}

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from finetune_commands import words_of
 from job_commands import TOKEN, Server
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
@@ -62,6 +63,28 @@ async def test_a_server_is_asked_for_its_default_if_no_model_is_named(tmp_path, 
         fields = ["--finetune.provider.type", "dry_run"]
         assert await asyncio.to_thread(main, ["finetune", "plain.toml", *fields]) == 0
     assert {body["model"] for body in server.bodies} == {"default"}
+
+
+@pytest.mark.parametrize("protocol", ["nip", "adp", "debate", "mnip", "merlin_arthur", "solo_verifier"])
+def test_a_dry_run_needs_no_server_no_key_and_no_model(protocol, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    url = 'base_url = "{url}"\n'
+    assert url in DEFAULTS
+    (tmp_path / "plain.toml").write_text(DEFAULTS.replace(url, ""))
+    fields = {
+        "finetune.provider.type": "dry_run",
+        "finetune.rl.rollouts_per_iteration": "16",
+        "program.protocol": protocol,
+        "program.num_invalid_generation_retries": "20",
+    }
+    assert main(["finetune", "plain.toml", "--name", "dry", *words_of(fields)]) == 0
+    for iteration in (0, 1):
+        lines = (tmp_path / f"runs/dry/rollouts/step-00000{iteration}.jsonl").read_text().splitlines()
+        played = [json.loads(line)["rollout"]["extras"] for line in lines]
+        assert {one["decision"]["verdict"] for one in played} >= {"accept", "reject"}
+        answers = [answer for one in played for turn in one["rounds"] for answer in turn["answers"].values()]
+        assert all(answer["valid"] for answer in answers)
+    assert list((tmp_path / "runs/dry/jobs").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ from selfplay.programs.proofs.decisions import (
 )
 
 LIKERT = {"strongly disagree": -1, "disagree": -0.5, "agree": 0.5, "strongly agree": 1}
+LIKERT_6 = {
+    **{"strongly disagree": -1, "disagree": -2 / 3, "somewhat disagree": -1 / 3},
+    **{"somewhat agree": 1 / 3, "agree": 2 / 3, "strongly agree": 1},
+}
 TEXTS = {
     "accept_reject": {"reject": -1, "accept": 1},
     "likert_scale": LIKERT | {"neither agree nor disagree": 0},
@@ -22,6 +26,10 @@ TEXTS = {
     "out_of_10": {str(n): n / 5 - 1 for n in range(11)},
     "out_of_100": {str(n): n / 50 - 1 for n in range(101)},
     "likert_int_scale_11": {str(n): n / 5 - 1 for n in range(11)},
+    "likert_scale_4": LIKERT,
+    "likert_scale_5": LIKERT | {"neither agree nor disagree": 0},
+    "likert_scale_6": LIKERT_6,
+    "likert_scale_7": LIKERT_6 | {"neither agree nor disagree": 0},
 }
 ENTRIES = [(scale, text, value) for scale, texts in TEXTS.items() for text, value in texts.items()]
 

@@ -53,7 +53,7 @@ def analyse(
     if config.finetune is None or not isinstance(config.play, ProofsSettings) or not files.state.exists():
         raise InputError("RUN", f"{run} is not a run of selfplay finetune", "Name one")
     iterations = config.finetune.rl.num_iterations
-    address = base_url or config.finetune.provider.base_url
+    address = base_url or config.finetune.provider.address
     analysis = Analysis(
         files=files,
         protocol=build_protocol(config.play.protocol, protocol_parameters(config.play)),

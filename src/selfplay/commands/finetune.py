@@ -22,7 +22,7 @@ from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
 from selfplay.finetune.job_records import JobRecords
 from selfplay.finetune.malt import PureTextMaltTrainer
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.providers.dry_run import DryRunJobs
+from selfplay.finetune.providers.dry_run import DryRunJobs, drawing_agents
 from selfplay.finetune.providers.job import JobProvider
 from selfplay.finetune.providers.openai_jobs import OpenAIJobs
 from selfplay.finetune.run_files import RunFiles
@@ -235,8 +235,10 @@ def build_scenario(
     provider = given.provider
     names = [agent.name for agent in arena.protocol.agents]
     _check_models(given, names)
-    arena.client = OpenAIClient(
-        model=TRAINED, base_url=provider.base_url, timeout=config.collection.game_timeout
+    arena.client = (
+        drawing_agents(arena.protocol)
+        if provider.draws_answers
+        else OpenAIClient(model=TRAINED, base_url=provider.address, timeout=config.collection.game_timeout)
     )
     arena.set_concurrency(provider.concurrency)
     groups = _groups(config, names, directory, _provider(given, say))
@@ -271,7 +273,7 @@ def build_scenario(
 
 def _check_models(given: FinetuneSettings, agents: list[str]) -> None:
     """Raise an InputError if an agent starts from ``default`` at an API that has no such model."""
-    url = given.provider.base_url
+    url = given.provider.address
     for name in agents:
         if parameters_of(given.agents, name).model_name == TRAINED and is_hosted(url):
             field, problem = (
@@ -328,8 +330,8 @@ def _provider(given: FinetuneSettings, say: Callable[[str], None] | None) -> Job
     if given.provider.type == "dry_run":
         return DryRunJobs()
     return OpenAIJobs(
-        key_of(given.provider.base_url),
-        given.provider.base_url,
+        key_of(given.provider.address),
+        given.provider.address,
         least_examples=given.provider.least_examples,
         fields={str(name): other for name, other in given.provider.fields.items()},
         states=dict(given.provider.states),

@@ -162,13 +162,18 @@ def parameters_of(agents: dict[str, AgentParameters], name: str) -> AgentParamet
     return agents.get(name) or agents.get(DEFAULT_AGENT) or AgentParameters()
 
 
+LOCAL_SERVER = "http://127.0.0.1:8000/v1"
+"""``selfplay serve`` on this machine, with its default port."""
+
+
 class ProviderSettings(Settings):
     """Where models answer and jobs are made."""
 
     type: Literal["openai", "dry_run"] = "openai"
     """An API with OpenAI's routes, or jobs that train nothing."""
-    base_url: Line = "http://127.0.0.1:8000/v1"
-    """Address of the API; by default `selfplay serve` on this machine. OpenAI's is https://api.openai.com/v1."""
+    base_url: Line | None = None
+    """Address of the API; by default that of `selfplay serve` on this machine, http://127.0.0.1:8000/v1, and
+    with `dry_run` nobody is asked: answers are drawn. OpenAI's is https://api.openai.com/v1."""
     concurrency: int = Field(default=64, ge=1, le=1_000_000)
     """Maximum number of rollouts, and of model calls, in progress. A kill costs the calls in progress."""
     least_examples: int = Field(default=10, ge=1, le=10_000_000)
@@ -183,6 +188,16 @@ class ProviderSettings(Settings):
     """Seconds to wait for a job. Then the run stops; the job goes on, and `--resume` continues to wait."""
     recreate_failed_jobs: int = Field(default=0, ge=0, le=1000)
     """How often a job that failed is made again."""
+
+    @property
+    def address(self) -> str:
+        """The address of the API."""
+        return self.base_url or LOCAL_SERVER
+
+    @property
+    def draws_answers(self) -> bool:
+        """Whether answers are drawn, and no API is asked."""
+        return self.type == "dry_run" and self.base_url is None
 
 
 class FinetuneSettings(Settings):

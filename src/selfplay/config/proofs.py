@@ -107,6 +107,10 @@ class ProtocolSettings(Settings):
         "out_of_10",
         "out_of_100",
         "likert_int_scale_11",
+        "likert_scale_4",
+        "likert_scale_5",
+        "likert_scale_6",
+        "likert_scale_7",
     ] = "accept_reject"
     """The scale of decisions."""
     force_guess: Literal["zero", "one", "y"] | None = None

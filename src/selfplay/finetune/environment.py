@@ -45,6 +45,7 @@ class PureTextEnvironment:
         self.agents = agents
         self.seed = seed
         self.train = train
+        self._drawn = 0
 
     @property
     def split(self) -> str:
@@ -59,6 +60,12 @@ class PureTextEnvironment:
         drawn = [claim for number in passes for claim in self._shuffled(number)]
         skipped = first - passes.start * len(self.claims)
         return list(enumerate(drawn[skipped : skipped + self.num_envs]))
+
+    def draw(self) -> Row:
+        """Draw a claim, another at each call, for a rollout beside those of :meth:`rows`."""
+        number = self.num_envs + self._drawn
+        self._drawn += 1
+        return number, random.Random(derive_seed(self.seed, self.split, "drawn", number)).choice(self.claims)
 
     def _shuffled(self, number: int) -> list[Claim]:
         """Return all claims in the order of a pass through them."""

@@ -19,7 +19,7 @@ class PureTextMaltTrainer(PureTextEiTrainer):
     """The trainer that the module's docstring describes."""
 
     async def _sample_rollouts_for_single_environment(
-        self, environment: PureTextEnvironment, data_batch: Row
+        self, environment: PureTextEnvironment, data_batch: Row | None = None
     ) -> Rollout:
         """Sample the tree of responses to a claim; for a test or an imitation, one proof."""
         if not environment.train or self._imitates:
@@ -27,7 +27,7 @@ class PureTextMaltTrainer(PureTextEiTrainer):
         if TREE not in environment.arena.episodes:
             tree = TreeEpisode(self.scenario_instance.episode, self._branching)
             environment.arena.add_episode(TREE, tree)
-        return await environment.play(self.state.iteration, data_batch, TREE)
+        return await environment.play(self.state.iteration, data_batch or environment.draw(), TREE)
 
     @property
     def _imitates(self) -> bool:

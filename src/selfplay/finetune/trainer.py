@@ -223,10 +223,13 @@ class PureTextRlTrainer(KeptRollouts, ABC):
             return await sample(environment, number, play, kept, self.settings.num_rollout_workers, advance)
 
     async def _sample_rollouts_for_single_environment(
-        self, environment: PureTextEnvironment, data_batch: Row
+        self, environment: PureTextEnvironment, data_batch: Row | None = None
     ) -> Rollout:
-        """Sample what is sampled for one claim. Override to sample in another way."""
-        return await environment.play(self.state.iteration, data_batch)
+        """Sample what is sampled for one claim, which is drawn if none is given.
+
+        Override to sample in another way.
+        """
+        return await environment.play(self.state.iteration, data_batch or environment.draw())
 
     def _previous_compatible_iterations(self) -> Iterable[int]:
         """Return the earlier iterations whose rollouts can be learned from together with this one's."""

@@ -1,8 +1,12 @@
-"""DryRunJobs: jobs that end at once and train nothing, to try a configuration without cost."""
+"""Jobs that end at once and train nothing, and drawn answers, to try a configuration without cost."""
 
+import random
 from urllib.parse import quote
 
+from selfplay.core import Messages, MockInferenceClient
 from selfplay.finetune.providers.job import Job, JobRequest
+from selfplay.programs.proofs.decisions import SCALES, stated
+from selfplay.programs.proofs.protocol import Protocol
 
 PREFIX = "dry-run:"
 
@@ -37,3 +41,18 @@ class DryRunJobs:
     async def cancel(self, job_id: str) -> Job:
         """Return the job, which has ended already."""
         return await self.status(job_id)
+
+
+def drawing_agents(protocol: Protocol) -> MockInferenceClient:
+    """Return a client that answers with a message to every channel or with a decision, drawn by the seed.
+
+    Each is a valid answer in some rounds of the protocol; where it is not, the next try draws again.
+    """
+    message = "\n".join(f"{channel.name}: What follows from that?" for channel in protocol.channels)
+    decisions = [stated(entry) for entry in SCALES[protocol.scale]]
+
+    def answer(messages: Messages, seed: int | None) -> str:
+        drawn = random.Random(seed)
+        return message if drawn.random() < 0.5 else drawn.choice(decisions)
+
+    return MockInferenceClient(answer)

@@ -21,6 +21,10 @@ ScaleName = Literal[
     "out_of_10",
     "out_of_100",
     "likert_int_scale_11",
+    "likert_scale_4",
+    "likert_scale_5",
+    "likert_scale_6",
+    "likert_scale_7",
 ]
 
 
@@ -58,6 +62,20 @@ _LIKERT = {
     "agree": 0.5,
     "strongly agree": 1.0,
 }
+_LIKERT_7 = {
+    "strongly disagree": -1.0,
+    "disagree": -2 / 3,
+    "somewhat disagree": -1 / 3,
+    "neither agree nor disagree": 0.0,
+    "somewhat agree": 1 / 3,
+    "agree": 2 / 3,
+    "strongly agree": 1.0,
+}
+
+
+def _decided(scale: Scale) -> Scale:
+    """Return the scale without its middle."""
+    return {text: value for text, value in scale.items() if value}
 
 
 def _out_of(most: int) -> Scale:
@@ -67,10 +85,14 @@ def _out_of(most: int) -> Scale:
 SCALES: dict[ScaleName, Scale] = {
     "accept_reject": {"reject": -1.0, "accept": 1.0},
     "likert_scale": _LIKERT,
-    "likert_scale_no_undecided": {text: value for text, value in _LIKERT.items() if value},
+    "likert_scale_no_undecided": _decided(_LIKERT),
     "out_of_10": _out_of(10),
     "out_of_100": _out_of(100),
     "likert_int_scale_11": _out_of(10),
+    "likert_scale_4": _decided(_LIKERT),
+    "likert_scale_5": _LIKERT,
+    "likert_scale_6": _decided(_LIKERT_7),
+    "likert_scale_7": _LIKERT_7,
 }
 _WORDS: dict[ScaleName, str] = {
     "accept_reject": "accept or reject",
