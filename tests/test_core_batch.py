@@ -91,6 +91,8 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
         "reward/solver": 1.5,
         "metric/ask proposer/<lambda>/proposer": 1.0,
         "metric/ask solver/<lambda>/solver": 1.5,
+        "num_results": 2,
+        "num_records": 6,
     }
 
 

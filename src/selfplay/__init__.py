@@ -1,3 +1,14 @@
 """selfplay: train language models by letting them play each other. Begin with ``training/trainer.py``."""
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``OpenAIClient``, which needs the package openai and is therefore imported only if asked for."""
+    if name != "OpenAIClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from selfplay.inference.openai_client import OpenAIClient
+
+    return OpenAIClient

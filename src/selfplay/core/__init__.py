@@ -1,5 +1,8 @@
 """The vocabulary that every other package uses. It imports only the standard library."""
 
+import sys
+from typing import Any
+
 from selfplay.core.agents import AgentSpec
 from selfplay.core.arena import Arena
 from selfplay.core.artifacts import Artifact, ArtifactStore
@@ -85,3 +88,10 @@ __all__ = [
     "derive_seed",
     "trajectories_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``OpenAIClient`` from the package above, which imports it: this one imports no other package."""
+    if name != "OpenAIClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return sys.modules["selfplay"].OpenAIClient

@@ -1,5 +1,6 @@
 """Arena: chooses what is played, step by step, and turns the results into training batches."""
 
+import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,13 @@ from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.own_code import list_of, method_of, returned
 from selfplay.core.scores import check_scored, finite_reward
 from selfplay.core.seeds import derive_seed
-from selfplay.core.training_batch import check_batch, records_of, summary_of
+from selfplay.core.training_batch import (
+    check_batch,
+    records_of,
+    rewarded_without_step,
+    summary_of,
+    why_empty,
+)
 from selfplay.core.types import EpisodeRequest, GenerateResult, TrainingBatch
 from selfplay.core.verbose_logger import VerboseLogger
 
@@ -82,7 +89,9 @@ class Arena(EpisodeRunner):
 
     def build_training_batch(self, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
         """Return one record for each step with token ids of every trainable rollout, including children."""
-        batch = TrainingBatch(records_of(results), summary_of(results, self.step_num))
+        records = records_of(results)
+        counts = {"num_results": len(results), "num_records": len(records)}
+        batch = TrainingBatch(records, summary_of(results, self.step_num) | counts)
         if verbose or self.verbose:
             self.sanity_check_batch(results, batch)
         return batch
@@ -109,11 +118,20 @@ class Arena(EpisodeRunner):
     async def play_step(
         self, concurrency: int | None = None, verbose: bool = False
     ) -> tuple[TrainingBatch, list[GenerateResult]]:
-        """Run one step (policy version, requests, rollouts, credit, batch); return batch and results."""
+        """Run one step (policy version, requests, rollouts, credit, batch); return batch and results.
+
+        A batch without records, and a role that is rewarded but has no step, are warnings of Python's.
+        """
         number, requests = await self.begin_step()
         with infrequent_garbage_collection():
             results = await self.generate_rollouts(requests, concurrency)
-            return self.end_step(number, results, verbose), results
+            batch = self.end_step(number, results, verbose)
+        if not batch.records:
+            warnings.warn(f"nothing can be learned from step {number}: {why_empty(results)}", stacklevel=2)
+        for role in rewarded_without_step(results):
+            advice = "append response.to_step(role_id, messages) to state.trajectory"
+            warnings.warn(f"{role} gets rewards but has no step: {advice}", stacklevel=2)
+        return batch, results
 
     async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
         """Begin the next step; return its number and its requests, ready to be run.

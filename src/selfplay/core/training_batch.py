@@ -4,7 +4,7 @@ Games, and programs with a replay buffer, make their records in ``replay/records
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -84,6 +84,29 @@ def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
         "broken_prefixes": sum(step.info.get("prefix_kept") is False for step in steps if step.policy),
         **{name: math.fsum(values) / len(values) for name, values in sorted(means.items())},
     }
+
+
+def rewarded_without_step(results: list[GenerateResult]) -> Counter[str]:
+    """Return the roles that are rewarded but acted in no rollout, each with the number of such rewards."""
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    acted = {step.role_id for rollout in rollouts for step in rollout.steps}
+    return Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
+
+
+def why_empty(results: list[GenerateResult]) -> str:
+    """Return why the results give no record."""
+    meta, kept = summary_of(results, 0), [step for _, step in _steps(results)]
+    if not results:
+        return "get_batch returned no request"
+    if meta["failed"] == meta["episodes"]:
+        return f"every episode failed; the last: {meta['last_error']}"
+    if not any(result.trainable_rollouts() for result in results):
+        return "no request is trainable"
+    if not kept:
+        return "no episode appended response.to_step(role_id, messages) to state.trajectory"
+    if not any(step.policy for step in kept):
+        return "no step is of a policy that is trained"
+    return "the client returned no token ids with log-probabilities"
 
 
 def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:

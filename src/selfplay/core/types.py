@@ -237,7 +237,7 @@ class TrainingBatch:
     ``meta`` accounts for all episodes and steps: ``episodes``, ``failed``, ``steps``, ``text_only_steps``
     (left out because they have no token ids), ``broken_prefixes`` (answers whose prompt does not begin with
     the role's last prompt and answer), ``policy_version``, mean ``reward/ROLE`` and the rubrics'
-    ``metric/NAME``.
+    ``metric/NAME``; ``num_results`` (requests played, without sub-episodes) and ``num_records``.
     """
 
     records: list[TrainingRecord]

@@ -28,6 +28,7 @@ from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.own_code import awaitable, own_code, returned
 from selfplay.core.shell_command import shell_command
+from selfplay.core.training_batch import rewarded_without_step
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.population.standings import standings
@@ -211,9 +212,7 @@ class ProgramSource:
             share = equal_group_share(results, credit.group)
             if share is not None:
                 self.metrics.log({"program/equal_group_share": share})
-        rollouts = [rollout for result in results for rollout in result.all_rollouts()]
-        acted = {step.role_id for rollout in rollouts for step in rollout.steps}
-        rewarded = Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
+        rewarded = rewarded_without_step(results)
         self.metrics.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
 
     def _count(self, batch: TrainingBatch, results: list[GenerateResult], started: int) -> None:

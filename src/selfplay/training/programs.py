@@ -10,6 +10,7 @@ from selfplay.config.play import Games
 from selfplay.config.programs import ProofsSettings, PythonProgram
 from selfplay.core import (
     AgentSpec,
+    AlternatingRolesEpisode,
     Arena,
     EpisodeRequest,
     EpisodicRewardCredit,
@@ -155,6 +156,10 @@ def _set_roles(arena: Arena, config: Config) -> None:
 def _check_roles(arena: Arena, config: Config) -> None:
     if not arena.roles:
         raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
+    for name, episode in arena.episodes.items():
+        if isinstance(episode, AlternatingRolesEpisode):
+            with own_code(f"the roles of the episode {name} failed", "program"):
+                episode.turn_takers(arena)
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
     unknown = config.learning.policies.keys() - set(policies_of(arena))
