@@ -7,7 +7,7 @@ import pytest
 from selfplay.core import InputError
 from selfplay.inference.vllm_checks import check_adapter
 
-PLAIN = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
+PLAIN = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
 
 
 def refusal(directory, config: str) -> str:
@@ -19,12 +19,17 @@ def refusal(directory, config: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("target_modules", [["q_proj"], "all-linear"])
-def test_a_plain_adapter_passes(tmp_path, target_modules):
+EXPERTS = {"rank_pattern": {r".*\.gate_up_proj": 8}, "alpha_pattern": {r".*\.gate_up_proj": 16}}
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"target_modules": "all-linear"}, {"use_rslora": True}, EXPERTS], ids=str
+)
+def test_an_adapter_with_one_scale_passes(tmp_path, change):
     (tmp_path / "adapter_model.safetensors").touch()
-    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | {"target_modules": target_modules}))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | change))
     check_adapter(tmp_path, max_rank=8)  # raises nothing, but for a smaller limit:
-    with pytest.raises(InputError, match="its rank is 4"):
+    with pytest.raises(InputError, match="its rank is"):
         check_adapter(tmp_path, max_rank=3)
 
 
@@ -32,7 +37,7 @@ def test_a_plain_adapter_passes(tmp_path, target_modules):
     "config", ["[" * 200_000, '{"r": 1e400, "target_modules": ["q_proj"]}', "[]", "{}", ""]
 )
 def test_a_damaged_configuration_is_rejected_in_one_line(tmp_path, config):
-    assert "is not a LoRA adapter" in refusal(tmp_path, config)
+    assert "adapter_config.json" in refusal(tmp_path, config)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +45,17 @@ def test_a_damaged_configuration_is_rejected_in_one_line(tmp_path, config):
     [
         ({"r": 9}, "its rank is 9"),
         ({"target_modules": ["lm_head", "q_proj"]}, "it changes lm_head"),
-        ({"target_modules": ".*(lm_head|q_proj)"}, "its target_modules are"),
-        ({"target_modules": [["lm_head"]]}, "its target_modules are"),
-        ({"target_modules": None}, "its target_modules are"),
+        ({"target_modules": ".*(lm_head|q_proj)"}, "sets target_modules to"),
+        ({"target_modules": [["lm_head"]]}, "sets target_modules to"),
+        ({"target_modules": None}, "sets target_modules to"),
+        ({"use_dora": True}, "sets use_dora to True"),
+        ({"rank_pattern": {"q_proj": 9}}, "its rank is 9"),
+        ({"rank_pattern": {"q_proj": 8}}, "several scales"),
+        ({"alpha_pattern": {"q_proj": 4}}, "several scales"),
+        (
+            {"alpha_pattern": {"q_proj": 16}, "rank_pattern": {"q_proj": 8}, "use_rslora": True},
+            "several scales",
+        ),
     ],
 )
 def test_an_adapter_that_cannot_be_served_is_rejected_in_one_line(tmp_path, change, problem):

@@ -75,9 +75,9 @@ def check_adapter_config(config: Mapping[str, Any], file: str) -> None:
     for field in SHAPE:
         if field not in config:
             raise DamagedState("adapter", f"{file} does not describe a LoRA adapter", "Give one that does.")
-    for field, value in config.items():
-        rule = FIELDS.get(field, _UNKNOWN)
-        if rule.allows(value):
+    for field in (*FIELDS, *config.keys() - FIELDS.keys()):
+        value, rule = config.get(field), FIELDS.get(field, _UNKNOWN)
+        if field not in config or rule.allows(value):
             continue
         problem = f"{file} sets {field:.100} to {_shown(value)}, {rule.reason}"
         if field in SHAPE and not isinstance(value, str):

@@ -209,14 +209,21 @@ def changes_nothing(directory: Path) -> bool:
     """Return whether every B of an adapter is zero, as in an adapter that was never trained.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or a number in it is not finite.
     """
+    untrained = True
     try:
         with safe_open(directory / ADAPTER_FILE, framework="pt") as file:
-            names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118 (not a dict)
-            return not any(bool(file.get_tensor(name).any()) for name in names)
+            for name in list(file.keys()):
+                tensor = file.get_tensor(name)
+                if not bool(tensor.isfinite().all()):
+                    problem = f"{directory / ADAPTER_FILE} has weights that are not finite numbers"
+                    raise InputError("adapter", problem, "Take an earlier one.")
+                if "lora_B" in name and bool(tensor.any()):
+                    untrained = False
     except (OSError, SafetensorError) as error:
         raise InputError("adapter", f"{directory / ADAPTER_FILE} is damaged", "Save it again.") from error
+    return untrained
 
 
 def _damaged(path: Path) -> InputError:

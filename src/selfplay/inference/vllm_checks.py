@@ -10,12 +10,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapter_config import read_adapter_config
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, ALL_LINEAR
 
 NOT_SERVED_MODULES = {"lm_head", "embed_tokens"}
@@ -76,25 +78,31 @@ def check_adapter(directory: Path, max_rank: int) -> None:
     Raises:
         InputError: files are missing, or the engine cannot serve such an adapter.
     """
-    try:
-        config = json.loads((directory / ADAPTER_CONFIG).read_text())
-        rank, modules = int(config["r"]), config["target_modules"]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError("adapter", f"{directory} is not a LoRA adapter", "Give a PEFT directory.") from error
+    config = read_adapter_config(directory)
+    rank = max(config["r"], *(config.get("rank_pattern") or {"": 0}).values())
     if rank > max_rank:
         raise InputError("adapter", f"its rank is {rank}, the engine's {max_rank}", "Raise max_lora_rank.")
-    is_list = isinstance(modules, list) and all(isinstance(name, str) for name in modules)
-    if not is_list and modules != "all-linear":  # PEFT uses other texts as regular expressions
-        raise InputError(
-            "adapter", f"its target_modules are {modules!r:.50}", "Give a list of the modules' names."
-        )
-    not_served = [name for name in sorted(NOT_SERVED_MODULES) if name in modules]
+    not_served = [name for name in sorted(NOT_SERVED_MODULES) if name in config["target_modules"]]
     if not_served:
         raise InputError(
             "adapter", f"it changes {', '.join(not_served)}", "Train the linear layers of the blocks only."
         )
+    if not _has_one_scale(config):
+        raise InputError(
+            "adapter", "its layers have several scales, and vLLM has one", "Use the engine of this package."
+        )
     if not (directory / ADAPTER_FILE).is_file():
         raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.")
+
+
+def _has_one_scale(config: dict[str, Any]) -> bool:
+    """Return whether the alpha of every layer is the same multiple of its rank; with rsLoRA, of its root."""
+    ranks, alphas = (config.get(name) or {} for name in ("rank_pattern", "alpha_pattern"))
+    if config.get("use_rslora"):
+        return not ranks and not alphas
+    rank, alpha = config["r"], config["lora_alpha"]
+    layers = ranks.keys() | alphas.keys()
+    return all(alphas.get(one, alpha) * rank == alpha * ranks.get(one, rank) for one in layers)
 
 
 def write_random_adapter(model_name: str, directory: Path, modules: Sequence[str] = ALL_LINEAR) -> None:

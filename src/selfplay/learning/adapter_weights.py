@@ -100,11 +100,9 @@ def misfit(found: Shapes, expected: Shapes, layers: Container[str]) -> InputErro
 
 def _check_tensor(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> None:
     if not name.startswith(PREFIX) or not name.endswith(_ENDINGS):
-        layer = layer_of(name)
-        reason = (
-            "the embeddings, which PEFT saves after the vocabulary was changed" if "embed" in name else layer
-        )
-        problem = f"{path} has weights that are no LoRA of a linear layer: {reason}"
+        problem = f"{path} has weights that are no LoRA of a linear layer: {_shown(name)}"
+        if "embed" in name:
+            problem += ", as PEFT saves them when the vocabulary was changed"
         raise InputError("adapter", problem, "Merge it into its base model with PEFT, and use that.")
     if len(shape) != 2:
         raise DamagedState("adapter", f"{path} has a {_shown(name)} that is no matrix", "Save it again.")

@@ -10,7 +10,7 @@ from selfplay.core import InputError
 from selfplay.core.errors import first_line
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.adapter_files import AdapterFiles
-from selfplay.learning.adapter_weights import misfit, read_weights
+from selfplay.learning.adapter_weights import Shapes, misfit, read_weights
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
 
@@ -52,19 +52,30 @@ class ServedAdapters:
         if files.lora.lora_rank > largest:
             problem = f"its weights do not fit its rank, {files.lora.lora_rank}: the largest has {largest}"
             raise InputError("adapter", problem, "Correct r.")
+        wrong = misfit(files.shapes, self._shapes_of(files.lora), self.policy.layers())
+        if wrong is not None:
+            raise wrong
+
+    def _shapes_of(self, lora: LoraSettings) -> Shapes:
+        """Return the shapes of an adapter in this model; PEFT makes one without memory.
+
+        Raises:
+            InputError: it can make none.
+        """
         name = "shapes-only"
         try:
             with torch.device("meta"):  # tensors there have a shape and no memory
-                self.policy.add_adapter(name, files.lora.for_peft())
+                self.policy.add_adapter(name, lora.for_peft())
+            return self.policy.adapter_shapes(name)
         except ValueError as error:
-            raise InputError(
-                "adapter", f"it does not fit: {first_line(error)}", "Give the adapter's own base model."
-            ) from error
-        expected = self.policy.adapter_shapes(name)
-        self.policy.drop_adapter(name)
-        wrong = misfit(files.shapes, expected, self.policy.layers())
-        if wrong is not None:
-            raise wrong
+            problem, fix = first_line(error), "Give the adapter's own base model."
+            if lora.more.get("target_parameters"):
+                problem = f"target_parameters are {lora.more['target_parameters']} ({problem})"
+                fix = "Merge it into its base model with PEFT, and use the merged model."
+            raise InputError("adapter", f"it does not fit: {problem}", fix) from error
+        finally:
+            if name in self.policy.model.peft_config:
+                self.policy.drop_adapter(name)
 
     def put(
         self, name: str, files: AdapterFiles, weights: dict[str, Tensor], version: int | None = None
