@@ -18,15 +18,15 @@ FEW_TOKENS = 16
 class Rows(NamedTuple):
     """Consecutive tokens of a forward pass, and the adapters that are added to them.
 
-    ``own_TN`` has a 1 where a token has an adapter; ``None`` if all tokens have the only one. ``states`` are
-    other numbers when an adapter's weights have changed.
+    ``others_TN`` says which of the adapters are not a token's; ``None`` if all tokens have the only one.
+    ``states`` are other numbers when an adapter's weights have changed.
     """
 
     adapters: tuple[str, ...]
     states: tuple[int, ...]
     start: int
     stop: int
-    own_TN: Tensor | None = None
+    others_TN: Tensor | None = None
 
 
 class AdapterRows:
@@ -34,28 +34,28 @@ class AdapterRows:
 
     Args:
         layers: the adapted layers.
-        dtype: type of their inputs.
         device: device of their inputs.
     """
 
-    def __init__(self, layers: Sequence[Linear], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, layers: Sequence[Linear], device: torch.device) -> None:
         self._layers = layers
-        self._dtype = dtype
         self._device = device
         self._shapes: dict[str, tuple[Any, ...]] = {}
         self._weights: dict[str, list[Tensor]] = {}
+        self._finite: dict[str, tuple[int, bool]] = {}
 
     def of(self, parts: Sequence[tuple[str, int]]) -> tuple[Rows, ...]:
         """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
 
-        Neighbours with few tokens and equal shapes share rows.
+        Neighbours with few tokens and equal shapes share rows. Those whose weights are not numbers share
+        none: what is not a number stays so when it is multiplied by the other's zeros.
         """
         rows: list[Rows] = []
         start = 0
-        for (shape, few), group in groupby(parts, lambda part: (self._shape(part[0]), part[1] <= FEW_TOKENS)):
+        for (shape, share), group in groupby(parts, lambda part: (self._shape(part[0]), self._share(*part))):
             members = list(group)
             stop = start + sum(count for _, count in members)
-            if any(shape) and few:
+            if any(shape) and share:
                 rows.append(self._shared(members, start, stop))
             elif any(shape):
                 ends = accumulate((count for _, count in members), initial=start)
@@ -67,9 +67,17 @@ class AdapterRows:
     def _shared(self, members: list[tuple[str, int]], start: int, stop: int) -> Rows:
         names = tuple(dict.fromkeys(name for name, _ in members))
         owners = [name for name, count in members for _ in range(count)]
-        own = [[name == owner for name in names] for owner in owners]
-        own_TN = torch.tensor(own, dtype=self._dtype, device=self._device)
-        return Rows(names, tuple(map(self._state, names)), start, stop, own_TN)
+        others_TN = torch.tensor([[name != one for name in names] for one in owners], device=self._device)
+        return Rows(names, tuple(map(self._state, names)), start, stop, others_TN)
+
+    def _share(self, name: str, tokens: int) -> bool:
+        """Return whether an adapter with this number of tokens may share rows."""
+        if tokens > FEW_TOKENS:
+            return False
+        state = self._state(name)
+        if self._finite.get(name, (None, False))[0] != state:
+            self._finite[name] = (state, all(bool(one.isfinite().all()) for one in self._weights[name]))
+        return self._finite[name][1]
 
     def _shape(self, name: str) -> tuple[Any, ...]:
         """Return the rank and the scale of an adapter in each layer, ``None`` where it has none."""

@@ -81,8 +81,8 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         """Add each token's adapter to the outputs, in place; several have the same rank and scale."""
         _, a_RI, b_OR = self._converted(rows.adapters, rows.states, x_TI.dtype)
         low_TR = linear(x_TI, a_RI)
-        if rows.own_TN is not None:
-            low_TR.view(len(low_TR), len(rows.adapters), -1).mul_(rows.own_TN[:, :, None])
+        if rows.others_TN is not None:
+            low_TR.view(len(low_TR), len(rows.adapters), -1).masked_fill_(rows.others_TN[:, :, None], 0)
         output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[rows.adapters[0]])
 
     def _converted(self, names: tuple[str, ...], states: tuple[int, ...], dtype: torch.dtype) -> _Converted:

@@ -263,7 +263,7 @@ class PolicyModel:
         self._fused = [one for one in adapted.values() if isinstance(one, FusedLinear)]
         reorders = any("expert" in name for name in adapted)
         self.mixes_adapters = len(self._fused) == len(adapted) and not reorders
-        self._rows = AdapterRows(self._fused, self.dtype, self.device)
+        self._rows = AdapterRows(self._fused, self.device)
 
     def adapter_config(self, name: str = TRAINED) -> dict[str, Any]:
         """Return an adapter's configuration as PEFT gave it, JSON-able.
