@@ -1,5 +1,6 @@
 """``selfplay play``: a person at standard input against a tiny model, whose moves are almost never legal."""
 
+import asyncio
 import io
 import re
 
@@ -7,8 +8,10 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from selfplay.commands.play import play
+from selfplay.commands.play import ModelPlayer, play
 from selfplay.core import InputError, MockInferenceClient
+from selfplay.envs.catalog import make_game
+from selfplay.envs.templates import get_template
 from tiny_models import roomy_model
 
 
@@ -101,3 +104,12 @@ def test_answers_of_the_model_cannot_control_the_terminal(monkeypatch):
     said = played("y\ny\n\n", monkeypatch, seat=1)
     assert "·" in said  # the bytes of a random model hold control characters
     assert not ACTS_ON_A_TERMINAL.search(said)
+
+
+def test_the_models_answers_end_at_the_stop_texts_of_the_game():
+    client = MockInferenceClient(["check\nbecause"])
+    game = make_game("kuhn_poker", 2, 0)
+    with asyncio.Runner() as runner:
+        for stop, answer in (((), "check\nbecause"), (("\n",), "check")):
+            model = ModelPlayer(client, ["base"] * 2, get_template("default"), 8, runner, stop)
+            assert model.answer(game, 0) == answer

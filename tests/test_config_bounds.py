@@ -71,7 +71,9 @@ MAY_REPEAT = {"policies", "weights", "seats"}
 def refusal(model: type[BaseModel], name: str, value: Any) -> str | None:
     """The line that a user gets for a value of a field; ``None`` if it is taken."""
     tags = tags_of(model) if "type" in model.model_fields else []
-    data = ({"type": tags[0]} if tags else {}) | {name: value}
+    given = {"type": tags[0]} if tags else {}
+    given |= {"id": "kuhn_poker"} if "id" in model.model_fields else {}
+    data = given | {name: value}
     try:
         model.model_validate(data)
     except InputError as error:

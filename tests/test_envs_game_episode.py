@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from engine_requests import make_engine
 from selfplay.core import (
     AgentSpec,
     Arena,
@@ -22,6 +23,8 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import OpenSpielGame
 from selfplay.envs.scripted import ScriptedPlayer
 from selfplay.envs.templates import get_template
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from tiny_models import roomy_model
 
 POLICY = AgentSpec("policy")
 
@@ -53,6 +56,39 @@ async def play(env_id, agents, answer=legal_answer, template="fewshot-chat", see
     arena = Arena(client)
     arena.add_episode(env_id, GameEpisode(env_id, len(agents), get_template(template), **options))
     return (await arena.run_episode(env_id, PlaySpec(env_id, len(agents), tuple(agents), seed))).rollout
+
+
+async def test_an_answer_ends_at_a_stop_text():
+    def goes_on(messages, seed):
+        return f"{legal_answer(messages, seed)}\nbecause I win. </move>"
+
+    agents = [POLICY, AgentSpec("model", "base")]
+    lost = await play("kuhn_poker", agents, goes_on)
+    assert lost.extras["invalid_pid"] is not None
+    for stop in (["\n"], ["</move>", "\nb"], [" </move>", "\n"]):
+        rollout = await play("kuhn_poker", agents, goes_on, stop=stop)
+        assert rollout.extras["invalid_pid"] is None
+        assert all("\n" not in turn["text"] for turn in rollout.extras["turns"])
+
+
+async def test_a_game_whose_answers_end_at_texts_trains_on_the_tokens_that_were_drawn():
+    policy = PolicyModel(str(roomy_model()), LoraSettings(2, 2.0))
+    arena = Arena(make_engine(policy, max_tokens=30))
+    stop = tuple("abcdefghijklm")
+    arena.add_episode("game", GameEpisode("kuhn_poker", 2, get_template("default"), stop=stop))
+    for pid in range(2):
+        arena.add_role(Role(f"player_{pid}"))
+    ended = 0
+    for seed in range(10):
+        spec = PlaySpec("game", 2, (POLICY, POLICY), seed)
+        for step in (await arena.run_episode("game", spec)).rollout.steps:
+            assert not set(stop) & set(step.completion_text)
+            drawn = policy.tokens.decode(step.completion_token_ids)
+            ended += drawn != step.completion_text
+            assert drawn.startswith(step.completion_text)
+            assert set(drawn.removeprefix(step.completion_text)) <= set(stop)
+            assert len(step.completion_logprobs) == len(step.completion_token_ids)
+    assert ended > 3
 
 
 @pytest.mark.parametrize("template", ["fewshot-chat", "qwen3-zs"])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evaluation_client import TabularClient, first_move, legal_moves, nonsense, uniform
-from selfplay.core import AgentSpec, Arena, EpisodeError, InputError, TransientError
+from selfplay.core import AgentSpec, Arena, EpisodeError, InputError, MockInferenceClient, TransientError
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import MatchResult, play_match
 
@@ -44,6 +44,14 @@ async def test_counts_add_up_over_outcomes_and_seats():
         assert sum(getattr(seat, name) for seat in result.by_seat.values()) == getattr(result, name)
     lost = sum(seat.invalid["model"] for seat in result.by_seat.values())
     assert lost == result.invalid["model"]
+
+
+async def test_the_answers_of_models_end_at_stop_texts():
+    client = MockInferenceClient(lambda messages, seed: "check\nor bet, I am not sure")
+    options = {"opponent": AgentSpec("model", "villain"), "games": 10}
+    assert (await play(client, **options)).invalid["model"] > 0
+    result = await play(client, **options, stop=["\n"])
+    assert result.invalid_moves == result.invalid["opponent"] == 0
 
 
 async def test_win_rate_and_reward_have_intervals_around_them():

@@ -57,6 +57,24 @@ def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_a
     assert record.alternatives == []
 
 
+@pytest.mark.parametrize(
+    ("text", "reason", "goes_on"),
+    [
+        ("check katta <math", "length", True),
+        ("\nbet, because", "length", True),
+        ("check", "length", False),
+        ("checking", "length", False),
+        ("I check", "length", False),
+        ("check katta", "stop", False),
+    ],
+)
+def test_a_record_says_whether_a_cut_answer_went_on_after_a_legal_move(text, reason, goes_on):
+    info = {"legal_answers": ["check", "bet"], "finish_reason": reason}
+    step = make_step(completion=[{"role": "assistant", "content": text}], info=info)
+    (record,) = records_from_steps([step])
+    assert record.meta.get("goes_on", False) == goes_on
+
+
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
 def test_a_step_without_ids_or_logprobs_is_rejected_in_one_line(missing):
     steps = [make_step(), make_step(**{missing: None}, info={"rollout_id": "game-7"})]

@@ -95,6 +95,42 @@ def test_a_warning_is_printed_once_with_advice(metrics, words):
     assert log.new(metrics) == []
 
 
+@pytest.mark.parametrize(
+    ("cut", "going_on", "words"),
+    [
+        (0.9, 0.0, "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers"),
+        (0.9, 0.4, "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers"),
+        (
+            0.9,
+            0.6,
+            "most begin with a legal move and go on, because the model does not end its turn",
+        ),
+        (
+            1.0,
+            0.0,
+            "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers; if",
+        ),
+    ],
+)
+def test_advice_on_cut_answers_looks_at_why_they_were_cut(cut, going_on, words):
+    metrics = {"answers/cut_share/player_0": cut, "answers/cut_share/player_1": 0.1}
+    metrics["answers/going_on_share/player_0"] = going_on
+    (warning,) = warnings_of(metrics)
+    assert warning.advice.startswith(words)
+    assert ("set stop, a text that ends answers, in [[envs]]" in warning.advice) == (
+        going_on > 0.45 or cut == 1
+    )
+
+
+def test_answers_that_go_on_after_a_legal_move_are_a_figure_of_the_update():
+    going_on = record("Solver", 1.0, [0.0], reason="length")
+    going_on.meta["goes_on"] = True
+    figures = answer_figures([going_on, record("Solver", 1.0, [0.0]), record("Judge", 1.0, [0.0])])
+    assert figures["answers/going_on_share"] == pytest.approx(1 / 3)
+    assert figures["answers/going_on_share/Solver"] == 0.5
+    assert "answers/going_on_share/Judge" not in figures
+
+
 def test_a_warning_that_all_advantages_are_0_is_not_repeated_for_one_role():
     share = "answers/zero_advantage_share"
     log = WarningLog()

@@ -46,7 +46,7 @@ def tournament(
     from selfplay.commands.tournament_schedule import Schedule
     from selfplay.commands.tournament_tables import print_tournament
     from selfplay.population.meta_strategies import check_installed
-    from selfplay.training.checks import check_nash_conv, renaming
+    from selfplay.training.checks import check_models_end_answers, check_nash_conv, renaming
 
     env = absolute(env, Path())
     seats = checked_seats(env, players, template)
@@ -60,6 +60,8 @@ def tournament(
             check_nash_conv(env)
     found = find_members(members, env)
     settings = environment_of(found, env, template, seats)
+    if nash_conv:
+        check_models_end_answers(settings, "--nash-conv", "Leave it out")
     games = games or (200 if budget is None else 20)
     schedule = Schedule([one.uid for one in found], games, budget, seed, seats)
     agents = {one.uid: one.agents(settings, temperature) for one in found}

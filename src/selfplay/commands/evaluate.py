@@ -23,6 +23,7 @@ from selfplay.evaluation.nash_conv import LONG_LIMIT, NashConvResult, TooSlow, n
 from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.training import assembly
+from selfplay.training.checks import check_models_end_answers
 from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
@@ -147,6 +148,8 @@ def evaluate(
     """
     source = find_player(model_or_run)
     env = source.environment(env_id, template, num_players)
+    if exact:
+        check_models_end_answers(env, "--nash-conv", "Leave it out")
     seats = source.seats(env, "MODEL_OR_RUN")
     agent, other = _find_opponent(opponent, env, source)
     alone = env.num_players == 1
@@ -175,6 +178,7 @@ def evaluate(
                 max_tokens=source.max_tokens,
                 max_turns=env.max_turns,
                 error_allowance=env.error_allowance,
+                stop=env.stop,
                 on_game=view.count,
                 on_rollout=keep if solved else None,
             )

@@ -51,7 +51,7 @@ def play(
             deal = derive_seed(seed, "play", number)
             game = make_game(env_id, num_players, deal)
             playing = [drawn(policy, deal, pid) for pid, policy in enumerate(policies)]
-            model = ModelPlayer(engine, playing, prompts, source.max_tokens, runner)
+            model = ModelPlayer(engine, playing, prompts, source.max_tokens, runner, tuple(env.stop))
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
@@ -78,12 +78,14 @@ class ModelPlayer:
     template: PromptTemplate
     max_tokens: int
     runner: asyncio.Runner
+    stop: tuple[str, ...] = ()
 
     def answer(self, game: Game, seed: int) -> str:
         """Return the model's answer to the prompt of the player whose turn it is."""
         answering = self.client.complete(
             self.template.messages(game, game.current_pid),
             max_tokens=self.max_tokens,
+            stop=self.stop,
             return_tokens=False,
             model=self.policies[game.current_pid],
             seed=seed,

@@ -78,6 +78,7 @@ class Tournament:
             "template": self.env.template,
             "max_turns": self.env.max_turns,
             "error_allowance": self.env.error_allowance,
+            **({"stop": self.env.stop} if self.env.stop else {}),  # tournaments of before have none
             "base_model": base.name,
             "dtype": base.dtype,
             "quantization": base.quantization,
@@ -238,7 +239,12 @@ async def _play_games(
     env = tournament.env
     template = get_template(env.template)
     episode = GameEpisode(
-        env.id, env.num_players, template, max_turns=env.max_turns, error_allowance=env.error_allowance
+        env.id,
+        env.num_players,
+        template,
+        max_turns=env.max_turns,
+        error_allowance=env.error_allowance,
+        stop=env.stop,
     )
     reasons: dict[int, str] = {}
     waiting, done = iter(games), 0

@@ -164,7 +164,7 @@ def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
 
 def _check_same_rules(first: Member, first_env: GameSettings, other: Member, other_env: GameSettings) -> None:
     """Raise an InputError if two members trained under rules that a tournament cannot both have."""
-    for name in ("max_turns", "error_allowance"):
+    for name in ("max_turns", "error_allowance", "stop"):
         mine, theirs = getattr(first_env, name), getattr(other_env, name)
         if mine != theirs:
             problem = f"{first.name} trained with {name} = {mine}, and {other.name} with {theirs}"

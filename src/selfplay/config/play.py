@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Line, Name, Names, Settings
+from selfplay.config.base import Line, Name, Names, Settings, Texts
 from selfplay.core import InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
@@ -45,6 +45,10 @@ class GameSettings(Settings):
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0, le=1_000_000)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+    stop: Texts = Field(default=[], max_length=100)
+    """Texts that end an answer, such as `["\\n"]`; they are not part of its text. For base models, which do
+    not end their turns. Not with `magnet`, `all_actions` and NashConv: to these an answer is what a model
+    ends by itself."""
     policies: list[Name] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,8 @@ class GameEpisode(Episode):
         error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
         random_opening: a game in which a policy is trained begins with between 0 and this many random legal
             moves, each number as likely as the others. Nobody learns from them.
+        stop: texts that end a model's answer. They are not part of its text; the tokens that spelled them are
+            among its token ids.
 
     Raises:
         InputError: the environment is unknown, not playable on this machine, or does not support
@@ -119,6 +122,7 @@ class GameEpisode(Episode):
         max_turns: int = 200,
         error_allowance: int = 0,
         random_opening: int = 0,
+        stop: Sequence[str] = (),
     ) -> None:
         check_playable(env_id, num_players)
         if random_opening:
@@ -130,6 +134,7 @@ class GameEpisode(Episode):
         self.max_turns = max_turns
         self.error_allowance = error_allowance
         self.random_opening = random_opening
+        self.stop = tuple(stop)
         self._rubric = Rubric([final_reward])
 
     @property
@@ -239,6 +244,7 @@ class GameEpisode(Episode):
             role_id=seat_role(pid) if trained else None,
             temperature=agent.temperature,
             max_tokens=agent.max_tokens,
+            stop=self.stop or None,
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),

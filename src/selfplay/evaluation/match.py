@@ -30,6 +30,7 @@ async def play_match(
     max_tokens: int | None = None,
     max_turns: int = 200,
     error_allowance: int = 0,
+    stop: Sequence[str] = (),
     retries: int = 1,
     on_game: Callable[[int, int], None] | None = None,
     on_rollout: Callable[[int, Rollout], None] | None = None,
@@ -53,6 +54,7 @@ async def play_match(
         max_tokens: token limit of the model's answers; ``None`` means the client's default.
         max_turns: a game ends as a draw after this many turns.
         error_allowance: number of consecutive invalid moves after which a player is still asked again.
+        stop: texts that end the answer of a model.
         retries: number of further attempts at a game that failed for a transient reason; after them the game
             counts as failed.
         on_game: called after every game with the number of completed games and the total number.
@@ -65,7 +67,9 @@ async def play_match(
         [opponent] * num_players if isinstance(opponent, AgentSpec | Mixture) else list(opponent or ())
     )
     _check(env_id, num_players, opponents, games, concurrency)
-    episode = GameEpisode(env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance)
+    episode = GameEpisode(
+        env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance, stop=stop
+    )
     models = by_seat(model, num_players)
     specs = []
     for round_ in range(-(-games // num_players)):

@@ -6,6 +6,7 @@ from typing import Any
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
+_STOP = "set stop, a text that ends answers, in [[envs]] or [roles.NAME], or use a chat model"
 _NO_ADVANTAGE = "no advantage"
 
 
@@ -83,13 +84,27 @@ def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
 
 
 def _cut(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+    going_on = dict(_by_role(metrics, "answers/going_on_share/"))
     for role, share in _by_role(metrics, "answers/cut_share/"):
         if share > MOST:
             yield RunWarning(
                 f"cut/{role}",
                 f"{share:.0%} of the answers of {role} are cut at the token limit",
-                "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers",
+                _advice_on_cut(share, going_on.get(role, 0.0)),
             )
+
+
+def _advice_on_cut(share: float, going_on: float) -> str:
+    """Return what to do about cut answers, of which ``going_on`` of all began with a legal answer."""
+    if going_on > share / 2:
+        return (
+            "most begin with a legal move and go on, because the model does not end its turn, as base models "
+            f"do not: {_STOP}"
+        )
+    longer = "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers"
+    if share < 1:
+        return longer
+    return f"{longer}; if the model never ends its turn, as base models do not: {_STOP}"
 
 
 def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:

@@ -60,6 +60,8 @@ def _record(step: Step, index: int) -> TrainingRecord:
             "the fault lies with the client that answered"
         )
     legal_answers = step.info.get("legal_answers", [])
+    finish_reason = step.info.get("finish_reason", "")
+    goes_on = finish_reason == "length" and _goes_on(step.completion_text, legal_answers)
     return TrainingRecord(
         role_id=step.role_id,
         rollout_id=step.info.get("rollout_id", ""),
@@ -77,6 +79,13 @@ def _record(step: Step, index: int) -> TrainingRecord:
         meta={
             "pid": step.pid,
             "env_id": step.env_id,
-            "finish_reason": step.info.get("finish_reason", ""),
+            "finish_reason": finish_reason,
+            **({"goes_on": True} if goes_on else {}),
         },
     )
+
+
+def _goes_on(text: str, legal_answers: list[str]) -> bool:
+    """Return whether a text begins with a legal answer and goes on after it."""
+    rests = [text.strip().removeprefix(one) for one in legal_answers if text.strip().startswith(one)]
+    return any(rest and not rest[0].isalnum() for rest in rests)

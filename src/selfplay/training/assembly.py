@@ -185,6 +185,7 @@ def build_episode(env: GameSettings) -> GameEpisode:
         get_template(env.template),
         max_turns=env.max_turns,
         error_allowance=env.error_allowance,
+        stop=env.stop,
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
     )
 

@@ -100,6 +100,7 @@ def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings) -
     found = [f"opponents in {config.label(game)}: {', '.join(sorted(names))}"] if names else []
     if measures_nash_conv(config, game):
         check_nash_conv(game.id)
+        check_models_end_answers(game, "evaluation.nash_conv", "Set it to false, or leave stop out")
         found.append(f"NashConv of {config.label(game)}")
     return found
 
@@ -122,7 +123,8 @@ def _check_frozen(config: Config) -> None:
 
 
 def _check_answers_are_listed(config: Config, algorithms: Mapping[str, Algorithm]) -> None:
-    """Raise an InputError if an algorithm over legal answers is to learn where none are listed.
+    """Raise an InputError if an algorithm over legal answers is to learn where none are listed, or where
+    texts end answers.
 
     Args:
         config: the run's configuration.
@@ -134,10 +136,11 @@ def _check_answers_are_listed(config: Config, algorithms: Mapping[str, Algorithm
             problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
             raise InputError(field, problem, fix)
     for index, env in enumerate(config.envs):
-        if tells_moves(env.id):
-            continue
         for field, algorithm in config.learning.algorithms_of(env.policies or config.policies).items():
-            if isinstance(algorithm, OverAnswersSettings):
+            if not isinstance(algorithm, OverAnswersSettings):
+                continue
+            check_models_end_answers(env, field, fix)
+            if not tells_moves(env.id):
                 problem = (
                     f"{algorithm.type} learns from legal answers, and {env.name} (envs.{index}) lists none"
                 )
@@ -218,6 +221,15 @@ def check_nash_conv(env_id: str) -> None:
 
     with renaming({"env.id": "evaluation.nash_conv"}):
         states_of(env_id)
+
+
+def check_models_end_answers(env: GameSettings, field: str, fix: str) -> None:
+    """Raise an InputError if texts end the answers in a game whose legal answers are to be scored: a legal
+    answer has the token with which a model ends it.
+    """
+    if env.stop:
+        problem = f"scores answers that a model ends by itself, and in {env.name} stop is {env.stop}"
+        raise InputError(field, problem, fix)
 
 
 @contextmanager

@@ -169,6 +169,7 @@ class Evaluations:
             max_tokens=self.config.inference.max_tokens,
             max_turns=env.max_turns,
             error_allowance=env.error_allowance,
+            stop=env.stop,
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )

@@ -67,6 +67,7 @@ class _Counts:
     judged: int = 0
     without_advantage: int = 0
     cut: int = 0
+    going_on: int = 0
     tokens: int = 0
     surprisal: float = 0.0
 
@@ -75,16 +76,22 @@ class _Counts:
         self.judged += judged
         self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
         self.cut += answer.meta.get("finish_reason") == "length"
+        self.going_on += answer.meta.get("goes_on", False)
         self.tokens += len(answer.completion_token_ids)
         self.surprisal -= sum(answer.logprobs)
 
     def figures(self) -> dict[str, float]:
         share = {"zero_advantage_share": self.without_advantage / self.answers}
-        return (share if self.judged < self.answers else {}) | {
-            "cut_share": self.cut / self.answers,
-            "tokens": self.tokens / self.answers,
-            "entropy_estimate": self.surprisal / max(self.tokens, 1),
-        }
+        going_on = {"going_on_share": self.going_on / self.answers} if self.going_on else {}
+        return (
+            (share if self.judged < self.answers else {})
+            | going_on
+            | {
+                "cut_share": self.cut / self.answers,
+                "tokens": self.tokens / self.answers,
+                "entropy_estimate": self.surprisal / max(self.tokens, 1),
+            }
+        )
 
 
 def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
@@ -94,6 +101,8 @@ def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] =
       Answers of policies with a critic count as others: their records have rewards, of which the critic makes
       advantages. If all answers are of such policies, the figure is missing.
     - ``cut_share``: the share of answers that were cut at the token limit.
+    - ``going_on_share``: the share of answers that were cut after they had begun with a legal answer; missing
+      if there are none.
     - ``tokens``: mean length of an answer, its stop token included.
     - ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token. Its expectation is the
       mean entropy of the distributions that they were sampled from; the distributions need not be kept.
