@@ -49,6 +49,14 @@ def test_help_loads_nothing_heavy():
     assert loaded_by("--help", heavy=(*HEAVY, "pydantic", "pyspiel", "numpy")) == []
 
 
+def test_the_command_runs_as_a_module_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "selfplay", "train", "kuhn", "--sede", "3"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --sede: there is no such option")
+
+
 def test_options_of_a_server_on_a_cluster_load_nothing_heavy():
     heavy = (*HEAVY, "ray", "fastapi")
     assert loaded_by("serve", "--help", heavy=heavy) == []

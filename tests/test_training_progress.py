@@ -117,6 +117,37 @@ def test_counts_are_printed_every_five_seconds_at_first_and_every_minute_later(m
     assert written(console)[0] == "games: 5/400"
 
 
+def test_where_no_count_moves_a_line_says_for_how_long_it_has_gone_on(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(progress_views, "monotonic", lambda: now)
+    console = to_file()
+    view = LinesView(console, "games", 8)
+    for what, seconds in (("loading a model", 12), ("evaluating", 6)):
+        view.doing(what)
+        for _ in range(seconds):
+            now += 1.0
+            view.tell()
+    view.count(3, 8)
+    for _ in range(5):
+        now += 1.0
+        view.tell()
+    view.passing("learning")
+    for _ in range(130):
+        now += 1.0
+        view.tell()
+    assert written(console)[:6] == [
+        "loading a model",
+        "loading a model: 5 s",
+        "loading a model: 10 s",
+        "evaluating",
+        "evaluating: 5 s",
+        "games: 3/8",
+    ]
+    learning = [line for line in written(console) if line.startswith("learning")]
+    assert learning[:2] == ["learning: 4 s", "learning: 9 s"], "five seconds after the last line"
+    assert len(learning) < 12, "after a minute a line comes each minute"
+
+
 def test_slow_work_is_announced_before_it_is_done():
     console = to_file()
     with working(console, "loading [red]a model"):

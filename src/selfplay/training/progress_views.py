@@ -1,11 +1,20 @@
 """Draw progress: bars in a terminal, plain lines where standard output goes to a file or a pipe."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import TimeRemainingColumn as Remaining
 from rich.text import Text
 
@@ -13,7 +22,7 @@ from selfplay.core.text import one_line, printable
 
 FIRST_MINUTE = 60.0
 SECONDS_BETWEEN_LINES = (5.0, 60.0)
-"""Minimum seconds between two lines that only count: in the first minute, and later."""
+"""Seconds without a line after which one says what goes on: in the first minute, and later."""
 _FREE_AT_THE_EDGE = 4
 """Columns that the lowest line leaves free, so that the terminal's own ``^C`` does not start a new line."""
 
@@ -25,12 +34,19 @@ def print_line(console: Console, line: str) -> None:
 
 @contextmanager
 def working(console: Console, text: str) -> Iterator[None]:
-    """Show ``text`` while the body runs: beside a spinner in a terminal, else as a line."""
+    """Show ``text`` and the time while the body runs: beside a spinner in a terminal, else as lines."""
     if not console.is_terminal:
-        print_line(console, text)
-        yield
+        view = LinesView(console, "", None)
+        view.start()
+        try:
+            view.doing(text)
+            yield
+        finally:
+            view.stop()
         return
-    with console.status(Text(one_line(text))):
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        shown.add_task(one_line(text), total=None)
         yield
 
 
@@ -102,7 +118,8 @@ class BarsView(Progress):
 class LinesView:
     """Progress as plain lines, for files and pipes; see :class:`BarsView`.
 
-    Each activity that begins and each update is a line. Lines that only count are printed at intervals.
+    Each activity that begins and each update is a line. Where nothing was printed for a while, a line says
+    how far the count is or, if it has not moved, for how long the activity has gone on.
     """
 
     def __init__(self, console: Console, unit: str, size: int | None, steps: int | None = None) -> None:
@@ -110,46 +127,71 @@ class LinesView:
         self._unit = unit
         self._steps = steps
         self._step = 0
-        self._doing = ""
-        self._counted = 0
-        self._started = self._last = monotonic()
+        self._doing = self._passing = ""
+        self._counted = self._told = 0
+        self._size = size
+        self._started = self._since = self._last = monotonic()
+        self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Do nothing: the first line comes later."""
+        """Begin to say what goes on where nothing else is printed."""
+        threading.Thread(target=self._tell, daemon=True).start()
 
     def stop(self) -> None:
-        """Do nothing: the lines stay."""
+        """Print no more lines of this kind; those that were printed stay."""
+        self._stopped.set()
 
     def doing(self, text: str) -> None:
         """Print the activity that begins."""
         if text and text != self._doing:
             self._print(one_line(text))
-        self._doing = text
+        self._begin(doing=text)
 
     def passing(self, text: str) -> None:
-        """Do nothing: the line of the update follows."""
+        """Note the activity: the line of the update follows."""
+        self._begin(doing=self._doing, passing=text)
 
     def count(self, done: int, size: int | None) -> None:
-        """Print how many games or episodes are played, unless a line was printed just now."""
-        early = monotonic() - self._started < FIRST_MINUTE
-        wait = SECONDS_BETWEEN_LINES[0 if early else 1]
-        if done != self._counted and monotonic() - self._last >= wait:
-            self._print(f"{self._unit}: {done}" + (f"/{size}" if size is not None else ""))
-        self._counted = done
+        """Note how many games or episodes are played."""
+        self._counted, self._size = done, size
+        self.tell()
 
     def counting(self, unit: str) -> None:
         """Restart the count, of something else."""
-        self._unit, self._counted = unit, 0
+        self._unit, self._counted, self._told = unit, 0, 0
 
     def begin(self, size: int | None) -> None:
         """Restart the count."""
-        self._counted = 0
+        self._counted, self._told, self._size = 0, 0, size
+
+    def tell(self) -> None:
+        """Print the count or the time that has passed, unless a line was printed just now."""
+        now = monotonic()
+        if now - self._last < SECONDS_BETWEEN_LINES[0 if now - self._started < FIRST_MINUTE else 1]:
+            return
+        activity = self._passing or self._doing
+        if self._counted != self._told and not self._passing:
+            size = f"/{self._size}" if self._size is not None else ""
+            self._print(f"{self._unit}: {self._counted}{size}")
+            self._told = self._counted
+        elif activity or self._unit:
+            self._print(f"{one_line(activity or self._unit)}: {now - self._since:.0f} s")
 
     def updated(self, step: int, figures: str) -> None:
         """Print that an update is done."""
         if step > self._step:
             self._print(f"update {step:>4}/{self._steps}: {figures or 'done'}")
-        self._step, self._doing = step, ""
+        self._step = step
+        self._begin()
+
+    def _begin(self, doing: str = "", passing: str = "") -> None:
+        if (doing, passing) != (self._doing, self._passing):
+            self._since = monotonic()
+        self._doing, self._passing = doing, passing
+
+    def _tell(self) -> None:
+        while not self._stopped.wait(1.0):
+            self.tell()
 
     def _print(self, line: str) -> None:
         print_line(self._console, line)

@@ -1,0 +1,5 @@
+"""Run the command line as ``python -m selfplay``."""
+
+from selfplay.cli.main import run
+
+run()
