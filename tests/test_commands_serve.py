@@ -28,6 +28,7 @@ from selfplay.config.model import ModelSettings
 from selfplay.core import SelfplayError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
+from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, tiny_model
 
@@ -236,6 +237,117 @@ def test_only_adapters_inside_the_directory_can_be_loaded(serving_base, adapters
         assert refusal_of(load(live, "mine", path)) == (400, "lora_path")
     assert load(live, "mine", tmp_path / "first").status_code == 200
     assert load(live, "yours", "second/../first").status_code == 200
+
+
+FILES = ("adapter_config.json", "adapter_model.safetensors", "delivery.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["a pipe", "a link out", "a link to a pipe", "a device", "a directory"])
+def test_a_clients_files_are_regular_ones_in_the_directory(serving_base, adapters, tmp_path, name, kind):
+    file = tmp_path / "first" / name
+    file.unlink(missing_ok=True)
+    if kind == "a link out":
+        (adapters["first"].parent / "delivery.json").write_text("{}")
+        source = adapters["first"] / name if name != "delivery.json" else adapters["first"].parent / name
+        file.symlink_to(source)
+    elif kind == "a device":
+        file.symlink_to("/dev/zero")
+    elif kind == "a directory":
+        file.mkdir()
+    else:
+        place = file if kind == "a pipe" else tmp_path / "pipe"
+        os.mkfifo(place)
+        if place != file:
+            file.symlink_to(place)
+    refused = load(serving_base, "mine", "first")
+    assert refusal_of(refused) == (400, "lora_path")
+    assert name in refused.json()["error"]["message"]
+    assert load(serving_base, "mine", "second").status_code == 200
+
+
+def test_a_link_within_the_directory_is_followed(serving_base, tmp_path):
+    (tmp_path / "latest").symlink_to(tmp_path / "second")
+    weights = tmp_path / "first" / "adapter_model.safetensors"
+    weights.rename(tmp_path / "weights.safetensors")
+    weights.symlink_to(tmp_path / "weights.safetensors")
+    for path in ("latest", "first"):
+        assert load(serving_base, f"my-{path}", path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "x" * 129,
+        "a\nb",
+        "\x1b[2Jx",
+        "a b",
+        "\u202eabc",
+        "\ud800",
+        "-x",
+        "\0",
+        "na\u00efve",
+        "ftjob-1\r\n",
+    ],
+)
+def test_a_name_of_an_adapter_is_short_and_of_few_characters(shared_base, name):
+    before = shared_base.get("/v1/models").text
+    refused = post_json(shared_base, {"lora_name": name, "lora_path": "first"})
+    assert refusal_of(refused) == (400, "lora_name")
+    assert refused.json()["error"]["message"].isprintable()
+    assert len(refused.json()["error"]["message"]) < 300
+    assert shared_base.get("/v1/models").text == before
+
+
+def post_json(live: Live, body: dict[str, str]) -> httpx2.Response:
+    """Send a body as JSON in ASCII, which can have any character."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    return live.post("/v1/load_lora_adapter", content=json.dumps(body), headers=headers)
+
+
+@pytest.mark.parametrize("name", ["kuhn", "org/model@v1.2", "a:b_c+d-e", "9", "x" * 128])
+def test_usual_names_are_served_under_themselves(shared_base, name):
+    assert load(shared_base, name, "first").status_code == 200
+    assert ask_logprobs(shared_base, name)[0]
+    assert shared_base.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["x" * 5000, "x" * 300, "a/" * 400, "a\nb", "\x1b[2J", "\0", "\ud800", "y/" * 600]
+)
+def test_a_path_that_no_adapter_can_have_is_one_line(shared_base, path):
+    refused = post_json(shared_base, {"lora_name": "mine", "lora_path": path})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].isprintable()
+    assert len(refused.json()["error"]["message"]) < 1200
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"sha256": "0" * 64}, "the learner's have 000000"),
+        ({"canary": -1.0}, "the learner's is -1.0000"),
+        ({"canary": None}, "delivery.json is damaged"),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_an_adapter_is_what_its_delivery_file_says(serving_base, tmp_path, changed, problem):
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0))
+    perturb_adapter(policy, seed=3)
+    save_proven_adapter(tmp_path / "proven", policy, "tiny", "default", 7)
+    file = tmp_path / "proven" / "delivery.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    assert load(serving_base, "mine", "first").status_code == 200
+    before = ask_logprobs(serving_base, "mine")
+    response = load(serving_base, "mine", "proven", load_inplace=True)
+    if problem is None:
+        assert response.status_code == 200
+        return
+    assert refusal_of(response) == (400, "adapter")
+    assert problem in response.json()["error"]["message"]
+    assert ask_logprobs(serving_base, "mine") == before, "it goes on answering"
 
 
 def test_without_a_directory_no_adapter_can_be_loaded(adapters):

@@ -21,8 +21,9 @@ from selfplay.learning.checkpoints import (
     save_checkpoint,
 )
 from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import ALL_LINEAR, TRAINED, PolicyModel
+from selfplay.learning.policy import ALL_LINEAR, TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan
+from selfplay.training.given_adapters import adapter_in
 from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
 
 LEARNER = {"optimizer.0.step": torch.tensor(3.0), "weights.w": torch.arange(4.0)}
@@ -180,3 +181,25 @@ def test_the_model_rejects_an_adapter_of_another_shape(tmp_path):
     weights, _ = load_adapter(tmp_path)
     with pytest.raises(InputError, match="do not fit"):
         tiny_policy(rank=4).load_adapter_state(weights)
+
+
+@pytest.mark.parametrize("name", ["hider", "seeker"])
+def test_each_policy_of_a_checkpoint_is_found_with_its_own_weights(tmp_path, name):
+    model = PolicyModel(str(tiny_model("llama")), LoraSettings(2, 4.0), policies=["hider", "seeker"])
+    perturb_policies(model)
+    learners = [SavedLearner(one, one, LEARNER) for one in ("hider", "seeker")]
+    save_checkpoint(tmp_path / "step-1", model, "tiny", learners, STATE)
+    weights, _ = load_adapter(adapter_in(tmp_path / "step-1", name, "start"))
+    assert all(torch.equal(weights[key], value) for key, value in model.adapter_state(name).items())
+    with pytest.raises(InputError, match="no adapter of a policy judge"):
+        adapter_in(tmp_path / "step-1", "judge", "start.judge")
+
+
+def perturb_policies(model: PolicyModel) -> None:
+    """Give each policy other weights."""
+    for seed, name in enumerate(model.policies):
+        generator = torch.Generator().manual_seed(seed)
+        state = model.adapter_state(name)
+        model.load_adapter_state(
+            {key: torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
+        )

@@ -1,12 +1,21 @@
-"""Adapters that clients load into a server, and unload."""
+"""Adapters that clients load into a server, and unload.
+
+Names, paths and files are an attacker's: names have few characters, and files are regular ones in the
+directory.
+"""
 
 import asyncio
-from contextlib import suppress
+import re
 from pathlib import Path
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
+from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.answering import AdapterLoader
 from selfplay.jobs.service import FINE_TUNED
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+LONGEST_PATH = 1024
 
 
 class ClientAdapters:
@@ -39,7 +48,10 @@ class ClientAdapters:
             if name in self.loader.names() and not replace:
                 problem = f"{name} is served already"
                 raise InputError("lora_name", problem, "Unload it first, or set load_inplace to true.")
-            return await self.loader.load_while_serving(name, self._below_root(path))
+            try:
+                return await self.loader.load_while_serving(name, self._below_root(path))
+            except DeliveryError as error:
+                raise InputError("adapter", error.problem, "Save it again.") from error
 
     def unload(self, name: str) -> None:
         """Stop serving adapter ``name``.
@@ -51,14 +63,35 @@ class ClientAdapters:
         self.loader.unload(name)
 
     def _check_name(self, name: str) -> None:
+        if not NAME.fullmatch(name):
+            problem = f"{_shown(name)} cannot name an adapter"
+            raise InputError("lora_name", problem, "Use at most 128 letters, digits and . _ : / @ + -")
         if name in self.reserved or name.startswith(FINE_TUNED):
             raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
 
     def _below_root(self, path: str) -> Path:
-        """Return the directory that a client names, relative or absolute; links cannot leave the root."""
-        with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have, or a loop of links
+        """Return the directory that a client names, relative or absolute.
+
+        Links cannot leave the root, and the adapter's files are regular ones: a pipe would be read forever.
+        """
+        fix = "Give a path relative to the directory that --adapters names."
+        if len(path) > LONGEST_PATH or not path.isprintable():
+            raise InputError("lora_path", f"{_shown(path)} cannot be a path", fix)
+        try:
             directory = (self.root / path).resolve()
-            if directory.is_relative_to(self.root):
-                return directory
-        problem = f"{path!r} is outside the directory of adapters"
-        raise InputError("lora_path", problem, "Give a path relative to the directory that --adapters names.")
+            if not directory.is_relative_to(self.root):
+                raise InputError("lora_path", f"{path!r} is outside the directory of adapters", fix)
+            for name in (ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE):
+                file = (directory / name).resolve()
+                if not file.is_relative_to(self.root):
+                    problem = f"{name} in {path!r} is a link out of the directory of adapters"
+                    raise InputError("lora_path", problem, "Copy the file.")
+                if file.exists() and not file.is_file():
+                    raise InputError("lora_path", f"{name} in {path!r} is not a regular file", "Copy it.")
+        except (OSError, ValueError, RuntimeError) as error:  # no file can have this name, or a loop of links
+            raise InputError("lora_path", f"{_shown(path)} cannot be a path", fix) from error
+        return directory
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:60])

@@ -15,6 +15,7 @@ from typing import Any
 
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.errors import DamagedState, InputError
+from selfplay.core.files import read_regular
 
 EVERY_LINEAR_LAYER = "all-linear"
 """The text that PEFT accepts instead of a list of modules."""
@@ -53,7 +54,7 @@ def read_adapter_config(directory: Path) -> dict[str, Any]:
         InputError: a setting is not supported.
     """
     file = directory / ADAPTER_CONFIG
-    if not file.is_file():  # not a pipe either, which could be read forever
+    if not file.exists():
         raise DamagedState(
             "adapter", f"{directory} has no {ADAPTER_CONFIG}", "Give a PEFT adapter directory."
         )
@@ -98,11 +99,7 @@ def more_shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     damaged = DamagedState("adapter", f"{file} is missing or damaged", "Save the adapter again.")
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise damaged
-        config = json.loads(content)
+        config = json.loads(read_regular(file, MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise damaged from error
     if not isinstance(config, dict):

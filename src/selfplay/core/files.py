@@ -6,10 +6,12 @@ files of others.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from io import FileIO
@@ -80,6 +82,21 @@ def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return umask
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes: a pipe could be read forever.
+
+    Raises:
+        OSError: there is none, it is something else, it is larger, or it cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, "is too large", str(path))
+    return content
 
 
 def append_at(file: FileIO, end: int, content: bytes) -> None:

@@ -14,9 +14,14 @@ from safetensors import SafetensorError, safe_open
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
+from selfplay.core.files import read_regular
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""
+
+
+MOST_BYTES = 1 << 16
+"""Largest size of ``delivery.json``."""
 
 
 class DeliveryError(SelfplayError):
@@ -91,7 +96,7 @@ def read_expectation(directory: Path) -> Expectation | None:
     """
     path = directory / DELIVERY_FILE
     try:
-        described = json.loads(path.read_bytes())
+        described = json.loads(read_regular(path, MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -199,6 +204,8 @@ def file_hash(directory: Path) -> str:
         InputError: the file does not exist.
     """
     try:
+        if not (directory / ADAPTER_FILE).is_file():  # a pipe could be read forever
+            raise FileNotFoundError(ADAPTER_FILE)
         with (directory / ADAPTER_FILE).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

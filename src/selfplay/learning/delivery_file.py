@@ -53,20 +53,21 @@ def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: 
     delivery = {
         "version": version,
         "sha256": sha256,
-        "canary": _mean_canary(policy, adapter),
-        "base": _base_canary(policy),
+        "canary": mean_canary(policy, adapter),
+        "base": base_canary(policy),
     }
     write_file(directory / DELIVERY_FILE, json.dumps(delivery).encode())
 
 
-def _base_canary(policy: PolicyModel) -> float:
+def base_canary(policy: PolicyModel) -> float:
     """Return the canary of the base model, which does not change, so it is computed once."""
     if policy not in _BASE_CANARIES:
-        _BASE_CANARIES[policy] = _mean_canary(policy, BASE)
+        _BASE_CANARIES[policy] = mean_canary(policy, BASE)
     return _BASE_CANARIES[policy]
 
 
-def _mean_canary(policy: PolicyModel, adapter: str) -> float:
+def mean_canary(policy: PolicyModel, adapter: str) -> float:
+    """Return the mean log-probability of the canary's tokens without the first with an adapter."""
     ids = canary_tokens(policy)
     plan = build_plan([ids[:1]], [ids[1:]])
     with torch.no_grad(), policy.adapter(adapter):

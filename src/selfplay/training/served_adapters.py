@@ -1,17 +1,56 @@
 """Adapters that are loaded and unloaded while their model is served."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from selfplay.core import InputError
 from selfplay.core.errors import first_line
+from selfplay.inference.adapter_check import (
+    DeliveryError,
+    Expectation,
+    check_hash,
+    file_hash,
+    read_expectation,
+    tolerance_of,
+)
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import Shapes, misfit, read_weights
+from selfplay.learning.delivery_file import base_canary, mean_canary
 from selfplay.learning.policy import LoraSettings, PolicyModel
+
+
+@dataclass(frozen=True)
+class Contents:
+    """An adapter's weights, and what the learner wrote about them if it did.
+
+    Attributes:
+        directory: where they are.
+        weights: the tensors by PEFT's names.
+        sha256: hash of the weight file, in hexadecimal; empty without ``expected``.
+        expected: the learner's description.
+    """
+
+    directory: Path
+    weights: dict[str, Tensor]
+    sha256: str
+    expected: Expectation | None
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read an adapter's files.
+
+        Raises:
+            InputError: they are missing or damaged.
+        """
+        expected = read_expectation(directory)
+        sha256 = "" if expected is None else file_hash(directory)
+        return cls(directory, read_weights(directory), sha256, expected)
 
 
 class ServedAdapters:
@@ -37,10 +76,11 @@ class ServedAdapters:
 
         Raises:
             InputError: the adapter cannot be read or does not fit the model.
+            DeliveryError: it is not what its ``delivery.json`` says.
         """
         files = AdapterFiles.read(directory)
         self.check_fits(files)
-        return self.put(name, files, read_weights(directory), version)
+        return self._put(name, files, Contents.read(directory), version)
 
     def check_fits(self, files: AdapterFiles) -> None:
         """Compare an adapter's shapes with the model's, before memory of its size is allocated.
@@ -77,12 +117,17 @@ class ServedAdapters:
             if name in self.policy.model.peft_config:
                 self.policy.drop_adapter(name)
 
-    def put(
-        self, name: str, files: AdapterFiles, weights: dict[str, Tensor], version: int | None = None
-    ) -> int:
-        """Serve checked weights as ``name``; see :meth:`load`."""
+    def _put(self, name: str, files: AdapterFiles, contents: Contents, version: int | None = None) -> int:
+        """Serve an adapter that fits as ``name``; see :meth:`load`."""
         version = self._newest + 1 if version is None else version
-        in_model = self._new_copy(files.lora, weights)
+        if contents.expected is not None:
+            check_hash(name, version, contents.directory, contents.sha256, contents.expected.sha256)
+        in_model = self._new_copy(files.lora, contents.weights)
+        try:
+            self._check_answers(name, version, in_model, contents.expected)
+        except BaseException:
+            self.policy.drop_adapter(in_model)
+            raise
         replaced = self._name_in_model.get(name)
         self._name_in_model[name] = in_model
         self._newest = max(self._newest, version)
@@ -91,18 +136,32 @@ class ServedAdapters:
             self.policy.drop_adapter(replaced)
         return version
 
+    def _check_answers(self, name: str, version: int, in_model: str, said: Expectation | None) -> None:
+        """Compare the canary with the learner's, if the base model answers as it did for the learner.
+
+        With another type of weights or other bits, even the right adapter has another canary.
+        """
+        tolerance = tolerance_of(self.policy.dtype)
+        if said is None or abs(base_canary(self.policy) - said.base) > tolerance:
+            return
+        answered = mean_canary(self.policy, in_model)
+        if not abs(answered - said.canary) <= tolerance:
+            problem = (
+                f"the canary's log-probability is {answered:.4f}, but the learner's is {said.canary:.4f}"
+            )
+            raise DeliveryError(name, version, problem)
+
     async def load_while_serving(self, name: str, directory: Path) -> int:
         """Do as :meth:`load` does; files are read in a thread, so that requests are answered meanwhile.
 
-        Raises:
-            InputError: as there.
+        Raises: as there.
         """
         files = await asyncio.to_thread(AdapterFiles.read, directory)
         self.check_fits(files)
-        weights = await asyncio.to_thread(read_weights, directory)
-        if {key: tuple(value.shape) for key, value in weights.items()} != files.shapes:
+        contents = await asyncio.to_thread(Contents.read, directory)
+        if {key: tuple(value.shape) for key, value in contents.weights.items()} != files.shapes:
             raise InputError("adapter", f"{directory} was changed while it was loaded", "Load it again.")
-        return self.put(name, files, weights)
+        return self._put(name, files, contents)
 
     def names(self) -> list[str]:
         """Return the names of all models that the engine serves, the base model's included."""
