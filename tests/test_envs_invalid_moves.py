@@ -6,7 +6,7 @@ import pyspiel
 import pytest
 
 from evaluation_client import TabularClient, nonsense, uniform
-from selfplay.core import AgentSpec, Arena
+from selfplay.core import AgentSpec, Arena, EpisodeError
 from selfplay.envs.catalog import list_environments, make_game
 from selfplay.envs.openspiel_game import load_game
 from selfplay.envs.templates import get_template
@@ -136,3 +136,46 @@ async def test_a_match_counts_an_invalid_move_as_what_it_paid(env_id, of_model, 
     if of_model == "draws":
         assert alone.draws == 10
         assert alone.mean_reward.mid == reward
+
+
+COOPERATIVE = """
+from selfplay.envs.game import Game
+
+class Pair(Game):
+    current_pid = 0
+    def __init__(self, env_id, num_players, seed): super().__init__(env_id, num_players)
+    def rules(self, pid): return "Say 1."
+    def observation(self, pid): return "Now."
+    def legal_actions(self): return ["1"]
+    def apply(self, action): return True
+    def _finished(self): return False
+    def _own_rewards(self): return {0: 1.0, 1: 1.0}
+
+class Together(Pair):
+    def _invalid_rewards(self, pid): return {1: -5, 0: -5}
+
+class Forgets(Pair):
+    def _invalid_rewards(self, pid): return {pid: -5.0}
+
+class Words(Pair):
+    def _invalid_rewards(self, pid): return {0: -1.0, 1: "nothing"}
+"""
+
+
+def test_a_game_of_ones_own_says_what_an_invalid_move_pays(tmp_path):
+    file = tmp_path / "pairs.py"
+    file.write_text(COOPERATIVE)
+    assert make_game(f"{file}:Pair", 2, 0).invalid_rewards(1) == [1.0, -1.0]
+    game = make_game(f"{file}:Together", 2, 0)
+    game.forfeit(1, "nonsense")
+    assert (game.invalid_rewards(0), game.rewards()) == ([-5.0, -5.0], {0: -5.0, 1: -5.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("Forgets", "gave no reward to player 0"), ("Words", "not a finite number")]
+)
+def test_an_invalid_move_that_pays_no_number_fails_the_game_in_one_line(tmp_path, name, problem):
+    file = tmp_path / "pairs.py"
+    file.write_text(COOPERATIVE)
+    with pytest.raises(EpisodeError, match=problem):
+        make_game(f"{file}:{name}", 2, 0).forfeit(1, "nonsense")

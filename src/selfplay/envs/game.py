@@ -1,7 +1,7 @@
 """Game: one game in progress, from any library. It is synchronous and cheap, and owns its randomness."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from selfplay.core import EpisodeError
@@ -79,7 +79,9 @@ class Game(ABC):
     def _invalid_rewards(self, pid: int) -> dict[int, float]:
         """Return the rewards if an invalid move of ``pid`` ends the game.
 
-        With two players they are -1 and +1, with more -1 for ``pid`` and 0 for the others, with one 0.
+        With two players they are -1 and +1, with more -1 for ``pid`` and 0 for the others, with one 0. A game
+        that pays other rewards, or the same to all players, overrides this: nobody should gain by an invalid
+        move.
         """
         if self.num_players == 1:
             return {0: 0.0}
@@ -88,8 +90,7 @@ class Game(ABC):
 
     def invalid_rewards(self, pid: int) -> list[float]:
         """Return the reward of every seat, in order, if an invalid move of ``pid`` ends the game."""
-        rewards = self._invalid_rewards(pid)
-        return [rewards[seat] for seat in range(self.num_players)]
+        return [*self._checked(self._invalid_rewards(pid)).values()]
 
     def normalise(self, action: str) -> str:
         """Return ``action`` in the spelling of ``legal_actions``."""
@@ -101,8 +102,12 @@ class Game(ABC):
         return self._verdict is not None or self._finished()
 
     def forfeit(self, pid: int, reason: str) -> None:
-        """End the game at once because of an invalid move of ``pid``."""
-        self._verdict = self._invalid_rewards(pid)
+        """End the game at once because of an invalid move of ``pid``.
+
+        Raises:
+            EpisodeError: the game gives a player no reward, or one that is not a finite number.
+        """
+        self._verdict = self._checked(self._invalid_rewards(pid))
         self._verdict_info = {seat: {"reason": reason} for seat in range(self.num_players)}
         self._verdict_info[pid]["invalid_move"] = True
 
@@ -134,7 +139,10 @@ class Game(ABC):
         """
         if self._verdict is not None:
             return dict(self._verdict)
-        rewards = self._own_rewards()
+        return self._checked(self._own_rewards())
+
+    def _checked(self, rewards: Mapping[int, object]) -> dict[int, float]:
+        """Return the rewards of all players, in order."""
         missing = set(range(self.num_players)) - set(rewards)
         if missing:
             raise EpisodeError(f"{self.env_id} gave no reward to player {min(missing)}")
