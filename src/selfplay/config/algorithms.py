@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from selfplay.config.base import ClassPath, Name, Settings
+from selfplay.config.base import ClassPath, Name, Settings, with_own_type
 from selfplay.core.algorithm_names import (
     Aggregation,
     AnswerGradient,
@@ -241,6 +241,5 @@ Algorithm = Annotated[
 
 def with_type(algorithm: Any) -> Any:
     """Return an algorithm's table with its ``type``: ``python`` if it has a ``path``, or ``reinforce``."""
-    if not isinstance(algorithm, dict):
-        return algorithm
-    return {"type": "python" if "path" in algorithm else "reinforce", **algorithm}
+    table = with_own_type(algorithm)
+    return {"type": "reinforce", **table} if isinstance(table, dict) else table

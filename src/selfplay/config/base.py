@@ -1,12 +1,12 @@
 """The base of every section of the configuration, and the kinds of texts and lists that its fields hold."""
 
 import unicodedata
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from selfplay.core.own_classes import CLASS_PATH
+from selfplay.core.own_classes import CLASS_PATH, is_class_path
 
 _CONTROL = ("Cc", "Zl", "Zp")
 """Unicode's categories of control characters, and of the separators of lines and paragraphs."""
@@ -58,6 +58,16 @@ Names = Annotated[list[Name], Field(max_length=1000), AfterValidator(_distinct)]
 """Names that differ."""
 Texts = Annotated[list[Words], Field(max_length=10_000), AfterValidator(_distinct)]
 """Texts that differ."""
+
+
+def with_own_type(table: Any) -> Any:
+    """Return a table whose ``type`` or ``path`` names a class of your own as one of type ``python``."""
+    if not isinstance(table, dict):
+        return table
+    kind = table.get("type")
+    if isinstance(kind, str) and is_class_path(kind) and "path" not in table:
+        return {**table, "type": "python", "path": kind}
+    return {"type": "python", **table} if "path" in table else table
 
 
 class Settings(BaseModel):

@@ -128,10 +128,12 @@ def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
     """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
     program = data.get("program")
     named = [(program, "path"), (program, "protocol"), (data.get("finetune"), "trainer")]
-    named += [(algorithm, "path") for algorithm in _algorithms(data.get("learning"))]
+    own = [*_algorithms(data.get("learning")), data.get("credit"), *_transforms(data.get("rewards"))]
+    named += [(table, field) for table in own for field in ("type", "path")]
     for games in (data, data.get("evaluation")):
         envs = games.get("envs") if isinstance(games, dict) else None
-        named += [(env, "id") for env in envs] if isinstance(envs, list) else []
+        every = envs if isinstance(envs, list) else []
+        named += [(env, field) for env in every for field in ("id", "template")]
     for table, field in named:
         if isinstance(table, dict) and isinstance(table.get(field), str):
             table[field] = absolute(table[field], directory)
@@ -159,6 +161,12 @@ def _algorithms(learning: Any) -> list[Any]:
     policies = learning.get("policies")
     own = list(policies.values()) if isinstance(policies, dict) else []
     return [table.get("algorithm") for table in (learning, *own) if isinstance(table, dict)]
+
+
+def _transforms(rewards: Any) -> list[Any]:
+    """Return the tables of all reward transforms."""
+    lists = rewards.values() if isinstance(rewards, dict) else []
+    return [table for transforms in lists if isinstance(transforms, list) for table in transforms]
 
 
 def _no_such_source(source: str) -> InputError:

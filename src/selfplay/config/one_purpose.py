@@ -17,7 +17,8 @@ def check_one_purpose(
 
     A reward has at most one baseline: a moving average of the seat (``role_advantage``), other games at the
     same prompt (``same_prompt_baseline``), what ``credit`` subtracts, or a critic's value. (``normalize``
-    after a moving average, as in UnstableBaselines, is of the batch and is allowed.)
+    after a moving average, as in UnstableBaselines, is of the batch and is allowed.) What classes of your own
+    do is not known, so they may stand beside anything.
 
     Raises:
         InputError: two do.
@@ -27,7 +28,7 @@ def check_one_purpose(
         ("step", [one.type for one in rewards.step]),
         ("sampling", [one.type.removesuffix("_by_env") for one in rewards.sampling]),
     ):
-        twice = [name for name, count in Counter(transforms).items() if count > 1]
+        twice = [name for name, count in Counter(transforms).items() if count > 1 and name != "python"]
         if twice:
             raise InputError(f"rewards.{field}", f"{twice[0]} is there twice", _FIX)
     kinds = {one.type for one in rewards.final}
@@ -56,7 +57,7 @@ def _check_baselines(
     if moving is None:
         return
     second = None
-    if credit is not None and credit.type != "episodic":
+    if credit is not None and credit.type not in ("episodic", "python"):
         second, fix = f"credit {credit.type}", _FIX
     elif learning.critic is not None or learning.own_critics:
         second, fix = "a critic", _FIX

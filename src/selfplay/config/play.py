@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from selfplay.config.base import Line, Name, Names, Settings, Texts
+from selfplay.config.base import FilePath, Line, Name, Names, Settings, Texts
 from selfplay.core import InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
@@ -39,8 +39,9 @@ class GameSettings(Settings):
     to the working directory."""
     num_players: int = Field(default=2, ge=1, le=1000)
     """Number of seats."""
-    template: Name = DEFAULT_TEMPLATE
-    """How observations become prompts and answers become moves."""
+    template: FilePath = DEFAULT_TEMPLATE
+    """How observations become prompts and answers become moves: a name, or a template of your own by file and
+    name (`my_templates.py:terse`), relative as in `id`."""
     max_turns: int = Field(default=200, ge=1, le=1_000_000)
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0, le=1_000_000)
@@ -115,7 +116,7 @@ def label_of(game: GameSettings, among: Iterable[GameSettings]) -> str:
     """Return the name of a game among others: with seats and template if another one has the name."""
     if all(one.key == game.key for one in among if one.name == game.name):
         return game.name
-    return f"{game.name} for {game.num_players}, {game.template}"
+    return f"{game.name} for {game.num_players}, {name_of(game.template)}"
 
 
 def check_each_once(games: Iterable[GameSettings]) -> None:

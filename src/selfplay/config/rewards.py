@@ -1,10 +1,11 @@
 """The way of a reward to the learner: the transforms and the replay buffer."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from selfplay.config.base import Settings
+from selfplay.config.base import ClassPath, Name, Settings, with_own_type
+from selfplay.core import InputError
 from selfplay.core.credit import Grouping
 
 
@@ -79,9 +80,32 @@ class SamePrompt(Settings):
     """Names this transform."""
 
 
-FinalReward = Annotated[WinDrawLoss | GameRange | RoleAdvantage, Field(discriminator="type")]
-StepReward = Annotated[FormatReward | InvalidMovePenalty, Field(discriminator="type")]
-SamplingReward = Annotated[Normalize | SamePrompt, Field(discriminator="type")]
+class PythonTransform(Settings):
+    """A transform of your own: a subclass of FinalRewardTransform, StepRewardTransform or
+    SamplingRewardTransform in a file."""
+
+    type: Literal["python"]
+    """Names this kind of transform. A table with a `path` needs no type."""
+    path: ClassPath
+    """The file and the class, such as `my_rewards.py:MyTransform`. The file is relative to the configuration
+    file and, on the command line, to the working directory."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """Keyword arguments for the class."""
+
+
+FinalReward = Annotated[
+    WinDrawLoss | GameRange | RoleAdvantage | PythonTransform,
+    Field(discriminator="type"),
+    BeforeValidator(with_own_type),
+]
+StepReward = Annotated[
+    FormatReward | InvalidMovePenalty | PythonTransform,
+    Field(discriminator="type"),
+    BeforeValidator(with_own_type),
+]
+SamplingReward = Annotated[
+    Normalize | SamePrompt | PythonTransform, Field(discriminator="type"), BeforeValidator(with_own_type)
+]
 
 
 class RewardSettings(Settings):
@@ -111,11 +135,19 @@ class BufferSettings(Settings):
 class CreditSettings(Settings):
     """How the rewards of the episodes of a program or game become advantages."""
 
-    type: Literal["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic"] = "grpo"
+    type: Literal[
+        "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic", "python"
+    ] = "grpo"
     """What is subtracted from a reward: its group's mean (`grpo`), the mean of the other rewards of its group
     (`rloo`), a moving baseline of its role (`rae`), a tracked baseline of its prompt (`spo`), or nothing
     (`episodic`). `reinforce_pp` subtracts the mean of the whole batch and divides by its standard deviation;
-    `reinforce_pp_baseline` first subtracts the group's mean."""
+    `reinforce_pp_baseline` first subtracts the group's mean. `python` is a credit assigner of your own, and a
+    table with a `path` needs no type."""
+    path: ClassPath | None = None
+    """For `python`: the file and the class, such as `my_credit.py:MyCredit`, a subclass of CreditAssigner.
+    The file is relative to the configuration file and, on the command line, to the working directory."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """For `python`: keyword arguments for the class."""
     group: Grouping = "seat"
     """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
     episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
@@ -129,3 +161,14 @@ class CreditSettings(Settings):
     """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
     baseline would forget half of what it remembers in one update. It never forgets more than 12.5% and never
     less than 4%."""
+
+    _with_type = model_validator(mode="before")(with_own_type)
+
+    @model_validator(mode="after")
+    def _a_class_of_ones_own_has_a_path(self) -> "CreditSettings":
+        if self.type == "python" and self.path is None:
+            raise InputError("credit.path", "is missing", "Name a file and a class: my_credit.py:MyCredit")
+        if self.type != "python" and (self.path is not None or self.options):
+            problem = f"and its options are for classes of your own, but type is {self.type}"
+            raise InputError("credit.path", problem, "Leave them out")
+        return self

@@ -27,6 +27,7 @@ _CREDIT = {
     "positive_only": ("grpo",),
     "decay": ("rae",),
     "half_life": ("spo",),
+    "options": ("python",),
 }
 """The types of credit for which a field is."""
 _CORRECTION = {

@@ -74,6 +74,26 @@ def own_function(path: str, field: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
+def own_object(path: str, base: type, field: str) -> Any:
+    """Run a file, once per process, and return an object of it, or one of a class of it.
+
+    Args:
+        path: the file and the name: of an object of the class ``base``, or of a subclass without arguments.
+        base: the class.
+        field: the input that names the object, for errors.
+
+    Raises:
+        InputError: the file or the name does not exist, the file cannot be run, or the name is that of
+            something else.
+    """
+    named = _named_in(path, field)
+    if isinstance(named, base):
+        return named
+    kind = own_class(path, base, field)
+    with own_code(f"{kind.__name__} cannot be built", field):
+        return kind()
+
+
 def _named_in(path: str, field: str) -> object:
     """Run a file and return what it has under the name; ``None`` if it has nothing."""
     file, _, name = path.rpartition(":")

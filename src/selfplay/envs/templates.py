@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from selfplay.core import InputError, Message, Messages
+from selfplay.core.own_classes import is_class_path, own_object
 from selfplay.envs.examples import example_turns
 from selfplay.envs.extraction import extract_boxed
 from selfplay.envs.game import Game
@@ -158,12 +159,20 @@ def template_names() -> list[str]:
 
 
 def get_template(name: str) -> PromptTemplate:
-    """Return the template with this name. Templates hold no state of a game.
+    """Return the template with this name, or one of your own. Templates hold no state of a game.
+
+    Args:
+        name: a name, or the file and the name of a template, or of a subclass of PromptTemplate without
+            arguments: ``my_templates.py:terse``.
 
     Raises:
         InputError: there is no such template.
     """
+    if is_class_path(name):
+        template: PromptTemplate = own_object(name, PromptTemplate, "env.template")
+        return template
     templates = _templates()
     if name not in templates:
-        raise InputError("env.template", f"no template {name!r}", f"Use one of {', '.join(templates)}")
+        fix = f"Use one of {', '.join(templates)}, or my_file.py:my_template"
+        raise InputError("env.template", f"no template {name!r}", fix)
     return templates[name]

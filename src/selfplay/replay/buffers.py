@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from selfplay.core import InputError, SelfplayError, Step, Trajectory
+from selfplay.core.errors import shown
+from selfplay.core.own_code import own_code
+from selfplay.core.scores import is_bounded
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.random_state import random_state, set_random_state
 from selfplay.replay.step_classes import groups_of, plain_groups
@@ -284,12 +287,14 @@ class BaseBuffer(ABC):
         steps = []
         for index, step in enumerate(trajectory.steps):
             reward = transformed = of_forgiven.get(index, of_others)
-            if self.step_reward_transformation is not None:
-                reward = self.step_reward_transformation(trajectory, index, transformed)
-            if not math.isfinite(reward):
+            if self.step_reward_transformation is not None and is_bounded(transformed):
+                with own_code():
+                    reward = self.step_reward_transformation(trajectory, index, transformed)
+            if not is_bounded(reward):
                 raise SelfplayError(
-                    f"the reward of step {index} of player {trajectory.pid} in {env_id} became {reward}: the "
-                    f"game gave {final}, the final transforms {transformed}, the step transforms {reward}"
+                    f"the reward of step {index} of player {trajectory.pid} in {env_id} became "
+                    f"{shown(reward)}: the game gave {final}, the final transforms {shown(transformed)}, "
+                    f"the step transforms {shown(reward)}"
                 )
             stages = {"final": final, "final_transformed": transformed, "step": reward}
             info = {
@@ -319,7 +324,10 @@ class BaseBuffer(ABC):
         """Return the reward of ``pid`` after the final transforms of the rewards of all players."""
         if self.final_reward_transformation is None:
             return rewards[pid]
-        transformed = self.final_reward_transformation.for_player(rewards, pid, env_id)
+        with own_code():
+            transformed = self.final_reward_transformation.for_player(rewards, pid, env_id)
+        if not isinstance(transformed, dict):
+            raise SelfplayError(f"the final transforms returned {shown(transformed)}, not a dict of rewards")
         if pid not in transformed:
             raise SelfplayError(
                 f"the final transforms returned no reward of player {pid} in {env_id}; return one for every "
@@ -332,12 +340,19 @@ class BaseBuffer(ABC):
         self.sampled += len(steps)
         self.batches += 1
         if self.sampling_reward_transformation is not None:
-            steps = self.sampling_reward_transformation(steps)
+            drawn = {id(step) for step in steps}
+            with own_code():
+                steps = self.sampling_reward_transformation(steps)
+            if not isinstance(steps, list) or not drawn.issuperset(map(id, steps)):
+                raise SelfplayError(
+                    "the sampling transforms returned other steps than they were given; "
+                    "return those, not copies"
+                )
         for step in steps:
-            if not math.isfinite(step.reward):
+            if not is_bounded(step.reward):
                 raise SelfplayError(
                     f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
-                    f"the reward {step.reward}"
+                    f"the reward {shown(step.reward)}"
                 )
             step.info["reward_stages"]["sampled"] = step.reward
         if self.batch_log is not None:

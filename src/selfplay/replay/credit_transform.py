@@ -8,6 +8,7 @@ buffer store the episodes of a program.
 from collections.abc import Iterator, Mapping
 
 from selfplay.core import CreditAssigner, GenerateResult, Rollout, Step, Trajectory
+from selfplay.core.own_code import method_of, returned
 from selfplay.replay.transforms_sampling import SamplingRewardTransform
 
 
@@ -38,7 +39,8 @@ class CreditTransform(SamplingRewardTransform):
             for index, step in enumerate(rollout.steps):
                 own[rollout.id, index] = step.reward - rollout.rewards[step.role_id]
                 step.reward = rollout.rewards[step.role_id]
-        advantages = self.credit.compute([GenerateResult(rollout) for rollout in rollouts.values()])
+        results = [GenerateResult(rollout) for rollout in rollouts.values()]
+        advantages = returned(self.credit.compute(results), dict, method_of(self.credit, "compute"))
         for rollout in rollouts.values():
             for index, step in enumerate(rollout.steps):
                 step.reward = advantages.get((rollout.id, index), 0.0) + own[rollout.id, index]

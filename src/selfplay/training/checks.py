@@ -31,6 +31,7 @@ from selfplay.training.evaluation_opponents import (
 )
 from selfplay.training.given_adapters import find_given
 from selfplay.training.programs import build_program, check_first_batch, policies_of
+from selfplay.training.rewards import composed_transforms
 
 
 def check_config(config: Config) -> list[str]:
@@ -48,6 +49,7 @@ def check_config(config: Config) -> list[str]:
         choose_device(config.model.device)
     found = [_model_line(config.model.name)]
     _check_frozen(config)
+    composed_transforms(config)
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
     policies = config.policies if program is None else policies_of(program)

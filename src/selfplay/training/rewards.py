@@ -1,8 +1,10 @@
 """The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
 
+from typing import Any
+
 from selfplay.config import Config
 from selfplay.config.play import EnvSettings
-from selfplay.config.rewards import CreditSettings, RewardSettings
+from selfplay.config.rewards import CreditSettings, PythonTransform, RewardSettings
 from selfplay.core import (
     CreditAssigner,
     EpisodicRewardCredit,
@@ -15,6 +17,7 @@ from selfplay.core import (
     Step,
     derive_seed,
 )
+from selfplay.core.own_classes import build_own, own_class
 from selfplay.envs.catalog import reward_scale
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
@@ -44,7 +47,14 @@ from selfplay.replay.transforms_step import (
 
 
 def build_credit(settings: CreditSettings) -> CreditAssigner:
-    """Build the credit assigner that the configuration describes."""
+    """Build the credit assigner that the configuration describes.
+
+    Raises:
+        InputError: one of the user's own cannot be built.
+    """
+    if settings.path is not None:
+        own: type[CreditAssigner] = own_class(settings.path, CreditAssigner, "credit.path")
+        return build_own(own, "credit", settings.options)
     if settings.type == "grpo":
         return GRPOCredit(settings.normalize, settings.positive_only, settings.group)
     if settings.type == "rloo":
@@ -104,8 +114,10 @@ def reward_transforms(
 ) -> tuple[list[FinalRewardTransform], list[StepRewardTransform], list[SamplingRewardTransform]]:
     """Return the transforms of the three families, in order; ``envs`` are those of the games."""
     final: list[FinalRewardTransform] = []
-    for one in rewards.final:
-        if one.type == "win_draw_loss":
+    for place, one in enumerate(rewards.final):
+        if isinstance(one, PythonTransform):
+            final.append(_own_transform(one, FinalRewardTransform, f"rewards.final.{place}"))
+        elif one.type == "win_draw_loss":
             final.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
         elif one.type == "game_range":
             final.append(DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
@@ -113,21 +125,30 @@ def reward_transforms(
             final.append(RoleAdvantageFormatter(tau=one.tau))
         else:
             final.append(RoleAdvantageByEnvFormatter(tau=one.tau))
-    step: list[StepRewardTransform] = [
-        RewardForFormat(one.reward, one.penalty)
-        if one.type == "reward_for_format"
-        else PenaltyForInvalidMove(one.reward, one.penalty)
-        for one in rewards.step
-    ]
+    step: list[StepRewardTransform] = []
+    for place, each in enumerate(rewards.step):
+        if isinstance(each, PythonTransform):
+            step.append(_own_transform(each, StepRewardTransform, f"rewards.step.{place}"))
+        elif each.type == "reward_for_format":
+            step.append(RewardForFormat(each.reward, each.penalty))
+        else:
+            step.append(PenaltyForInvalidMove(each.reward, each.penalty))
     sampling: list[SamplingRewardTransform] = []
-    for sampled in rewards.sampling:
-        if sampled.type == "same_prompt_baseline":
+    for place, sampled in enumerate(rewards.sampling):
+        if isinstance(sampled, PythonTransform):
+            sampling.append(_own_transform(sampled, SamplingRewardTransform, f"rewards.sampling.{place}"))
+        elif sampled.type == "same_prompt_baseline":
             sampling.append(SamePromptBaseline())
         elif sampled.type == "normalize_rewards":
             sampling.append(NormalizeRewards(sampled.z_score))
         else:
             sampling.append(NormalizeRewardsByEnv(sampled.z_score))
     return final, step, sampling
+
+
+def _own_transform(settings: PythonTransform, base: type, table: str) -> Any:
+    """Build a transform of the user's own."""
+    return build_own(own_class(settings.path, base, f"{table}.path"), table, settings.options)
 
 
 def draw_batch(config: Config, buffer: BaseBuffer) -> list[Step]:

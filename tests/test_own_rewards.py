@@ -1,0 +1,263 @@
+"""Reward transforms, credit assigners and templates of one's own, by file and name."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from selfplay.config import dump_config, load_config
+from selfplay.core import InputError, SelfplayError, Step, Trajectory
+from selfplay.replay import StepBuffer
+from selfplay.training.checks import check_config
+from selfplay.training.rewards import build_credit, composed_transforms
+from test_training_local import SMALL, metrics_of, model, resumed, run  # noqa: F401 - a fixture
+
+MINE = r"""
+import re
+from selfplay.core import CreditAssigner
+from selfplay.envs.templates import BoxedTemplate, PromptTemplate
+from selfplay.replay import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
+
+
+class Remember(FinalRewardTransform):
+    def __init__(self, scale=1.0):
+        self.scale, self.seen = scale, 0
+
+    def __call__(self, x, env_id=None):
+        self.seen += 1
+        return {pid: self.scale * reward for pid, reward in x.items()}
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class Later(StepRewardTransform):
+    def __call__(self, trajectory, step_index, base_reward):
+        return base_reward + step_index
+
+
+class Half(SamplingRewardTransform):
+    def __call__(self, steps):
+        for step in steps:
+            step.reward /= 2
+        return steps
+
+
+class Constant(CreditAssigner):
+    def __init__(self, weight):
+        self.weight, self.calls = weight, 0
+
+    def compute(self, results):
+        self.calls += 1
+        return {
+            (rollout.id, index): self.weight
+            for result in results
+            for rollout in result.trainable_rollouts()
+            for index, _ in enumerate(rollout.steps)
+        }
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+class NoFinal(FinalRewardTransform):
+    def __call__(self, x, env_id=None):
+        return None
+
+
+class Raises(FinalRewardTransform):
+    def __call__(self, x, env_id=None):
+        raise ValueError("no such table")
+
+
+class Text(StepRewardTransform):
+    def __call__(self, trajectory, step_index, base_reward):
+        return "3"
+
+
+class Copies(SamplingRewardTransform):
+    def __call__(self, steps):
+        return [step.scored(1.0, step.info, step.env_id) for step in steps]
+
+
+class Nothing(SamplingRewardTransform):
+    def __call__(self, steps):
+        return None
+
+
+class Exits(SamplingRewardTransform):
+    def __call__(self, steps):
+        raise SystemExit(0)
+
+
+class NoWeights(CreditAssigner):
+    def compute(self, results):
+        return None
+
+
+terse = BoxedTemplate("terse", "{observation}\n\nYour move in \\boxed{}.")
+
+
+class MoveLine(PromptTemplate):
+    name = "move-line"
+    strict = True
+
+    def messages(self, game, pid):
+        return [{"role": "user", "content": f"{game.observation(pid)}\nMove:"}]
+
+    def extract(self, text):
+        return text.strip(), True
+
+    def answer(self, action):
+        return action
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "project"
+
+
+def load(files, text, **overrides):
+    (files / "mine.toml").write_text(f'[[envs]]\nid = "kuhn_poker"\n{text}')
+    return load_config(str(files / "mine.toml"), {one.replace("__", "."): v for one, v in overrides.items()})
+
+
+REWARDS = """
+[rewards]
+final = [{path = "mine.py:Remember", options = {scale = 0.5}}]
+step = [{type = "mine.py:Later"}]
+sampling = [{type = "python", path = "mine.py:Half"}]
+"""
+
+
+def test_transforms_are_named_by_file_and_class_and_get_their_options(files, monkeypatch):
+    config = load(files, REWARDS)
+    final, step, sampling = composed_transforms(config)
+    assert final({0: 3.0, 1: -1.0}) == {0: 1.5, 1: -0.5}
+    assert [type(one.transforms[0]).__name__ for one in (step, sampling)] == ["Later", "Half"]
+    (files / "elsewhere").mkdir()
+    monkeypatch.chdir(files / "elsewhere")
+    (files / "elsewhere" / "again.toml").write_text(dump_config(config))
+    assert load_config("again.toml", {}) == config, "a resume finds the same files"
+    assert check_config(config)
+
+
+@pytest.mark.parametrize("kind", ['path = "mine.py:Constant"', 'type = "mine.py:Constant"'])
+def test_a_credit_assigner_is_named_by_file_and_class(kind, files):
+    config = load(files, f"[credit]\n{kind}\noptions = {{weight = 0.25}}\n")
+    assert build_credit(config.credit).weight == 0.25
+    assert config.credit.path == f"{files}/mine.py:Constant"
+    assert check_config(config)
+
+
+@pytest.mark.parametrize("name", ["terse", "MoveLine"])
+def test_a_template_is_named_by_file_and_name(name, files):
+    (files / "mine.toml").write_text(f'[[envs]]\nid = "kuhn_poker"\ntemplate = "mine.py:{name}"\n')
+    config = load_config(str(files / "mine.toml"), {})
+    assert config.envs[0].template == f"{files}/mine.py:{name}"
+    assert check_config(config)
+
+
+def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):  # noqa: F811
+    text = 'template = "mine.py:terse"\n' + REWARDS
+    one = {"learning.steps": "2", "model.name": str(model), "evaluation.games": "2"}
+    small = {name: value for name, value in SMALL.items() if not name.startswith("envs")} | one
+    (files / "mine.toml").write_text(f'[[envs]]\nid = "kuhn_poker"\n{text}')
+    whole = load_config(str(files / "mine.toml"), small | {"run.save_every": "1"})
+    run(whole, files / "whole")
+    last = files / "whole" / "checkpoints" / "step-000002"
+    state = json.loads((last / "state.json").read_text())
+    transforms = state["source"]["buffer"]["transforms"]["final"]["transforms"]
+    assert transforms[0]["type"] == "Remember"
+    assert transforms[0]["state"]["seen"] > 0
+    weights = (last / "adapter_model.safetensors").read_bytes()
+    (files / "whole" / "report.html").unlink(missing_ok=True)
+    shutil.rmtree(last)
+    resumed(files / "whole")
+    assert (last / "adapter_model.safetensors").read_bytes() == weights
+    assert (
+        json.loads((last / "state.json").read_text())["source"]["buffer"]["transforms"]
+        == (state["source"]["buffer"]["transforms"])
+    )
+    assert len(metrics_of(files / "whole")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '[rewards]\nfinal = [{path = "mine.py:Half"}]',
+            r"final\.0\.path: .* FinalRewardTransform named",
+        ),
+        ('[rewards]\nstep = [{path = "no.py:Half"}]', r"rewards\.step\.0\.path: there is no file"),
+        (
+            '[rewards]\nsampling = [{path = "mine.py:Half", options = {a = 1}}]',
+            r"sampling\.0\.options: ",
+        ),
+        ('[credit]\npath = "mine.py:Half"', r"credit\.path: .* has no CreditAssigner named 'Half'"),
+        ('[credit]\npath = "mine.py:Constant"', r"credit\.options: Constant does not take them"),
+    ],
+)
+def test_a_name_that_is_wrong_is_found_by_the_checks(text, line, files):
+    with pytest.raises(InputError, match=line):
+        check_config(load(files, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[credit]\noptions = {a = 1}", "credit.path: and its options are for classes of your own"),
+        ('[credit]\ntype = "python"', "credit.path: is missing"),
+        ('[credit]\npath = "mine.py"', "credit.path: must name a file and a class"),
+        ('[rewards]\nfinal = [{path = "mine.py"}]', "rewards.final.0.path: must name a file and a class"),
+    ],
+)
+def test_a_table_that_is_wrong_is_one_line(text, line, files):
+    with pytest.raises(InputError) as refused:
+        load(files, text)
+    assert str(refused.value).startswith(line)
+
+
+def test_a_template_that_is_none_is_named(files):
+    (files / "mine.toml").write_text('[[envs]]\nid = "kuhn_poker"\ntemplate = "mine.py:Half"\n')
+    with pytest.raises(InputError, match=r"envs\.0\.template: .* has no PromptTemplate named 'Half'"):
+        check_config(load_config(str(files / "mine.toml"), {}))
+
+
+TRAJECTORY = Trajectory(0, "kuhn_poker", final_reward=2.0, steps=[Step("player_0", [], [])])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[rewards]\nfinal = [{path = "mine.py:NoFinal"}]', "the final transforms returned None, not a dict"),
+        ('[rewards]\nfinal = [{path = "mine.py:Raises"}]', "Raises.__call__ failed: ValueError"),
+        ('[rewards]\nstep = [{path = "mine.py:Text"}]', "in kuhn_poker became '3'"),
+        ('[rewards]\nsampling = [{path = "mine.py:Copies"}]', "returned other steps than they"),
+        ('[rewards]\nsampling = [{path = "mine.py:Nothing"}]', "returned other steps than they"),
+        ('[rewards]\nsampling = [{path = "mine.py:Exits"}]', "Exits.__call__ failed: SystemExit"),
+        ('[credit]\npath = "mine.py:NoWeights"', "NoWeights.compute returned None, not a dict"),
+    ],
+)
+def test_one_that_fails_ends_the_run_in_one_line(text, line, files):
+    buffer = StepBuffer(10, None, *composed_transforms(load(files, text)))
+
+    def play():
+        buffer.add_player_trajectory(TRAJECTORY, "kuhn_poker")
+        buffer.get_batch(1)
+
+    with pytest.raises(SelfplayError) as refused:
+        play()
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
