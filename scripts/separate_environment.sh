@@ -34,3 +34,21 @@ pip_in() {
         exit 1
     fi
 }
+
+# client NAME REQUIREMENT...: create .venv-clients/NAME with a client and nothing of selfplay, and again when
+# the requirements change. A requirement of torch is installed first.
+client() {
+    local venv=".venv-clients/$1" python requirement
+    shift
+    if [ "$*" = "$(cat "$venv/installed" 2>/dev/null)" ]; then
+        return
+    fi
+    python="$(find_python)"
+    "$python" -m venv "$venv"
+    for requirement in "$@"; do
+        echo "==> installing $requirement (once)" >&2
+        # shellcheck disable=SC2086 # the requirement of torch may have further arguments of pip
+        pip_in "$venv" install $requirement
+    done
+    echo "$*" >"$venv/installed"
+}

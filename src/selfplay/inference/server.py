@@ -22,6 +22,7 @@ from selfplay.inference.answering import Answering
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import ChatCompletion
 from selfplay.inference.server_completions import TextCompletion
+from selfplay.inference.server_generate import GenerateRequest
 from selfplay.inference.server_limits import BodyLimit, TokenCheck
 from selfplay.inference.server_questions import Question, Questions
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
@@ -101,6 +102,14 @@ def _add_answers(app: FastAPI, questions: Questions) -> None:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         question = await questions.of_completion(body)
         return await _answered(request, questions, question, TextCompletion(body, questions.texts))
+
+    @app.post("/inference/v1/generate")
+    async def generate(body: GenerateRequest, request: Request) -> Response:
+        question = await questions.of_completion(body.completion())
+        answers = await _while_connected(request, questions.answers(question))
+        if answers is None:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return JSONResponse(body.answer(answers), headers={VERSION_HEADER: str(answers[0].policy_version)})
 
 
 async def _answered(

@@ -1,0 +1,40 @@
+"""Inspect: ask_inspect.py URL MODEL, with the key in SELFPLAY_API_KEY: an evaluation of one sample."""
+
+import json
+import sys
+from importlib.metadata import version
+
+from inspect_ai import Task, eval
+from inspect_ai.dataset import Sample
+from inspect_ai.model import GenerateConfig, get_model
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate
+
+url, model = sys.argv[1:]
+
+
+def log(**more: object) -> object:
+    """Evaluate, and return the log."""
+    config = GenerateConfig(temperature=0.7, max_tokens=12, seed=3, max_retries=0, **more)
+    asked = get_model(f"openai-api/selfplay/{model}", base_url=url, config=config, memoize=False)
+    task = Task(dataset=[Sample(input="rules", target="x")], solver=generate(), scorer=includes())
+    return eval(task, model=asked, display="none", log_dir="logs", fail_on_error=True)[0]
+
+
+plain = log()
+text = plain.samples[0].output.completion
+stopped = log(stop_seqs=[text[3]])
+scored = log(logprobs=True, top_logprobs=2)
+print(
+    json.dumps(
+        {
+            "version": version("inspect_ai"),
+            "status": [one.status for one in (plain, stopped, scored)],
+            "text": text,
+            "stopped": stopped.samples[0].output.completion,
+            "alternatives": [
+                len(one.top_logprobs) for one in scored.samples[0].output.choices[0].logprobs.content
+            ],
+        }
+    )
+)
