@@ -24,7 +24,8 @@ def before_and_after_html(run: WholeRun) -> str:
         '<span class="key before"></span> before, <span class="key after"></span> after.</p>'
     )
     return (
-        '<div class="card scroll"><table class="headline change"><thead><tr><th></th><th>Before</th><th>After</th>'
+        '<div class="card scroll"><table class="headline change">'
+        "<thead><tr><th></th><th>Before</th><th>After</th>"
         f"{scale if shares else '<th></th>'}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         f"{legend if kinds else ''}{_unplayable_note(run)}</div>"
     )
