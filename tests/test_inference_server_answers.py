@@ -22,8 +22,9 @@ from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
 from selfplay.inference.server_answers import ChatCompletion
+from selfplay.inference.server_completions import TextCompletion
 from selfplay.inference.server_limits import MAX_BODY_BYTES
-from selfplay.inference.server_requests import ChatRequest
+from selfplay.inference.server_requests import ChatRequest, CompletionRequest
 from selfplay.inference.token_texts import TokenTexts
 from selfplay.learning.policy import TRAINED
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_policy
@@ -144,6 +145,28 @@ def test_several_tokens_that_arrive_together_are_all_sent_and_a_stop_token_has_n
     logprobs = [token["logprob"] for piece in pieces for token in piece["logprobs"]["content"]]
     assert logprobs == part.completion_logprobs
     assert [piece["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + [reason]
+
+
+def test_the_usage_of_a_stream_counts_tokens_and_not_parts():
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chat = ChatRequest(model="tiny", messages=ASK, **options)
+    text = CompletionRequest(model="tiny", prompt=["ab", "cd"], **options)
+    for completion, prompts in (
+        (ChatCompletion(chat, TokenTexts(POLICY.tokenizer)), 3),
+        (TextCompletion(text, TokenTexts(POLICY.tokenizer)), 6),
+    ):
+        ids = POLICY.tokens.encode("abcde")
+        for index in (0, 1):
+            several = ModelResponse("", [], [1, 2, 3], ids[:3], [-0.5] * 3, 7, "")
+            list(completion.chunks(index, several))
+            list(
+                completion.chunks(
+                    index, ModelResponse("abcde", [], [1, 2, 3], ids[3:], [-0.5] * 2, 7, "length")
+                )
+            )
+        (last,) = completion.usage_chunk()
+        usage = {"prompt_tokens": prompts, "completion_tokens": 10, "total_tokens": prompts + 10}
+        assert last["usage"] == usage
 
 
 # Information about the server
