@@ -7,6 +7,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from selfplay.commands.request_deadlines import RequestDeadlines
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.hosts import is_loopback
 from selfplay.inference.openai_client import TOKEN_VARIABLE, is_sendable
@@ -72,6 +73,7 @@ def server_of(app: FastAPI) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         lifespan="on",
+        http=RequestDeadlines,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

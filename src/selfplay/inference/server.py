@@ -26,6 +26,7 @@ from selfplay.inference.server_generate import GenerateRequest
 from selfplay.inference.server_limits import BodyLimit, TokenCheck
 from selfplay.inference.server_questions import Question, Questions
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
+from selfplay.inference.server_responses import Responses
 from selfplay.inference.server_schema import (
     ApiError,
     LoadAdapterRequest,
@@ -82,6 +83,7 @@ def create_app(
     app.add_middleware(BodyLimit, larger=larger_bodies or {})
     if token is not None:
         app.add_middleware(TokenCheck, token=token)
+    app.add_middleware(Responses)
     _add_error_answers(app)
     questions = Questions(engine, aliases or {})
     _add_answers(app, questions)
@@ -258,7 +260,3 @@ def _add_error_answers(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
         return ApiError(error.status_code, message, headers=error.headers).response()
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
-        return ApiError(500, f"{type(error).__name__}: {error}").response()
