@@ -228,6 +228,7 @@ GAME_METHODS = (
     "_finished",
     "_own_rewards",
     "_own_info",
+    "_invalid_rewards",
 )
 
 

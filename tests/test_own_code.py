@@ -59,6 +59,10 @@ POSSIBLE = {
 """What a method may return."""
 
 
+BY_ILLEGAL_MOVES = ("normalise", "_invalid_rewards")
+"""The methods of a game that a legal move does not call."""
+
+
 def is_possible(method: str, way: str) -> bool:
     return way.startswith("returns ") and any(value in way for value in POSSIBLE.get(method, ()))
 
@@ -141,13 +145,15 @@ def played(env_id: str, answer: str) -> Rollout:
 def test_a_method_of_a_game_that_fails_costs_the_game_or_the_move(method, way, tmp_path):
     if is_possible(method, way):
         return
-    rollout = played(game_in_which(method, way, tmp_path), "three" if method == "normalise" else "1")
+    rollout = played(game_in_which(method, way, tmp_path), "three" if method in BY_ILLEGAL_MOVES else "1")
     if rollout.error is None:
         info = rollout.extras["game_info"][rollout.extras["invalid_pid"]]
         assert rollout.extras["raised"] == info["raised"]
         assert "the game failed on the move: " in info["reason"]
     else:
-        also = {"observation": "view", "_own_rewards": "gave no reward", "_own_info": "game_info"}
+        also = {"observation": "view", "_own_info": "game_info"} | dict.fromkeys(
+            ("_own_rewards", "_invalid_rewards"), "gave no reward"
+        )
         assert method in rollout.error or also[method] in rollout.error
         assert rollout.error.isprintable()
     RolloutLog(tmp_path).write(1, [rollout])

@@ -1,7 +1,7 @@
 """Game: one game in progress, from any library. It is synchronous and cheap, and owns its randomness."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from selfplay.core import EpisodeError
@@ -93,7 +93,7 @@ class Game(ABC):
 
     def invalid_rewards(self, pid: int) -> list[float]:
         """Return the reward of every seat, in order, if an invalid move of ``pid`` ends the game."""
-        return [*self._checked(self._invalid_rewards(pid)).values()]
+        return [*self._checked("_invalid_rewards", self._invalid_rewards(pid)).values()]
 
     def normalise(self, action: str) -> str:
         """Return ``action`` in the spelling of ``legal_actions``."""
@@ -110,7 +110,7 @@ class Game(ABC):
         Raises:
             EpisodeError: the game gives a player no reward, or one that is not a finite number.
         """
-        self._verdict = self._checked(self._invalid_rewards(pid))
+        self._verdict = self._checked("_invalid_rewards", self._invalid_rewards(pid))
         self._verdict_info = {seat: {"reason": reason} for seat in range(self.num_players)}
         self._verdict_info[pid]["invalid_move"] = True
 
@@ -142,10 +142,11 @@ class Game(ABC):
         """
         if self._verdict is not None:
             return dict(self._verdict)
-        return self._checked(returned(self._own_rewards(), dict, method_of(self, "_own_rewards")))
+        return self._checked("_own_rewards", self._own_rewards())
 
-    def _checked(self, rewards: Mapping[int, object]) -> dict[int, float]:
-        """Return the rewards of all players, in order."""
+    def _checked(self, method: str, value: object) -> dict[int, float]:
+        """Return the rewards of all players, in order, which a method has returned."""
+        rewards = returned(value, dict, method_of(self, method))
         missing = set(range(self.num_players)) - set(rewards)
         if missing:
             raise EpisodeError(f"{self.env_id} gave no reward to player {min(missing)}")
