@@ -223,6 +223,18 @@ def _gradient(config, steps):
         ),
         (
             "quickstart",
+            {"evaluation.envs": '[{id = "leduc_poker", opponents = ["base"], games = 9, nash_conv = false}]'},
+            "evaluation.opponents evaluation.games evaluation.games_during evaluation.nash_conv_minutes",
+            "evaluation.every evaluation.temperature",
+        ),
+        (
+            "quickstart",
+            {"evaluation.envs": '[{id = "leduc_poker", games = 9}, {id = "kuhn_poker", nash_conv = true}]'},
+            "ray",
+            "evaluation.opponents evaluation.games evaluation.nash_conv evaluation.nash_conv_minutes",
+        ),
+        (
+            "quickstart",
             {"learning.policies.default.algorithm": '{type = "magnet"}'},
             "learning.algorithm",
             "learning.reference_decay learning.policies",

@@ -180,8 +180,13 @@ def _of_evaluation(config: Config) -> Found:
     if not evaluation.every:
         for name in ("games_during", "patience"):
             yield f"evaluation.{name}", "evaluation.every is 0"
-    if not evaluation.nash_conv and not any(env.nash_conv for env in evaluation.envs):
-        yield "evaluation.nash_conv_minutes", "evaluation.nash_conv is false"
+    for name, others in (("opponents", ()), ("nash_conv", ()), ("games", ("games_during",))):
+        if evaluation.envs and all(getattr(env, name) is not None for env in evaluation.envs):
+            for one in (name, *others):
+                yield f"evaluation.{one}", f"every entry of evaluation.envs has its own {name}"
+    exact = [evaluation.nash_conv if env.nash_conv is None else env.nash_conv for env in config.evaluated]
+    if not any(exact):
+        yield "evaluation.nash_conv_minutes", "no NashConv is computed"
     if evaluation.opponents == [] and not any(env.opponents for env in evaluation.envs):
         for name in ("games", "games_during", "games_alongside", "temperature"):
             yield f"evaluation.{name}", "evaluation.opponents is empty"
