@@ -1,11 +1,12 @@
 """Steps of a class of one's own keep it, with their fields, on their way through a buffer."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from selfplay.core import InputError, Step, Trajectory
+from selfplay.cluster.services.buffer import BufferService
+from selfplay.core import GenerateResult, InputError, Rollout, Step, Trajectory
 from selfplay.replay import (
     ComposeSamplingRewardTransforms,
     EpisodeBuffer,
@@ -13,6 +14,7 @@ from selfplay.replay import (
     SamplingRewardTransform,
     StepBuffer,
 )
+from selfplay.replay.credit_transform import trajectories_of_roles
 
 BUFFERS = [StepBuffer, EpisodeBuffer]
 
@@ -99,3 +101,24 @@ def test_a_class_that_the_program_does_not_define_is_refused_and_not_imported():
         InputError, match=r"steps of test_replay_step_classes\.Unknown, which this program does"
     ):
         buffer.load_state_dict(state)
+
+
+def test_a_buffer_of_a_cluster_keeps_classes_until_it_is_killed_and_info_also_then(tmp_path):
+    def service():
+        return BufferService(StepBuffer(10), directory=str(tmp_path))
+
+    buffer, told = service(), [replace(step, info={"curious": index}) for index, step in enumerate(STEPS)]
+    buffer.add_trajectory(Trajectory(0, "kuhn", 1.0, told), 0, "kuhn")
+    before = sorted(buffer.get_batch(4), key=lambda step: step.info["curious"])
+    assert [type(step) for step in before] == [Step, CuriosityStep, Marked, Slotted]
+    buffer.add_trajectory(Trajectory(0, "kuhn", 1.0, told), 0, "kuhn")
+    after = sorted(service().get_batch(4), key=lambda step: step.info["curious"])
+    assert [type(step) for step in after] == [Step] * 4
+    assert [step.info["curious"] for step in after] == [0, 1, 2, 3]
+
+
+def test_steps_of_a_program_keep_their_class_on_their_way_to_a_buffer():
+    rollout = Rollout(episode_type="kuhn", steps=STEPS, rewards={"player_0": 2.0})
+    (found,) = trajectories_of_roles(GenerateResult(rollout), {"player_0": 0})
+    assert [type(step) for step in found.steps] == [Step, CuriosityStep, Marked, Slotted]
+    assert found.steps[1].curiosity == 0.25
