@@ -65,6 +65,5 @@ def test_wrong_input_gets_its_one_line(row, files, capsys):
 
 
 def _paths(folder):
-    """Files and runs that are there, without the bytecode that Python keeps of files that it has run."""
-    found = [*folder.iterdir(), *(folder / "runs").iterdir()]
-    return sorted(path for path in found if path.name != "__pycache__")
+    """Files and runs that are there."""
+    return sorted([*folder.iterdir(), *(folder / "runs").iterdir()])

@@ -145,6 +145,15 @@ def test_games_without_a_trainable_step_end_the_run():
         draw(buffer, 1, Demand(games=1))
 
 
+def test_games_that_failed_before_a_draw_do_not_count_against_those_after_it():
+    buffer, half = service(), Demand(games=2, failed_share=0.5)
+    for update in (1, 2, 3):
+        first = 2 * update
+        buffer.add_games([game(first), game(first + 1, error="no such move")])
+        assert len(draw(buffer, update, half).steps) == 2 * update
+        buffer.learned_batch(update)
+
+
 def test_a_run_that_ended_because_of_its_games_can_be_resumed(tmp_path):
     """Games that failed or gave no step are consumed, so others may be played in their place."""
     buffer = service(tmp_path)

@@ -21,6 +21,7 @@ from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
 from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.core.manifest import seal
 from selfplay.inference.adapter_check import Delivery, DeliveryError
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
@@ -236,6 +237,7 @@ def rescale(adapter: AdapterRef, a: float, b: float) -> None:
     scaled = {key: value * factors[key.split(".")[-2]] for key, value in load_file(file).items()}
     save_file(scaled, file)
     (Path(adapter.path) / DELIVERY_FILE).unlink(missing_ok=True)
+    seal(file.parent)
 
 
 async def test_weights_without_an_effect_are_detected_without_a_description(learner, versions):

@@ -12,6 +12,15 @@ from file_limits import nearly_full_disk
 from selfplay.cluster.services.journal import Journal
 from selfplay.core import InputError, SelfplayError
 
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -214,7 +223,12 @@ def test_an_entry_whose_execution_fails_is_removed(directory):
 def test_a_kill_before_the_new_snapshot_is_in_place_leaves_the_old_one(tmp_path_factory, before, after):
     directory = tmp_path_factory.mktemp("run") / "journal"
     written(directory, before, snapshot="first")
-    (directory / ".snapshot-000002.json.partial").write_bytes(b'"seco')
+    journal = Journal(directory)
+    journal.load()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(Killed):
+            journal.snapshot("second")
     journal = Journal(directory)
     assert journal.load() == ("first", before)
     journal.snapshot("second")

@@ -18,7 +18,8 @@ from selfplay.cluster.learners.group import LearnerGroup, LearnerState
 from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_FILE, MANIFEST_FILE
+from selfplay.core.manifest import seal
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
@@ -209,7 +210,8 @@ async def test_a_step_without_the_files_of_a_policy_is_damaged(tmp_path):
     lost = tmp_path / "learner" / "000002" / "hider"
     shutil.rmtree(lost)
     again = learner(tmp_path).saved()
-    assert (again.step, again.notice) == (1, f"{lost} is missing or damaged; continuing from 000001")
+    said = f"{lost / MANIFEST_FILE} is missing or damaged; continuing from 000001"
+    assert (again.step, again.notice) == (1, said)
 
 
 async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
@@ -222,6 +224,7 @@ async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
         state[name]["finder"] = state[name].pop("hider")
     (newest / "state.json").write_text(json.dumps(state))
     (newest / "hider").rename(newest / "finder")
+    seal(newest)
     with pytest.raises(InputError, match="000002 has the policies seeker, finder, the program has hider"):
         learner(tmp_path)
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
@@ -231,8 +234,8 @@ async def test_a_step_of_another_version_of_selfplay_is_rejected_and_kept(tmp_pa
     await learner(tmp_path).update(1, records(1), {})
     for file in (tmp_path / "learner").glob("*/state.json"):
         state = json.loads(file.read_text())
-        del state["format"]
-        file.write_text(json.dumps(state))
+        file.write_text(json.dumps(state | {"format": 3}))
+        (file.parent / MANIFEST_FILE).unlink()  # it had none
     with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
         learner(tmp_path)
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001"]
@@ -387,16 +390,18 @@ async def test_an_update_of_another_model_is_rejected_and_kept(tmp_path):
     await update_only(one)
     file = tmp_path / "learner" / "000002" / "learner.safetensors"
     save_file({name: torch.zeros(3) for name in load_file(file)}, file)
-    with pytest.raises(InputError, match="do not fit this base model"):
+    seal(file.parent)
+    with pytest.raises(InputError, match="its weights do not fit"):
         only(tmp_path)
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
-@pytest.mark.parametrize("number", [None, 1000])
+@pytest.mark.parametrize("number", [3, 1000])
 async def test_an_update_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path, number):
     await update_only(only(tmp_path))
     file = tmp_path / "learner" / "000001" / "state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": number}))
+    seal(file.parent)
     before = files(tmp_path)
     with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
         only(tmp_path)

@@ -1,6 +1,7 @@
 """Files and directories are complete or absent, wherever a kill or a full disk interrupts a write."""
 
 import contextlib
+import os
 from io import FileIO
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from selfplay.core.files import (
     remove_partial,
     scratch_for,
     write_file,
+    write_users_file,
 )
 
 
@@ -63,6 +65,27 @@ def test_a_kill_at_any_point_leaves_the_old_or_the_new_directory(tmp_path, monke
     put_in_place(filled(place, "newer"), place)
     assert names(tmp_path) == ["step-000001"]
     assert {path.read_text() for path in place.iterdir()} == {"newer"}
+
+
+def test_a_file_and_then_its_new_name_are_synced(tmp_path, monkeypatch):
+    """Whatever it replaces: after a power failure it is the new one."""
+    happened: list[object] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        happened.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def noted_replace(path: Path, target: Path) -> Path:
+        happened.append(target.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    for write in (write_file, write_file, write_users_file):
+        happened.clear()
+        write(tmp_path / "job.json", b"running")
+        assert happened == [(tmp_path / "job.json").stat().st_ino, "job.json", tmp_path.stat().st_ino]
 
 
 @given(old=st.binary(max_size=30), new=st.binary(min_size=1, max_size=30), data=st.data())

@@ -3,9 +3,11 @@
 import asyncio
 import errno
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -13,6 +15,7 @@ import pytest
 
 from job_server import (
     ASK,
+    base_policy,
     ended,
     forks,
     serving,
@@ -26,8 +29,11 @@ from job_server import (
 )
 from live_server import Live
 from selfplay.core import InputError
+from selfplay.core.files import lock_directory
 from selfplay.jobs.files import FileStore
 from selfplay.jobs.queue import MAX_STARTS
+from selfplay.jobs.worker import train_job
+from selfplay.learning.fine_tuning.examples import Conversation, Preference, Renderer, WrongLine
 
 # While a job runs
 
@@ -256,3 +262,62 @@ def test_jobs_made_at_once_are_all_kept(tmp_path):
         ids = asyncio.run(create(live))
         assert {ended(live.client(), one).status for one in ids} == {"failed"}
         assert {one.id for one in live.client().fine_tuning.jobs.list()} == set(ids)
+
+
+def test_a_job_that_was_interrupted_goes_on_before_those_that_wait(tmp_path, monkeypatch):
+    """Also before an older one."""
+    with serving(tmp_path) as live:
+        client = live.client()
+        running = start_endless(client)
+        wait_for_step(client, running, 1)
+        waiting = start_short(client).id
+        when(client, waiting, lambda job: job.status == "queued")
+    record = tmp_path / "jobs" / waiting / "job.json"
+    job = json.loads(record.read_text())
+    record.write_text(json.dumps(job | {"created": 1}))
+    started: list[str] = []
+
+    class Noted:
+        async def start(self, directory: Path) -> object:
+            started.append(directory.name)
+            return await original.start(directory)
+
+    original = forks()
+    monkeypatch.setattr("job_server.forks", Noted)
+    with serving(tmp_path) as live:
+        client = live.client()
+        when(client, running, lambda job: bool(started))
+        client.fine_tuning.jobs.cancel(running)
+        ended(client, waiting)
+    assert started == [running, waiting]
+
+
+def test_no_two_processes_train_one_job(tmp_path):
+    """The second one waits until the first has ended, and reads nothing before."""
+    lock = lock_directory(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        second = threads.submit(train_job, tmp_path)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+        os.close(lock)
+        with pytest.raises(FileNotFoundError, match=r"spec\.json"):
+            second.result(timeout=60)
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_a_line_that_cannot_fit_is_refused_by_its_characters(method):
+    """Tokenising 50 million of them would keep all jobs waiting for minutes."""
+    long = "x" * 50_000_000
+    calls: list[str] = []
+    policy = base_policy()
+    renderer = Renderer(policy.tokens, policy.context_length)
+    (asked, said), answer = talk("a", "b")["messages"], {"role": "assistant", "content": long}
+    render = {
+        "dpo": lambda: renderer.preference(Preference(7, [asked], answer, said)),
+        "supervised": lambda: renderer.conversation(Conversation(7, [asked, answer], (1,))),
+    }[method]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(policy.tokens), "render", lambda *_: calls.append("render"))
+        with pytest.raises(WrongLine, match="line 7: its 50000001 characters are more than 256 tokens"):
+            render()
+    assert calls == []

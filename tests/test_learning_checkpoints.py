@@ -7,21 +7,19 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
+from selfplay.core.errors import DamagedState
 from selfplay.learning.checkpoints import (
-    LEARNER_FILE,
-    STATE_FILE,
-    DamagedState,
     SavedLearner,
     check_lora_shape,
     load_adapter,
     load_checkpoint,
-    newest_whole,
     save_adapter,
     save_checkpoint,
 )
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import ALL_LINEAR, TRAINED, LoraSettings, PolicyModel
+from selfplay.learning.saved_states import newest_whole
 from selfplay.learning.trie import build_plan
 from selfplay.training.given_adapters import adapter_in
 from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
@@ -99,7 +97,7 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
 
 def test_a_checkpoint_with_only_the_default_policy_has_all_files_at_the_top(checkpoint):
     names = {path.name for path in checkpoint.rglob("*")}
-    assert names == {ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE}
+    assert names == {ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE, MANIFEST_FILE}
 
 
 def test_an_unrelated_folder_in_a_checkpoint_is_ignored(checkpoint):

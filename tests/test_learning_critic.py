@@ -21,10 +21,11 @@ from selfplay.core import (
     TrainingRecord,
     Trajectory,
 )
+from selfplay.core.adapters import CRITIC_FILE
 from selfplay.core.joined_records import joined
 from selfplay.core.training_batch import records_of
 from selfplay.learning.algorithms import A2c, Ppo, Reinforce
-from selfplay.learning.checkpoints import CRITIC_FILE, SavedLearner, load_checkpoint, save_checkpoint
+from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.critic import Critic
 from selfplay.learning.gae import Turn, advantages_of
 from selfplay.learning.learner import Learner, Schedule

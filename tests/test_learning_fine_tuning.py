@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from selfplay.learning.fine_tuning.examples import (
 from selfplay.learning.fine_tuning.job import Data, FineTuningJob
 from selfplay.learning.fine_tuning.outcome import Outcome
 from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order, rate_share
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -228,3 +229,45 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     alone = list(range(50))
     orders = [tuple(epoch_order(alone, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(orders)) == 4
+
+
+@pytest.mark.parametrize("settings", [SUPERVISED, DPO], ids=["supervised", "dpo"])
+def test_a_steep_gradient_is_cut_to_norm_1(tmp_path, settings):
+    policy = tiny_policy()  # with an adapter far from the base
+    FineTuningJob(policy, "tiny", tmp_path, replace(settings, n_epochs=1), data_for(settings, policy)).run()
+    gradients = [weight.grad.norm() for weight in policy.adapter_parameters(TRAINED)]
+    assert float(torch.stack(gradients).norm()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_rows_are_on_the_disk_before_the_state_that_refers_to_them(tmp_path, monkeypatch):
+    happened: list[object] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        happened.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def noted_rename(path: Path, target: Path) -> Path:
+        happened.append(Path(target).name)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    job(tmp_path, SUPERVISED, save_seconds=0.0).run()
+    rows = (tmp_path / "metrics.jsonl").stat().st_ino
+    saved = [place for place, what in enumerate(happened) if what == "state"]
+    assert len(saved) > 2
+    for before, place in itertools.pairwise([0, *saved]):
+        assert rows in happened[before:place]
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_state_is_not_trained_on_and_the_job_begins_again(tmp_path, name):
+    alone = job(tmp_path / "alone", SUPERVISED, save_seconds=0.0)
+    expected = digest(tmp_path / "alone", alone.run())
+    file = tmp_path / "alone" / "state" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    again = job(tmp_path / "alone", SUPERVISED)
+    assert digest(tmp_path / "alone", again.run()) == expected

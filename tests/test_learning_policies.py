@@ -11,12 +11,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from selfplay.core import InputError, ModelResponse, TrainingRecord, derive_seed
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import (
-    LEARNER_FILE,
-    STATE_FILE,
     Checkpoint,
     SavedLearner,
     load_adapter,
@@ -276,10 +274,9 @@ def test_a_checkpoint_has_a_folder_for_each_policy(policies, tmp_path):
     policy = make_policy("llama", policies)
     save(tmp_path / "step-0", make_learners(policy, average_decay=0.9))
     files = {str(path.relative_to(tmp_path / "step-0")) for path in tmp_path.rglob("*") if path.is_file()}
-    of_policy = {
-        f"{name}/{file}" for name in policies for file in (ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE)
-    }
-    assert files == {STATE_FILE} | of_policy
+    of_each = (ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, MANIFEST_FILE)
+    of_policy = {f"{name}/{file}" for name in policies for file in of_each}
+    assert files == {STATE_FILE, MANIFEST_FILE} | of_policy
     loaded = load_checkpoint(tmp_path / "step-0")
     assert list(loaded.adapters) == list(loaded.learners) == list(policies)
     assert loaded.state == {"counts": {name: [0, 0] for name in policies}}
@@ -297,7 +294,7 @@ def test_everything_in_a_checkpoint_is_synced_and_finally_its_parent_folder(tmp_
     monkeypatch.setattr(os, "fsync", noted_fsync)
     save(tmp_path / "step-0", make_learners(make_policy("llama")))
     written = [path.stat().st_ino for path in tmp_path.rglob("*")]
-    assert len(written) == 1 + len(POLICIES) * 4 + 1
+    assert len(written) == 1 + len(POLICIES) * 5 + 2
     assert sorted(synced[:-1]) == sorted(written)
     assert synced[-1] == tmp_path.stat().st_ino
 

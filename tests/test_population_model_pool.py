@@ -169,7 +169,10 @@ def test_checkpoints_of_later_iterations_are_forgotten_with_their_records():
         pool.add_checkpoint(f"v{iteration}", iteration)
     pool.push_game_outcome("ckpt-3", "ckpt-2", 1.0, ["a", "b"], "kuhn")
     pool.push_game_outcome("default", "ckpt-2", 1.0, ["a"], "kuhn")
+    for other in ("ckpt-2", "ckpt-3"):
+        pool.played.append(("default", other), (1.0, -1.0))
     assert pool.forget_after(2) == {"ckpt-3"}
+    assert [seating for seating, _ in pool.played.items()] == [("default", "ckpt-2")]
     assert pool.current_uid() == "ckpt-2"
     assert pool.ckpt_path("ckpt-3") is None
     assert pool.matches.counts() == {("ckpt-2", "default"): 1}

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from file_limits import files_no_longer_than
 from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.manifest import seal
 from selfplay.learning.learner import Learner
 from selfplay.replay import BatchLog
 from selfplay.replay.rollout_log import RolloutLog
@@ -184,6 +185,7 @@ def test_a_run_of_an_older_version_is_rejected_in_one_line(copied, tmp_path):
         state = json.loads(saved.read_text())
         del state["format"]
         saved.write_text(json.dumps(state))
+        (saved.parent / "manifest.json").unlink()
     before = metrics_of(copied), sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="step-000004 was saved by another version of selfplay") as caught:
         resume(copied, Console(file=io.StringIO()))
@@ -332,10 +334,10 @@ def test_a_resume_with_other_transforms_is_rejected_and_deletes_nothing(copied):
     config = copied / "config.toml"
     config.write_text(re.sub(r"sampling = \[[^]]*\]", "sampling = []", config.read_text()))
     before = contents(copied)
-    with pytest.raises(InputError, match="sampling_reward_transformation"):
+    with pytest.raises(InputError, match=r"rewards\.sampling.* in config\.toml, but the run"):
         resume(copied, Console(file=io.StringIO()))
     after = contents(copied)
-    assert {path for path in before if after.get(path) != before[path]} <= {".epoch", "sessions.json"}
+    assert {path for path in before if after.get(path) != before[path]} <= {".epoch"}
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -355,14 +357,23 @@ def test_a_run_whose_model_cannot_be_loaded_does_not_occupy_its_name(tmp_path):
 
 def test_a_resume_deletes_everything_written_after_its_checkpoint(copied):
     cut_back(copied, to=2)
-    config = copied / "config.toml"
-    config.write_text(config.read_text().replace("\nsteps = 4\n", "\nsteps = 2\n"))
-    assert "continuing from update 2 of 2" in resumed(copied)
+    for kind in ("rollouts", "batches", "evaluation"):
+        for path in list((copied / kind).glob("*-000004*")):
+            shutil.copy(path, path.with_name(path.name.replace("-000004", "-000009")))
+    assert "continuing from update 2 of 4" in resumed(copied)
     for kind in ("rollouts", "batches", "evaluation"):
         names = [path.name for path in (copied / kind).iterdir()]
-        assert any("-000002" in name for name in names)
-        assert [name for name in names if "-000003" in name or "-000004" in name] == []
-    assert [line["step"] for line in metrics_of(copied)] == [1, 2]
+        assert any("-000004" in name for name in names)
+        assert [name for name in names if "-000009" in name] == []
+    assert [line["step"] for line in metrics_of(copied)] == [1, 2, 3, 4]
+
+
+def test_a_run_is_not_made_shorter_by_hand(copied):
+    cut_back(copied, to=2)
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace("\nsteps = 4\n", "\nsteps = 3\n"))
+    with pytest.raises(InputError, match="is 3, but the run has 4 updates"):
+        resume(copied, Console(file=io.StringIO()))
 
 
 def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_accounts(model, tmp_path):
@@ -459,6 +470,7 @@ def test_a_newest_checkpoint_of_a_newer_version_is_rejected_and_nothing_is_touch
     saved = copied / "checkpoints" / "step-000004" / "state.json"
     state = json.loads(saved.read_text())
     saved.write_text(json.dumps(state | {"format": state["format"] + 1}))
+    seal(saved.parent)
     before = metrics_of(copied), sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="step-000004 was saved by another version of selfplay"):
         resume(copied, Console(file=io.StringIO()))

@@ -12,6 +12,7 @@ from selfplay.commands.model_source import find_model
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, users_scratch_for
+from selfplay.core.manifest import check_files, is_sealed
 from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.model_files import resolve_model
@@ -42,6 +43,8 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     if source.adapter is None:
         raise InputError("RUN", f"{run_or_adapter} is a model without an adapter", "Name a run.")
     adapter = _of_policy(source.adapter, policy)
+    if is_sealed(adapter):
+        check_files(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
     files = AdapterFiles.read(adapter)
     try:
         scratch = users_scratch_for(out)

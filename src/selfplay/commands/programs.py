@@ -32,7 +32,7 @@ from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import read_json
+from selfplay.learning.saved_states import read_json
 from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
 from selfplay.training.programs import build_program, measured, measured_agents, policies_of

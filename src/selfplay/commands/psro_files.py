@@ -168,5 +168,5 @@ def read_state(path: Path) -> PsroState | None:
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=PsroState)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error

@@ -74,7 +74,7 @@ def _versions_in(checkpoint: Path) -> dict[str, int]:
     """Return the versions by policy that a checkpoint records; none for an adapter outside a checkpoint."""
     try:
         return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 

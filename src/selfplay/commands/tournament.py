@@ -125,6 +125,7 @@ def run_tournament(
     """
     files = TournamentFiles.open(out, tournament.settings(budget))
     try:
+        files.check_rewards(tournament.env.id)
         if files.played:
             print_line(console, f"{out} has {len(files.played)} finished games, which are not played again")
         outcome = asyncio.run(_play(tournament, files, console, serve))
@@ -201,9 +202,18 @@ def _is_complete(schedule: Schedule, files: TournamentFiles) -> bool:
 
 
 def _beyond(schedule: Schedule, files: TournamentFiles, table: PayoffTable) -> list[ScheduledGame]:
-    """Return the finished games that the schedule leaves out now: it was larger once."""
+    """Return the finished games that the schedule leaves out now: it was larger once.
+
+    Raises:
+        InputError: a game is none of this tournament.
+    """
     numbers = sorted(number for number in files.played if number not in table)
-    return [game for number in numbers if (game := schedule.numbered(number)) is not None]
+    games = {number: schedule.numbered(number) for number in numbers}
+    for number, game in games.items():
+        if game is None:
+            problem = f"game {number} is none of this tournament"
+            raise InputError(str(files.path / GAMES), problem, "Delete its line")
+    return [game for game in games.values() if game is not None]
 
 
 def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:

@@ -1,7 +1,9 @@
 """The directory of a tournament: its settings, every finished game, and games to read."""
 
 import json
+import math
 import os
+import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import msgspec
 from selfplay.commands.tournament_schedule import ScheduledGame
 from selfplay.core import InputError, Rollout
 from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
+from selfplay.envs.catalog import reward_bounds
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.training.run_kinds import TOURNAMENT_FILE, TOURNAMENT_PAGE
 
@@ -21,6 +24,7 @@ SETTINGS, GAMES, PAGE = TOURNAMENT_FILE, "games.jsonl", TOURNAMENT_PAGE
 SAMPLES = "games"
 """The directory of the games to read."""
 _WRITTEN = r"tournament\.(json|html)|payoffs\.(json|csv)|nash_conv\.json"
+_AGAIN = "Delete the line; its game is played again"
 _MAY_GROW = ("members", "games", "budget")
 _OF_THE_BASE = ("base_model", "dtype", "quantization")
 """The settings of the base, which matter as soon as a model takes part."""
@@ -29,13 +33,29 @@ _OF_THE_BASE = ("base_model", "dtype", "quantization")
 class PlayedGame(msgspec.Struct):
     """A line of ``games.jsonl``: a finished game, by its number in the tournament.
 
-    ``invalid`` is the seat whose invalid move ended it.
+    ``invalid`` is the seat whose invalid move ended it, and ``crc`` a checksum of the rest; older tournaments
+    have none.
     """
 
     game: int
     players: list[str]
     rewards: list[float]
     invalid: int | None
+    crc: int | None = None
+
+    def with_crc(self) -> "PlayedGame":
+        """Return the game with its checksum."""
+        return msgspec.structs.replace(self, crc=self._checksum())
+
+    def is_possible(self) -> bool:
+        """Whether the line is one that was written: by its checksum, and by what any game is like."""
+        seats = len(self.players)
+        possible = self.game >= 0 and len(self.rewards) == seats and all(map(math.isfinite, self.rewards))
+        possible &= self.invalid is None or 0 <= self.invalid < seats
+        return possible and self.crc in (None, self._checksum())
+
+    def _checksum(self) -> int:
+        return zlib.crc32(msgspec.json.encode([self.game, self.players, self.rewards, self.invalid]))
 
 
 @dataclass
@@ -90,10 +110,19 @@ class TournamentFiles:
         Raises:
             OSError: the file cannot be written.
         """
-        line = msgspec.json.encode(game) + b"\n"
+        line = msgspec.json.encode(game.with_crc()) + b"\n"
         append_at(self._log, self._end, line)
         self._end += len(line)
         self.played[game.game] = game
+
+    def check_rewards(self, env_id: str) -> None:
+        """Raise an InputError if a finished game has rewards that the environment cannot pay."""
+        bounds = reward_bounds(env_id) if self.played else None
+        low, high = bounds if bounds is not None else (-math.inf, math.inf)
+        for game in self.played.values():
+            if min(game.rewards) < low or max(game.rewards) > high:
+                problem = f"game {game.game} has rewards that {env_id} cannot pay, {game.rewards}"
+                raise InputError(str(self.path / GAMES), problem, _AGAIN)
 
     def sample_path(self, game: ScheduledGame) -> Path:
         """Return the file of a game to read."""
@@ -167,10 +196,10 @@ def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
     for number, line in enumerate(content[:end].splitlines(), start=1):
         try:
             game = decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             problem = "the line is damaged"
-            raise InputError(
-                f"{file}, line {number}", problem, "Delete the line; its game is played again"
-            ) from error
+            raise InputError(f"{file}, line {number}", problem, _AGAIN) from error
+        if not game.is_possible():
+            raise InputError(f"{file}, line {number}", "no finished game is so", _AGAIN)
         played.setdefault(game.game, game)
     return played, end

@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Collection, Iterator
 from io import FileIO
 from pathlib import Path
@@ -24,6 +25,8 @@ PARTIAL = ".partial"
 """``.NAME.partial`` is still being written."""
 REPLACED = ".replaced"
 """``.NAME.replaced`` is the old NAME while the new one takes its place."""
+LOOKS, LOOK_SECONDS = 20, 0.01
+"""How often and for how long a process waits for another that only looks whether a directory is locked."""
 LOCK = ".lock"
 """The file in a directory that is locked by the process that may write there."""
 
@@ -226,11 +229,15 @@ def lock_directory(directory: Path) -> int:
         OSError: the lock cannot be written.
     """
     lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
+    for again in range(LOOKS, -1, -1):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if not again:
+                os.close(lock)
+                raise
+            time.sleep(LOOK_SECONDS)
     return lock
 
 

@@ -103,6 +103,20 @@ def describe(env_id: str) -> EnvInfo:
     return EnvInfo(env_id, "openspiel", [game.num_players()], True, "")
 
 
+def reward_bounds(env_id: str) -> tuple[float, float] | None:
+    """Return the smallest and the largest reward of a game, if its library states them.
+
+    Raises:
+        InputError: OpenSpiel does not know the game.
+    """
+    if library_of(env_id) != "openspiel":
+        return None
+    from selfplay.envs.openspiel_game import load_game
+
+    game = load_game(env_id)
+    return float(game.min_utility()), float(game.max_utility())
+
+
 def reward_scale(env_id: str) -> float:
     """Return half the range of an environment's rewards.
 
@@ -112,12 +126,8 @@ def reward_scale(env_id: str) -> float:
     Raises:
         InputError: OpenSpiel does not know the game.
     """
-    if library_of(env_id) != "openspiel":
-        return 1.0
-    from selfplay.envs.openspiel_game import load_game
-
-    game = load_game(env_id)
-    return float(game.max_utility() - game.min_utility()) / 2
+    bounds = reward_bounds(env_id)
+    return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
 
 
 def list_environments() -> list[EnvInfo]:

@@ -55,7 +55,7 @@ def check_parameters(
 def _read(files: RunFiles) -> dict[str, Any]:
     try:
         return msgspec.json.decode(files.params.read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(str(files.params), f"is damaged: {error}", "Restore the file") from None
 
 

@@ -50,7 +50,7 @@ class GrowingFile(Generic[Line]):
     def _decoded(self, line: bytes, number: int) -> Any:
         try:
             return msgspec.json.decode(line, type=self.kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{self.path}, line {number}", f"the line is damaged: {error}", "Delete the line"
             ) from None

@@ -80,7 +80,7 @@ class JobRecords:
             return msgspec.json.decode(path.read_bytes(), type=JobRecord)
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InputError(str(path), f"is damaged: {error}", "Restore the file") from None
 
     def names(self) -> list[str]:

@@ -37,7 +37,7 @@ def load_rollouts(path: Path, iteration: int) -> list[Rollout]:
         raise InputError(str(path), problem, "Check the run and the iteration") from None
     try:
         return [msgspec.json.decode(line, type=_Line).rollout for line in lines]
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"a line is damaged: {error}", "Restore the file") from None
 
 

@@ -66,5 +66,5 @@ def read_state(path: Path) -> State:
         return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         raise CheckPointNotFoundError(f"there is no {path}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"is damaged: {error}", "Restore the file") from None

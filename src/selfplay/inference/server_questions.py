@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from selfplay.core import Message, Messages, ModelResponse, SelfplayError
 from selfplay.core.messages import said
+from selfplay.core.token_lengths import most_characters_of_a_token
 from selfplay.inference.answer_options import AnswerOptions
 from selfplay.inference.answering import Answering
 from selfplay.inference.server_messages import to_messages
@@ -56,7 +56,7 @@ class Questions:
         self.engine = engine
         self.aliases = aliases
         self.texts = TokenTexts(engine.tokenizer)
-        self._most_characters = _most_characters_of_a_token(engine.tokenizer)
+        self._most_characters = most_characters_of_a_token(engine.tokenizer)
 
     async def of_chat(self, request: ChatRequest) -> Question:
         """Check a request and render its prompt.
@@ -231,15 +231,3 @@ def _token_ids(messages: Messages) -> int:
 
 def _unavailable(error: SelfplayError) -> ApiError:
     return ApiError(503, str(error), headers={"Retry-After": "1"})
-
-
-def _most_characters_of_a_token(tokenizer: Any) -> int:
-    """Return the maximum number of characters in a single token.
-
-    In vocabularies of bytes, each letter stands for a byte, and a character has one or more bytes. If a row
-    of unknown characters is one token, there is no maximum, and a very large number is returned.
-    """
-    unknown = "\U0010fffd" * 8
-    if len(tokenizer(unknown, add_special_tokens=False).input_ids) < len(unknown):
-        return 2**40
-    return max(map(len, tokenizer.get_vocab()))

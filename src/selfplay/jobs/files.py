@@ -201,7 +201,7 @@ def read_record(path: Path, form: type[Record]) -> Record:
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=form)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
             "--jobs", f"{path} is missing or damaged", f"Move {os.fspath(path.parent)} away."
         ) from error

@@ -1,13 +1,12 @@
 """Open a directory of files and jobs for one server."""
 
-import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.core.files import LOCK
+from selfplay.core.files import LOCK, lock_directory
 from selfplay.jobs.files import MAX_STORED_BYTES, FileStore
 from selfplay.jobs.launch import Launch, LocalWorker
 from selfplay.jobs.models import CheckedLoader, JobModels
@@ -77,7 +76,7 @@ class JobDirectory:
 def _check_own(directory: Path) -> None:
     """Raise an InputError if a directory holds something else than files and jobs of a server."""
     try:
-        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     except OSError as error:
         raise _unusable(directory, error) from error
     own = {FILES, JOBS, LOCK}
@@ -89,16 +88,12 @@ def _check_own(directory: Path) -> None:
 def _lock(directory: Path) -> int:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock_directory(directory)
     except BlockingIOError as error:
-        os.close(lock)
         problem = f"{directory} is in use by another server"
         raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
-    return lock
+    except OSError as error:
+        raise _unusable(directory, error) from error
 
 
 def _unusable(directory: Path, error: OSError) -> InputError:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.errors import DamagedState
+from selfplay.core.manifest import check_files, is_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,8 @@ def read_weights(directory: Path) -> "dict[str, Tensor]":
     """Return an adapter's tensors.
 
     Raises:
-        DamagedState: the file is missing or damaged, or a number in it is not finite.
+        DamagedState: the file is missing or damaged, or not what was written, or a number in it is not
+            finite.
         InputError: as for :func:`read_shapes`.
     """
     import torch
@@ -63,6 +65,8 @@ def read_weights(directory: Path) -> "dict[str, Tensor]":
         if not bool(torch.isfinite(tensor.float()).all()):
             problem = f"{path} has weights of {_shown(name)} that are not finite numbers"
             raise DamagedState("adapter", problem, "Take an earlier one.")
+    if is_sealed(directory):
+        check_files(directory, (ADAPTER_FILE, ADAPTER_CONFIG))
     return weights
 
 
@@ -90,7 +94,7 @@ def misfit(found: Shapes, expected: Shapes, layers: Container[str]) -> InputErro
         if shape == expected[name]:
             continue
         rank = 0 if name.endswith(_ENDINGS[0]) else 1
-        if shape[1 - rank] == expected[name][1 - rank]:
+        if len(shape) == 2 and shape[1 - rank] == expected[name][1 - rank]:
             problem = f"its weights do not fit its rank: {_shown(name)} has {shape[rank]}"
             return InputError("adapter", f"{problem}, not {expected[name][rank]}", "Correct r.")
         problem = f"its weights do not fit: {_shown(name)} has the shape {list(shape)} there"

@@ -6,11 +6,10 @@ and ``state.json`` is at the top level.
 """
 
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -26,15 +25,12 @@ from selfplay.core.adapters import (
     STATE_FILE,
     TRAINED,
 )
-from selfplay.core.errors import DamagedState
-from selfplay.core.files import put_in_place, remove_directory, scratch_for
+from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.manifest import check_files, damaged, seal
 from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.optimizer_state import CRITIC, part_of
 from selfplay.learning.policy import PolicyModel
-
-DAMAGED = ".damaged"
-"""``.NAME.damaged`` is a saved state that could not be read."""
-_SET_ASIDE = re.compile(rf"\.(step-)?\d+{re.escape(DAMAGED)}")
+from selfplay.learning.saved_states import read_json
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,7 @@ def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str
     """Write an adapter in PEFT's format, replacing an existing one. ``base_name`` is its base model."""
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, name)
+    seal(scratch, policy.base)
     put_in_place(scratch, directory)
 
 
@@ -94,6 +91,7 @@ def save_checkpoint(
         if critic:
             save_file(critic, folders[learner.policy] / CRITIC_FILE)
     (scratch / STATE_FILE).write_text(json.dumps(state))
+    seal(scratch, policy.base)
     put_in_place(scratch, directory)
 
 
@@ -113,6 +111,7 @@ def write_adapters(
     for name, folder in folders.items():
         folder.mkdir(exist_ok=True)
         write_adapter(folder, policy, base_name, results[name])
+        seal(folder, policy.base)
     return folders
 
 
@@ -174,6 +173,7 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     Raises:
         DamagedState: files are missing or damaged.
     """
+    check_files(directory)
     folders = {path.parent.name: path.parent for path in sorted(directory.glob("*/*.safetensors"))}
     folders = folders or {TRAINED: directory}
     return Checkpoint(
@@ -193,7 +193,7 @@ def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection
     saved = checkpoint.state["versions"]
     for policy in saved:
         if policy not in checkpoint.learners:
-            raise _damaged(directory / policy)
+            raise damaged(directory / policy)
     if set(saved) != set(policies):
         raise InputError(
             "program",
@@ -202,84 +202,10 @@ def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection
         )
 
 
-def check_format(directory: Path, state: dict[str, Any], expected: int) -> None:
-    """Check the number of the format that the state in ``directory`` was saved with.
-
-    Raises:
-        InputError: it is another one, or the state has none.
-    """
-    if state.get("format") != expected:
-        raise InputError(
-            "checkpoint",
-            f"{directory} was saved by another version of selfplay",
-            "Resume with the version that started the run, or start a new run.",
-        )
-
-
-Loaded = TypeVar("Loaded")
-
-
-def newest_whole(
-    numbers: Sequence[int], place: Callable[[int], Path], load: Callable[[int], Loaded]
-) -> tuple[Loaded, str | None]:
-    """Load the newest of several saved states that is not damaged.
-
-    Newer states that are damaged are not tried again: the newest of them is renamed to ``.NAME.damaged``, and
-    the others, with those of earlier calls, are deleted.
-
-    Args:
-        numbers: numbers of the states, oldest first; at least one.
-        place: returns the directory of a number.
-        load: loads the state of a number; raises DamagedState if it is damaged.
-
-    Returns:
-        The value of ``load``, and a line to show to the user if an older state than the last was loaded.
-
-    Raises:
-        DamagedState: all states are damaged; the error is that of the newest.
-    """
-    damaged: list[tuple[Path, DamagedState]] = []
-    for number in reversed(numbers):
-        try:
-            loaded = load(number)
-        except DamagedState as error:
-            damaged.append((place(number), error))
-            continue
-        if not damaged:
-            return loaded, None
-        _set_aside([directory for directory, _ in damaged])
-        return loaded, f"{damaged[0][1].problem}; continuing from {place(number).name}"
-    raise damaged[0][1]
-
-
-def _set_aside(damaged: list[Path]) -> None:
-    """Rename the first of these directories, and delete the others and those that were renamed before."""
-    newest, *others = damaged
-    earlier = [path for path in newest.parent.iterdir() if _SET_ASIDE.fullmatch(path.name)]
-    for directory in [*others, *earlier]:
-        remove_directory(directory)
-    newest.rename(newest.with_name(f".{newest.name}{DAMAGED}"))
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; raise DamagedState if it is missing or damaged."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise _damaged(path) from error
+        raise damaged(path) from error
     return tensors
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raise DamagedState if it is missing or damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path) from error
-    if not isinstance(content, dict):
-        raise _damaged(path)
-    return content
-
-
-def _damaged(path: Path) -> DamagedState:
-    return DamagedState("checkpoint", f"{path} is missing or damaged", "Take another checkpoint")

@@ -10,6 +10,7 @@ import torch
 from selfplay.core.adapters import ADAPTER_FILE, BASE, DELIVERY_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.core.files import put_in_place, scratch_for, write_file
+from selfplay.core.manifest import seal
 from selfplay.learning.checkpoints import write_adapter
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import PolicyModel
@@ -31,6 +32,7 @@ def save_proven_adapter(
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, adapter)
     write_delivery(scratch, policy, adapter, version)
+    seal(scratch, policy.base)
     put_in_place(scratch, directory)
 
 

@@ -39,6 +39,7 @@ from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.adapter_rows import AdapterRows
 from selfplay.learning.adapter_weights import misfit
+from selfplay.learning.base_fingerprint import fingerprint
 from selfplay.learning.flex_attention import TreeAttention
 from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
@@ -119,6 +120,7 @@ class PolicyModel:
             have a target module, or a policy's name is invalid.
 
     Attributes:
+        base: the base model's fingerprint.
         context_length: maximum number of tokens of prompt and answer.
         mixes_adapters: whether one forward pass may use several adapters; not in a model that brings tokens
             to experts, in whose layers they have another order.
@@ -147,6 +149,7 @@ class PolicyModel:
         self.device = torch.device(device)
         place = torch.device("cpu") if shard_base else self.device
         base = base_model.load_decoder(model_name, dtype, place, quantization).eval()
+        self.base = fingerprint(model_name)  # once it is loaded, it is in Hugging Face's cache
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)

@@ -52,5 +52,5 @@ def decoded(data: bytes, shape: type[Shape]) -> Shape | None:
     """Return what JSON says in the given shape; ``None`` if it is damaged, of another shape or too deep."""
     try:
         return msgspec.json.decode(data, type=shape)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None

@@ -172,7 +172,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             metrics.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if number == len(lines):
                 break
             raise InputError(

@@ -13,7 +13,9 @@ from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import InputError
 from selfplay.core.adapters import MEASURED_FILE
+from selfplay.core.errors import DamagedState
 from selfplay.core.files import put_in_place, remove_directory, scratch_for
+from selfplay.core.manifest import check_files, seal
 from selfplay.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
 from selfplay.training.evaluation_opponents import evaluation_opponents, measures_nash_conv
 from selfplay.training.run_directory import RunDirectory
@@ -64,6 +66,7 @@ async def keep_if_best(
         await write(scratch)
         measured = msgspec.json.encode(Measured(step, keep_best, found[0].value))
         (scratch / MEASURED_FILE).write_bytes(measured)
+        seal(scratch)
         put_in_place(scratch, run.best(step))
     else:  # of an evaluation that was interrupted, and has other results now
         remove_directory(run.best(step))
@@ -115,13 +118,18 @@ def _is_best(run: RunDirectory, keep_best: str, step: int, figure: Figure) -> bo
 
 
 def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
-    """Return the best value of the updates before ``step``; ``None`` if none is kept by this figure."""
-    kept = [earlier for earlier in run.best_steps() if earlier < step]
-    try:
-        measured = msgspec.json.decode((run.best(kept[-1]) / MEASURED_FILE).read_bytes(), type=Measured)
-    except (IndexError, FileNotFoundError, msgspec.DecodeError):
-        return None
-    return measured.value if measured.keep_best == keep_best else None
+    """Return the best value of the updates before ``step``; ``None`` if none is kept by this figure.
+
+    One that is damaged does not count.
+    """
+    for kept in reversed([earlier for earlier in run.best_steps() if earlier < step]):
+        try:
+            check_files(run.best(kept))
+            measured = msgspec.json.decode((run.best(kept) / MEASURED_FILE).read_bytes(), type=Measured)
+        except (DamagedState, msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        return measured.value if measured.keep_best == keep_best else None
+    return None
 
 
 def _check_name(keep_best: str, names: Iterable[FigureName]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.learning.base_fingerprint import check_base
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import PolicyModel
 from selfplay.population.pool_members import iteration_of
@@ -57,7 +58,9 @@ class EmbeddedServing:
             self.engine.withdraw(uid)
             self.model.drop_adapter(uid)
         for uid in sorted(paths.keys() - self._copies):
-            weights, _ = load_adapter(self.directory.path / paths[uid])
+            copy = self.directory.path / paths[uid]
+            weights, _ = load_adapter(copy)
+            check_base(copy, self.model.base)
             self.model.load_adapter_state(weights, uid)
             self.engine.publish(uid, uid, iteration_of(uid))
         self._copies = set(paths)

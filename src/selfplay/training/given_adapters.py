@@ -14,6 +14,7 @@ from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, scratch_for
+from selfplay.core.manifest import base_of, check_files, is_sealed, seal
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, split_checkpoint
 
@@ -49,11 +50,20 @@ def _placed(config: Config, places: Mapping[str, Path]) -> Config:
 
 
 def copy_adapter(source: Path, target: Path) -> None:
-    """Copy an adapter's files into a directory; a missing one is reported when the adapter is loaded."""
+    """Copy an adapter's files into a directory; a missing one is reported when the adapter is loaded.
+
+    Raises:
+        DamagedState: a file is not what was written.
+    """
+    files, base = (ADAPTER_FILE, ADAPTER_CONFIG), None
+    if is_sealed(source):
+        check_files(source, files)
+        base = base_of(source)
     scratch = scratch_for(target)
-    for name in (ADAPTER_FILE, ADAPTER_CONFIG):
+    for name in files:
         if (source / name).is_file():
             shutil.copyfile(source / name, scratch / name)
+    seal(scratch, base)
     put_in_place(scratch, target)
 
 
@@ -101,9 +111,11 @@ def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
     Raises:
         InputError: it is damaged, or has another shape.
     """
+    from selfplay.learning.base_fingerprint import check_base
     from selfplay.learning.checkpoints import check_lora_shape, load_adapter
 
     weights, settings = load_adapter(directory)
+    check_base(directory, model.base)
     check_lora_shape(directory, settings, model)
     model.load_adapter_state(weights, name)
 

@@ -5,24 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.adapters import STATE_FILE
+from selfplay.core.manifest import damaged
 from selfplay.core.own_classes import is_own
 from selfplay.core.own_code import own_code
+from selfplay.learning.base_fingerprint import check_base
 from selfplay.learning.checkpoints import (
     SavedLearner,
-    check_format,
     check_policies,
     load_checkpoint,
-    newest_whole,
     save_checkpoint,
     write_adapters,
 )
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
+from selfplay.learning.saved_states import newest_whole
 from selfplay.training.learners import Batch, Saved, State, learn
 from selfplay.training.run_directory import RunDirectory
-
-STATE_FORMAT = 3
-"""Format of a checkpoint's state."""
+from selfplay.training.saved_state import STATE_FORMAT, SavedState, read_saved_state
 
 
 class LocalLearners:
@@ -56,13 +56,15 @@ class LocalLearners:
         if self._saved is None:
             steps, notice = self.directory.saved_steps(), None
             state: dict[str, Any] = {}
+            step = trained = 0
             if steps:
-                state, notice = newest_whole(steps, self.directory.checkpoint, self._load)
+                (known, state), notice = newest_whole(steps, self.directory.checkpoint, self._load)
+                step, trained = known.step, known.trained_records
             self._saved = Saved(
-                step=state.get("step", 0),
+                step=step,
                 versions=self._versions(),
                 adapters=dict.fromkeys(self.learners),
-                trained_records=state.get("trained_records", 0),
+                trained_records=trained,
                 state=state,
                 notice=notice,
                 notes=tuple(self.model.notes),
@@ -133,19 +135,21 @@ class LocalLearners:
     def _versions(self) -> dict[str, int]:
         return {policy: learner.version for policy, learner in self.learners.items()}
 
-    def _load(self, step: int) -> dict[str, Any]:
+    def _load(self, step: int) -> tuple[SavedState, dict[str, Any]]:
         path = self.directory.checkpoint(step)
+        state, content = read_saved_state(path, step)
+        if not isinstance(state.source, dict):
+            raise damaged(path / STATE_FILE)
+        check_base(path, self.model.base, "checkpoint")
         checkpoint = load_checkpoint(path)
-        state = checkpoint.state
-        check_format(path, state, STATE_FORMAT)
         check_policies(path, checkpoint, self.learners)
         for policy, learner in self.learners.items():
             learner.load_tensors(
                 checkpoint.learners[policy],
-                state["versions"][policy],
-                state["samples_seen"][policy],
-                state.get("started", {}).get(policy, 0),
+                state.versions[policy],
+                state.samples_seen[policy],
+                state.started.get(policy, 0),
             )
             if learner.result != policy:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
-        return state
+        return state, content

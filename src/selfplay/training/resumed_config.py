@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from selfplay.config import Config, load_config
+from selfplay.config.differences import flat_fields
 from selfplay.core import InputError
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE
@@ -11,6 +12,20 @@ from selfplay.training.settled import has_settled
 STEPS, ADDRESS = "learning.steps", "ray.address"
 CHANGEABLE = (STEPS, ADDRESS)
 """The fields that a resume may change: the number of updates, and the address of a cluster that has moved."""
+_NO_RESULTS = (
+    "run.save_every",
+    "run.keep_checkpoints",
+    "run.directory",
+    "model.name",
+    "model.threads",
+    "model.device",
+)
+_NO_RESULTS_OF = ("tracking.", "ray.")
+"""Fields that may be edited between the starts of a run, or sections of such: they change no results, or only
+how sums are rounded. The base model is known by its files, whatever its name."""
+_OWN_COPIES = ("start.", "frozen.")
+"""The adapters that a run has copied when it began."""
+_ABSENT = object()
 
 
 def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -> Config:
@@ -27,12 +42,12 @@ def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -
         raise InputError(field, "cannot change in a run that has begun", "Leave it out.")
     config = load_config(str(directory.config_file), changes)
     if STEPS in changes:
-        _check_steps(directory, load_config(str(directory.config_file), {}), config.learning.steps)
+        check_steps(directory, load_config(str(directory.config_file), {}), config.learning.steps)
     directory.check_unfinished(config.learning.steps)
     return config
 
 
-def _check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
+def check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
     """Raise an InputError if a run cannot be made longer, to ``steps`` updates."""
     present = before.learning.steps
     if steps == present:
@@ -55,3 +70,31 @@ def _check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
             f"{field} of this run changes until update {present}, so it can have no other number",
             "Begin a new run with as many updates.",
         )
+
+
+def changed_fields(began: Config, now: Config) -> list[str]:
+    """Return a line if the configuration has changed since a checkpoint in fields that change no results.
+
+    Raises:
+        InputError: it has changed in others.
+    """
+    before, after = (flat_fields(config.model_dump(mode="json")) for config in (began, now))
+    names = [
+        name
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name, _ABSENT) != after.get(name, _ABSENT)
+        and not (name.startswith(_OWN_COPIES) and name in before and name in after)
+    ]
+    for name in names:
+        if name != STEPS and name not in _NO_RESULTS and not name.startswith(_NO_RESULTS_OF):
+            one, other = (_text(values.get(name, _ABSENT)) for values in (before, after))
+            raise InputError(
+                name,
+                f"is {other} in config.toml, but the run has learned with {one}",
+                "Put it back, or begin a new run with [start]",
+            )
+    return [f"changed since the last checkpoint: {', '.join(names)}"] if names else []
+
+
+def _text(value: object) -> str:
+    return "absent" if value is _ABSENT else f"{value!r:.60}"

@@ -5,14 +5,13 @@ What is pruned: old checkpoints here, all but the best in ``best.py``, frozen co
 ``Trainer._begin``, from what its learners saved last.
 """
 
-import fcntl
 import os
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.files import LOCK, is_locked, remove_directory, write_file
+from selfplay.core.files import LOCK, is_locked, lock_directory, remove_directory, write_file
 from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
 from selfplay.training.run_layout import GIVEN, SINKS, delete_after, finish_writes, foreign, steps_in
@@ -128,8 +127,7 @@ class RunDirectory:
         with ExitStack() as on_failure:
             on_failure.callback(self.unlock)
             try:
-                self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = lock_directory(self.path)
                 self.epoch = Epoch.begin(self.path)
                 finish_writes(self.path)
             except BlockingIOError as error:

@@ -35,6 +35,21 @@ _SAVED = {
 _JOURNAL = re.compile(r"snapshot-\d+\.json|entries-\d+\.jsonl|format")
 
 
+def growing_files(run: Path) -> Iterator[Path]:
+    """Yield the files of a run that grow at their end."""
+    for name in ("metrics.jsonl", "standings.jsonl"):
+        if (run / name).is_file():
+            yield run / name
+
+
+def log_files(run: Path) -> Iterator[Path]:
+    """Yield the files of a run that are written once."""
+    for folder, names in _IN_FOLDERS.items():
+        for path in sorted((run / folder).glob("*")):
+            if names.fullmatch(path.name):
+                yield path
+
+
 def foreign(run: Path) -> Iterator[Path]:
     """Yield the files in a run's directory, and the links to directories, that no run writes."""
     for path in run.rglob("*"):

@@ -21,6 +21,7 @@ from selfplay.inference.adapter_check import (
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import Shapes, misfit, read_weights
+from selfplay.learning.base_fingerprint import check_base
 from selfplay.learning.delivery_file import base_canary, mean_canary
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
@@ -80,6 +81,7 @@ class ServedAdapters:
         """
         files = AdapterFiles.read(directory)
         self.check_fits(files)
+        check_base(directory, self.policy.base)
         return self._put(name, files, Contents.read(directory), version)
 
     def check_fits(self, files: AdapterFiles) -> None:
@@ -159,6 +161,7 @@ class ServedAdapters:
         files = await asyncio.to_thread(AdapterFiles.read, directory)
         self.check_fits(files)
         contents = await asyncio.to_thread(Contents.read, directory)
+        check_base(directory, self.policy.base)
         if {key: tuple(value.shape) for key, value in contents.weights.items()} != files.shapes:
             raise InputError("adapter", f"{directory} was changed while it was loaded", "Load it again.")
         return self._put(name, files, contents)

@@ -98,7 +98,7 @@ def _lines_of(path: Path) -> Iterator[tuple[_Line | None, int]]:
         end += len(line)
         try:
             yield msgspec.json.decode(line, type=_Line), end
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             yield None, end
 
 

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from rich.console import Console
 from safetensors import SafetensorError
 
-from selfplay.config import Config
+from selfplay.config import Config, load_config
 from selfplay.config.loading import dump_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.progress_views import print_line
+from selfplay.training.resume_point import check_resume
 from selfplay.training.resumed_config import resumed_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.start_log import note_session
@@ -62,9 +63,12 @@ def resume_run(run_dir: Path, console: Console, runtime: Runtime, changes: Mappi
         SelfplayError: the run had to stop again.
     """
     directory = RunDirectory.open(run_dir)
+    load_config(str(directory.config_file), {})  # nothing is written beside a config.toml of others
     directory.lock()
     try:
         config = resumed_config(directory, changes)
+        for line in check_resume(directory, config):
+            print_line(console, line)
         _run(config, directory, console, runtime, changed=bool(changes))
     finally:
         directory.unlock()

@@ -25,6 +25,7 @@ from selfplay.training.metrics import RunMetrics
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
+from selfplay.training.run_logs import RunLogs
 from selfplay.training.settled import has_settled
 from selfplay.training.source import Source
 
@@ -62,6 +63,7 @@ class Trainer:
         self.settled = False
         self._turn = {"play": 0.0, "played": 0.0}
         self._told: set[str] = set()
+        self._logs = RunLogs(directory.path)
 
     async def run(self) -> None:
         """Train to the end, or until interrupted."""
@@ -190,7 +192,13 @@ class Trainer:
     async def _state(self) -> dict[str, Any]:
         """Return what a resume needs besides the learners."""
         source = await self.source.state()
-        return {"source": source, "metrics": self.metrics.state_dict(), "turn": self._turn}
+        return {
+            "source": source,
+            "metrics": self.metrics.state_dict(),
+            "turn": self._turn,
+            "config": self.config.model_dump(mode="json"),
+            "logs": self._logs.state(),
+        }
 
     def _interrupt(self) -> None:
         if self.stopping:

@@ -17,12 +17,12 @@ from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements, remove_directory
 from selfplay.training.learners import Batch, Records, Saved, learn
+from selfplay.training.saved_state import STATE_FORMAT, read_saved_state
 from selfplay.training.single_writer import Epoch
 
 if TYPE_CHECKING:
     from selfplay.cluster.learners.group import LearnerGroup
 
-STATE_FORMAT = 2
 KEPT = 2
 """How many saved updates are kept."""
 KEPT_VERSIONS = 6
@@ -55,7 +55,7 @@ class LearnerService:
         may_start_again: Collection[str] = (),
         epoch: Epoch | None = None,
     ) -> None:
-        from selfplay.learning.checkpoints import newest_whole
+        from selfplay.learning.saved_states import newest_whole
 
         self.epoch = epoch
         self._check_epoch()
@@ -204,16 +204,18 @@ class LearnerService:
         save_checkpoint(place, self.model, self.base_name, saved, content)
 
     def _load(self, step: int) -> None:
-        from selfplay.learning.checkpoints import check_format, check_policies, load_checkpoint
+        from selfplay.learning.base_fingerprint import check_base
+        from selfplay.learning.checkpoints import check_policies, load_checkpoint
 
         place = self._step_directory(step)
+        state, _ = read_saved_state(place, step)
+        check_base(place, self.model.base, "checkpoint")
         checkpoint = load_checkpoint(place)
-        check_format(place, checkpoint.state, STATE_FORMAT)
         check_policies(place, checkpoint, self.learners)
         for policy, learner in self.learners.items():
-            versions, seen = checkpoint.state["versions"], checkpoint.state["samples_seen"]
-            began = checkpoint.state.get("started", {}).get(policy, 0)
-            learner.load_tensors(checkpoint.learners[policy], versions[policy], seen[policy], began)
+            versions, seen = state.versions[policy], state.samples_seen[policy]
+            began = state.started.get(policy, 0)
+            learner.load_tensors(checkpoint.learners[policy], versions, seen, began)
             if learner.result != learner.adapter:
                 self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
             if self._differs(policy) and not self._place("versions", policy).exists():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from selfplay.core import InputError, Message, Messages, SelfplayError
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.token_lengths import most_characters_of_a_token
 from selfplay.learning.algorithms.dpo import Pair
 from selfplay.learning.algorithms.packed_loss import Sample
 
@@ -57,6 +58,7 @@ class Renderer:
     def __init__(self, tokens: ChatTokens, context_length: int) -> None:
         self.tokens = tokens
         self.context_length = context_length
+        self._most_characters = context_length * most_characters_of_a_token(tokens.tokenizer)
 
     def conversation(self, example: Conversation) -> list[Sample]:
         """Return a sample for each answer that is trained on.
@@ -81,6 +83,10 @@ class Renderer:
         return Pair(good.prompt, good.completion, bad.completion)
 
     def _sample(self, line: int, prompt: Messages, answer: str) -> Sample:
+        characters = len(answer) + sum(len(message["content"]) for message in prompt)
+        if characters > self._most_characters:  # tokenising them would take minutes
+            limit = self.context_length
+            raise WrongLine(line, f"its {characters} characters are more than {limit} tokens can have")
         try:
             sample = Sample(self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer))
         except InputError as error:

@@ -26,11 +26,13 @@ from torch import Tensor
 
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import LEARNER_FILE, STATE_FILE
+from selfplay.core.errors import DamagedState
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for, write_file
+from selfplay.core.manifest import check_files, seal
 from selfplay.learning.algorithms.dpo import Dpo, Pair
 from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
 from selfplay.learning.algorithms.sft import Sft
-from selfplay.learning.checkpoints import read_json, read_tensors
+from selfplay.learning.checkpoints import read_tensors
 from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
 from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, SAVE_SECONDS, Outcome, SavedModel
@@ -42,6 +44,7 @@ from selfplay.learning.fine_tuning.settings import (
 )
 from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.saved_states import read_json
 
 BETAS, GRAD_CLIP = (0.9, 0.999), 1.0
 """AdamW without weight decay, and the maximum norm of the gradient, as in TRL."""
@@ -105,7 +108,6 @@ class FineTuningJob:
         """Train from the newest saved state, or from the start, to the end.
 
         Raises:
-            DamagedState: the saved state cannot be read.
             SelfplayError: the loss is not finite.
         """
         finish_replacements(self.directory, rf"{STATE}|step-\d+")
@@ -169,9 +171,14 @@ class FineTuningJob:
         return Data(pairs[:number], self.data.families, pairs[number:])
 
     def _load_state(self) -> int:
-        """Restore the saved state, if there is one; return the number of steps made."""
+        """Restore the saved state, if there is one that is whole; return the number of steps made."""
         directory = self.directory / STATE
         if not directory.is_dir():
+            return 0
+        try:
+            check_files(directory)
+        except DamagedState as error:
+            print(f"{error.problem}; the job begins again", flush=True)
             return 0
         tensors = read_tensors(directory / LEARNER_FILE)
         load_training_tensors(self.policy, TRAINED, self.optimizer, tensors)
@@ -182,6 +189,7 @@ class FineTuningJob:
         scratch = scratch_for(self.directory / STATE)
         save_file({key: value.contiguous() for key, value in tensors.items()}, scratch / LEARNER_FILE)
         (scratch / STATE_FILE).write_text(json.dumps({"step": step}))
+        seal(scratch)
         put_in_place(scratch, self.directory / STATE)
 
     def _trained_tokens(self) -> int:

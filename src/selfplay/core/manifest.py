@@ -1,0 +1,114 @@
+"""``manifest.json``: the hash of every other file of a saved directory, and of the base model it belongs to.
+
+It is written last. Its own text is the only one that these hashes can have, and it contains a hash of itself,
+so that no changed byte in a saved directory goes unnoticed. The folders of a directory have manifests of
+their own, which are listed like files.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from selfplay.core.adapters import MANIFEST_FILE
+from selfplay.core.errors import DamagedState
+
+Hashes = Mapping[str, str]
+"""SHA-256 in hexadecimal by the name of a file."""
+
+
+def damaged(path: Path) -> DamagedState:
+    """Return the error of a damaged file."""
+    return DamagedState("checkpoint", f"{path} is missing or damaged", "Take another checkpoint")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(directory: Path, base: Hashes | None = None, names: Collection[str] | None = None) -> None:
+    """Write the manifest of a directory whose files are all written, and those of its folders.
+
+    Args:
+        directory: the directory, before it is put in place.
+        base: the hashes of the base model's files; by default those that a manifest of before has.
+        names: the files that are listed; by default all.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    if base is None and (directory / MANIFEST_FILE).is_file():
+        base = base_of(directory)
+    files = {}
+    for path in sorted(directory.iterdir()):
+        if path.is_dir():
+            seal(path, base)
+            files[f"{path.name}/{MANIFEST_FILE}"] = sha256_of(path / MANIFEST_FILE)
+        elif path.name != MANIFEST_FILE and (names is None or path.name in names):
+            files[path.name] = sha256_of(path)
+    (directory / MANIFEST_FILE).write_bytes(_encoded(files, base or {}))
+
+
+def is_sealed(directory: Path) -> bool:
+    """Whether a directory has a manifest."""
+    return (directory / MANIFEST_FILE).is_file()
+
+
+def check_files(directory: Path, names: Collection[str] | None = None) -> None:
+    """Check the files of a sealed directory, and of its folders, by their hashes.
+
+    Args:
+        directory: the directory.
+        names: the files that are checked, if they are listed; by default all.
+
+    Raises:
+        DamagedState: a file or the manifest is missing or damaged.
+    """
+    files, _ = _read(directory)
+    for name, expected in files.items():
+        path = directory / name
+        if names is not None and name not in names:
+            continue
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise damaged(path) from error
+        if found != expected:
+            raise damaged(path)
+        if path.name == MANIFEST_FILE:
+            check_files(path.parent)
+
+
+def base_of(directory: Path) -> Hashes:
+    """Return the hashes of the base model's files with which a directory was sealed.
+
+    Raises:
+        DamagedState: the manifest is missing or damaged.
+    """
+    return _read(directory)[1]
+
+
+def _encoded(files: Hashes, base: Hashes) -> bytes:
+    content = {"base": dict(base), "files": dict(files)}
+    text = json.dumps(content, sort_keys=True).encode()
+    sealed = content | {"sha256": hashlib.sha256(text).hexdigest()}
+    return json.dumps(sealed, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def _read(directory: Path) -> tuple[Hashes, Hashes]:
+    path = directory / MANIFEST_FILE
+    try:
+        content = path.read_bytes()
+        found = json.loads(content)
+        files, base = dict(found["files"]), dict(found["base"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(path) from error
+    if _encoded(files, base) != content:
+        raise damaged(path)
+    return files, base

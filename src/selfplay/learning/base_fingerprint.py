@@ -1,0 +1,103 @@
+"""The fingerprint of a base model: the hashes of its files that decide what an adapter on it computes.
+
+These are the weights, byte by byte, ``config.json`` and the tokenizer's files. What the libraries note in
+``config.json`` about themselves does not count.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from selfplay.core import InputError
+from selfplay.core.manifest import Hashes, base_of, is_sealed, sha256_of
+
+CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+)
+_NOTES = ("transformers_version", "_name_or_path", "_commit_hash")
+_KNOWN: dict[tuple[str, int, int, int], str] = {}
+"""The hashes of large files by path, size, time and number, for this process."""
+
+
+def fingerprint(model: str) -> Hashes:
+    """Return the hashes of a base model's files by name, from a second for 2 GB on.
+
+    Args:
+        model: its directory, or the id of one that is in Hugging Face's cache.
+
+    Returns:
+        Nothing for a model without such files on this machine.
+    """
+    directory = _directory_of(model)
+    if directory is None:
+        return {}
+    hashes = {}
+    for name in [*_weight_files(directory), *TOKENIZER]:
+        if (directory / name).is_file():
+            hashes[name] = _hash(directory / name)
+    config = json.loads((directory / CONFIG).read_bytes())
+    kept = {key: value for key, value in config.items() if key not in _NOTES}
+    hashes[CONFIG] = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    return hashes
+
+
+def check_base(directory: Path, model: Hashes, what: str = "adapter") -> None:
+    """Check that what is saved in a directory was trained on a base model with this fingerprint.
+
+    A directory without a fingerprint, such as one of another program, passes, and a model without one.
+
+    Raises:
+        InputError: it was trained on another.
+        DamagedState: the manifest is damaged.
+    """
+    trained_on = base_of(directory) if is_sealed(directory) else {}
+    differing = differing_files(trained_on, model)
+    if differing:
+        raise InputError(
+            what,
+            f"{directory} was trained on another base model: its {differing[0]} was different",
+            "Give the model that it was trained on",
+        )
+
+
+def differing_files(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names of the files in which two fingerprints differ; none if one is empty."""
+    if not one or not other:
+        return []
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+
+
+def _directory_of(model: str) -> Path | None:
+    if (Path(model) / CONFIG).is_file():
+        return Path(model)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        config = try_to_load_from_cache(model, CONFIG)
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def _weight_files(directory: Path) -> list[str]:
+    """Return the names of the files that transformers loads."""
+    if (directory / INDEX).is_file():
+        parts = json.loads((directory / INDEX).read_bytes()).get("weight_map", {})
+        return [INDEX, *sorted(set(parts.values()))]
+    return sorted(path.name for path in directory.glob("*.safetensors") if "adapter" not in path.name)
+
+
+def _hash(path: Path) -> str:
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
+    if key not in _KNOWN:
+        _KNOWN[key] = sha256_of(path)
+    return _KNOWN[key]

@@ -1,0 +1,271 @@
+"""Damaged files, other base models and edited configurations: noticed before anything changes, never trained
+on."""
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
+from selfplay.core.errors import DamagedState
+from selfplay.core.manifest import check_files, seal
+from selfplay.learning.base_fingerprint import fingerprint
+from selfplay.training.given_adapters import copy_adapter
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.single_process import resume
+from tiny_models import roomy_model, tiny_model
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from damaged_files import contents, damage_all, end_of, make_run
+
+UPDATES = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A copy of the model, which a test may exchange."""
+    return Path(shutil.copytree(roomy_model(), tmp_path_factory.mktemp("base") / "model"))
+
+
+@pytest.fixture(scope="module")
+def unfinished(model, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("unfinished") / "run"
+    make_run(path, model)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(unfinished, tmp_path_factory) -> dict:
+    """How the run ends without damage."""
+    path = Path(shutil.copytree(unfinished, tmp_path_factory.mktemp("whole") / "run"))
+    go_on(path)
+    return end_of(path)
+
+
+@pytest.fixture
+def copied(unfinished, tmp_path) -> Path:
+    return Path(shutil.copytree(unfinished, tmp_path / "run"))
+
+
+def go_on(path: Path) -> str:
+    text = io.StringIO()
+    resume(path, Console(file=text, width=1000), {"learning.steps": str(UPDATES)})
+    return text.getvalue()
+
+
+def refused(path: Path, match: str) -> None:
+    """Check that a resume is refused in one line and changes nothing."""
+    before = contents(path)
+    with pytest.raises(InputError, match=match) as caught:
+        go_on(path)
+    assert "\n" not in str(caught.value)
+    assert contents(path) == before
+
+
+def edited(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@given(st.data())
+def test_no_changed_byte_in_a_sealed_directory_goes_unnoticed(tmp_path_factory, data):
+    place = tmp_path_factory.mktemp("sealed")
+    for name in ("state.json", "solver/weights", "prover/weights"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(f"the content of {name}")
+    seal(place, {"model.safetensors": "00"})
+    check_files(place)
+    path = data.draw(st.sampled_from(sorted(path for path in place.rglob("*") if path.is_file())))
+    content = bytearray(path.read_bytes())
+    index = data.draw(st.integers(0, len(content) - 1))
+    damage = data.draw(st.sampled_from(["flip", "cut", "more", "gone"]))
+    if damage == "flip":
+        content[index] ^= 1 << data.draw(st.integers(0, 7))
+    elif damage == "more":
+        content.insert(index, data.draw(st.integers(0, 255)))
+    path.write_bytes(content[:index] if damage == "cut" else content)
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(DamagedState, match=f"{path.relative_to(place).as_posix()} is missing or damaged"):
+        check_files(place)
+
+
+def test_every_damage_is_noticed_and_none_is_trained_on(unfinished, tmp_path):
+    """The whole figure: benchmarks/damaged_files.py."""
+    faults: list[str] = []
+    found = damage_all(unfinished, tmp_path, 8, 1, faults.append, UPDATES)
+    assert faults == []
+    assert sum(counts.total() for counts in found.values()) == 8
+
+
+@pytest.mark.parametrize("name", [ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE, MANIFEST_FILE])
+def test_one_flipped_bit_in_the_newest_checkpoint_goes_back_to_the_one_before(copied, whole, name):
+    file = RunDirectory(copied).checkpoint(2) / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert f"step-000002/{name} is missing or damaged; continuing from step-000001" in go_on(copied)
+    assert end_of(copied) == whole
+
+
+FIELDS = ("format", "step", "versions", "samples_seen", "started", "trained_records")
+FIELDS += ("source", "metrics", "turn", "config", "logs")
+
+
+@pytest.mark.parametrize("value", ["missing", None, "text", -1, [[]]])
+def test_a_state_without_a_field_or_with_another_type_is_a_damaged_one(unfinished, tmp_path, value):
+    """Also if somebody has sealed it again."""
+    from selfplay.training.saved_state import read_saved_state
+
+    for field in FIELDS:
+        place = Path(shutil.copytree(RunDirectory(unfinished).checkpoint(2), tmp_path / field))
+        state = json.loads((place / STATE_FILE).read_text())
+        del state[field]
+        if value != "missing":
+            state[field] = value
+        (place / STATE_FILE).write_text(json.dumps(state))
+        seal(place)
+        with pytest.raises((DamagedState, InputError), match=r"damaged|another version"):
+            read_saved_state(place, 2)
+    with pytest.raises(DamagedState):  # the checkpoint of another update
+        read_saved_state(RunDirectory(unfinished).checkpoint(2), 1)
+
+
+def test_a_checkpoint_of_before_there_were_hashes_is_one_line(copied):
+    for place in RunDirectory(copied).checkpoints.iterdir():
+        (place / MANIFEST_FILE).unlink()
+        state = json.loads((place / STATE_FILE).read_text())
+        (place / STATE_FILE).write_text(json.dumps(state | {"format": 3}))
+    refused(copied, "step-000002 was saved by another version of selfplay")
+
+
+def test_if_no_checkpoint_is_whole_nothing_changes(copied):
+    for number, name in enumerate((ADAPTER_FILE, LEARNER_FILE, STATE_FILE)):
+        (RunDirectory(copied).checkpoint(number) / name).write_bytes(b"")
+    refused(copied, "step-000002/state.json is missing or damaged")
+
+
+@pytest.mark.parametrize("keep", [-1, 0.9, 0.6])
+def test_a_log_that_is_shorter_than_a_checkpoint_expects_goes_back_to_one_that_it_fits(copied, whole, keep):
+    for name in ("metrics.jsonl", "standings.jsonl"):
+        content = (copied / name).read_bytes()
+        (copied / name).write_bytes(content[: keep if keep < 0 else int(len(content) * keep)])
+        said = go_on(copied) if name == "standings.jsonl" else ""
+    assert "bytes, but the checkpoint expects" in said
+    assert end_of(copied) == whole
+
+
+def test_a_log_that_fits_no_checkpoint_is_refused_and_nothing_changes(copied):
+    shutil.rmtree(RunDirectory(copied).checkpoint(0))
+    (copied / "metrics.jsonl").write_bytes((copied / "metrics.jsonl").read_bytes()[:40])
+    refused(copied, r"metrics\.jsonl has 40 bytes, but the checkpoint expects")
+    (copied / "metrics.jsonl").unlink()
+    refused(copied, r"metrics\.jsonl has 0 bytes, but the checkpoint expects")
+
+
+def other_weights(base: Path) -> None:
+    shutil.copyfile(tiny_model("llama", seed=5) / "model.safetensors", base / "model.safetensors")
+
+
+def other_tokenizer(base: Path) -> None:
+    edited(base / "tokenizer.json", '"content":', '"content" :')
+
+
+def other_shape(base: Path) -> None:
+    edited(base / "config.json", '"rope_theta": 10000.0', '"rope_theta": 20000.0')
+
+
+@pytest.mark.parametrize(
+    ("change", "file"),
+    [
+        (other_weights, "model.safetensors"),
+        (other_tokenizer, "tokenizer.json"),
+        (other_shape, "config.json"),
+    ],
+)
+@pytest.mark.parametrize("same_path", [True, False])
+def test_a_run_does_not_continue_on_another_base_model(copied, model, tmp_path, change, file, same_path):
+    other = Path(shutil.copytree(model, tmp_path / "other"))
+    change(other)
+    if same_path:
+        shutil.move(model, tmp_path / "aside")
+        shutil.copytree(other, model)
+    else:
+        edited(copied / "config.toml", f'"{model}"', f'"{other}"')
+    try:
+        refused(copied, f"model.name: .* trained on another base model: its {file} was different")
+    finally:
+        if same_path:
+            shutil.rmtree(model)
+            shutil.move(tmp_path / "aside", model)
+
+
+def test_a_base_model_that_was_moved_is_the_same(copied, model, whole, tmp_path):
+    moved = Path(shutil.copytree(model, tmp_path / "moved"))
+    edited(moved / "config.json", "transformers_version", "_commit_hash")
+    edited(copied / "config.toml", f'"{model}"', f'"{moved}"')
+    assert "changed since the last checkpoint: model.name" in go_on(copied)
+    assert end_of(copied) == whole
+    assert fingerprint(str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("seed = 0", "seed = 1", "seed"),
+        ("learning_rate = ", "learning_rate = 0.1 # ", "learning.learning_rate"),
+        ("max_tokens = 4", "max_tokens = 5", "inference.max_tokens"),
+        ("games_per_step = 4", "games_per_step = 5", "collection.games_per_step"),
+        ('sample_mode = "lagged"', 'sample_mode = "random"', "population.sample_mode"),
+        ("rank = 2", "rank = 4", "lora.rank"),
+    ],
+)
+def test_an_edited_field_that_changes_results_is_refused_by_name(copied, old, new, field):
+    edited(copied / "config.toml", old, new)
+    refused(copied, rf"{field}: is .* in config\.toml, but the run has learned with")
+
+
+def test_an_edited_field_that_changes_no_results_is_named(copied, whole):
+    edited(copied / "config.toml", "save_every = 1", "save_every = 2")
+    assert "changed since the last checkpoint: learning.steps, run.save_every" in go_on(copied)
+    assert end_of(copied) == whole
+
+
+@pytest.mark.parametrize("use", ["start", "frozen", "serve", "export"])
+@pytest.mark.parametrize("damage", ["bit", "base"])
+def test_an_adapter_with_other_bytes_or_of_another_base_is_not_used(unfinished, tmp_path, use, damage):
+    from selfplay.commands.export import export
+    from selfplay.inference.engine import EmbeddedEngine
+    from selfplay.learning.policy import LoraSettings, PolicyModel
+    from selfplay.training.given_adapters import load_adapter_of
+    from selfplay.training.served_adapters import ServedAdapters
+
+    adapter = Path(shutil.copytree(RunDirectory(unfinished).checkpoint(2), tmp_path / "adapter"))
+    if damage == "bit":
+        content = bytearray((adapter / ADAPTER_FILE).read_bytes())
+        content[-1] ^= 1
+        (adapter / ADAPTER_FILE).write_bytes(content)
+    base = roomy_model() if damage == "bit" else tiny_model("llama", seed=3)
+    policy = PolicyModel(str(base), LoraSettings(2, 32.0))
+    uses: dict[str, Callable[[], object]] = {
+        "start": lambda: load_adapter_of(adapter, policy, "default"),
+        "frozen": lambda: (
+            copy_adapter(adapter, tmp_path / "copy") or load_adapter_of(tmp_path / "copy", policy, "x")
+        ),
+        "serve": lambda: ServedAdapters(policy, EmbeddedEngine(policy, max_tokens=4)).load("one", adapter),
+        "export": lambda: export(str(adapter), tmp_path / "out", merge=False, policy=None, console=Console()),
+    }
+    if use == "export" and damage == "base":
+        edited(adapter / ADAPTER_CONFIG, "\n}", "\n }")
+    with pytest.raises(InputError, match=r"is missing or damaged|trained on another base model"):
+        uses[use]()
+    assert not (tmp_path / "out").exists()
