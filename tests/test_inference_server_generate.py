@@ -43,14 +43,24 @@ def test_ids_and_log_probabilities_are_those_of_text_completions(live):
     assert answer["usage"]["prompt_tokens"] == len(IDS)
 
 
-def test_an_answer_is_cut_after_a_stop_token(live):
+def test_the_likeliest_tokens_of_each_place_are_given_if_they_are_asked_for(live):
+    choice = ask(live, {"temperature": 0, "max_tokens": 4, "logprobs": 3}).json()["choices"][0]
+    for token, one in zip(choice["token_ids"], choice["logprobs"]["content"], strict=True):
+        assert [top["token"] for top in one["top_logprobs"]] == [
+            f"token_id:{token}"
+        ]  # as drawn: it is certain
+
+
+def test_an_answer_ends_with_a_stop_token(live):
     whole = ask(live).json()["choices"][0]
     end = whole["token_ids"][4]
+    live.engine.reset_stats()
     cut = ask(live, SAMPLING | {"stop_token_ids": [end]}).json()["choices"][0]
     place = whole["token_ids"].index(end)
     assert cut["token_ids"] == whole["token_ids"][: place + 1]
     assert len(cut["logprobs"]["content"]) == place + 1
     assert cut["finish_reason"] == "stop"
+    assert live.engine.stats.generated_tokens == place + 1  # no more are drawn
 
 
 def test_several_answers_are_numbered(live):
@@ -71,7 +81,9 @@ REFUSED = {
     "no sampling_params": {"sampling_params": None},
     "an unknown way of sampling": {"sampling_params": {"temprature": 0}},
     "a penalty": {"sampling_params": {"repetition_penalty": 1.5}},
-    "more log-probabilities": {"sampling_params": {"logprobs": 5}},
+    "more log-probabilities": {"sampling_params": {"logprobs": 21}},
+    "a stop token that the model does not have": {"sampling_params": {"stop_token_ids": [10**6]}},
+    "a flag of another route": {"sampling_params": {"echo": True}},
     "no tokens": {"sampling_params": {"max_tokens": 0}},
 }
 

@@ -70,6 +70,10 @@ class Server:
         body = {name: value for name, value in {**PLAIN[path], **changes}.items() if value != "left out"}
         return self.http.post(path, json=body)
 
+    def ids(self, path: str) -> list[int]:
+        """The token ids of the plain answer."""
+        return choices(self.ask(path, return_token_ids=True))[0]["token_ids"]
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -115,6 +119,10 @@ APPLIES: dict[str, Applies] = {
     "top_k": greedy(top_k=1),
     "min_p": greedy(min_p=1),
     "logit_bias": lambda s, path: text(s.ask(path, logit_bias={"65": 100})) != text(s.ask(path)),
+    "stop_token_ids": lambda s, path: (
+        choices(s.ask(path, stop_token_ids=s.ids(path)[2:3], return_token_ids=True))[0]["token_ids"]
+        == s.ids(path)[:3]
+    ),
     "stop": lambda s, path: (
         text(s.ask(path, stop=text(s.ask(path))[1:4])) == text(s.ask(path))[:1] != text(s.ask(path))
     ),

@@ -35,12 +35,14 @@ class AnswerOptions:
             model's own: at temperature 1 and unshaped.
         prompt_logprobs: the prompt's tokens get log-probabilities too, always the model's own. Then an answer
             may have no tokens.
+        stop_token_ids: further tokens that end an answer, as the model's own do.
     """
 
     shaping: Shaping = Shaping()
     likeliest: int = 0
     as_drawn: bool = True
     prompt_logprobs: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
 
 PLAIN = AnswerOptions()

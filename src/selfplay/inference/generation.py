@@ -150,7 +150,8 @@ class Decoder:
         self.stats.generated_tokens += request.forced is None
         if request.grown is not None:
             request.grown.set()
-        at_stop_token = request.forced is None and draw.token in self._stop_ids
+        is_stop = draw.token in self._stop_ids or draw.token in request.options.stop_token_ids
+        at_stop_token = request.forced is None and is_stop
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:

@@ -22,7 +22,7 @@ from selfplay.inference.answering import Answering
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import ChatCompletion
 from selfplay.inference.server_completions import TextCompletion
-from selfplay.inference.server_generate import GenerateRequest
+from selfplay.inference.server_generate import GenerateRequest, Generation
 from selfplay.inference.server_limits import BodyLimit, TokenCheck
 from selfplay.inference.server_questions import Question, Questions
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
@@ -107,11 +107,8 @@ def _add_answers(app: FastAPI, questions: Questions) -> None:
 
     @app.post("/inference/v1/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
-        question = await questions.of_completion(body.completion())
-        answers = await _while_connected(request, questions.answers(question))
-        if answers is None:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return JSONResponse(body.answer(answers), headers={VERSION_HEADER: str(answers[0].policy_version)})
+        question = await questions.of_generation(body)
+        return await _whole(request, questions, question, Generation(body))
 
 
 async def _answered(
@@ -119,6 +116,12 @@ async def _answered(
 ) -> Response:
     if completion.request.stream:
         return await _streamed(request, completion, questions.stream(question))
+    return await _whole(request, questions, question, completion)
+
+
+async def _whole(
+    request: Request, questions: Questions, question: Question, completion: Completion | Generation
+) -> Response:
     answers = await _while_connected(request, questions.answers(question))
     if answers is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)

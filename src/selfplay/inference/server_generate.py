@@ -1,5 +1,6 @@
-"""``/inference/v1/generate``, vLLM's route for clients that render prompts themselves, such as verifiers':
-token ids in, token ids and log-probabilities out.
+"""``/inference/v1/generate``: token ids in, token ids and log-probabilities out, as vLLM has it for trainers.
+
+Log-probabilities are always given, as those of the distributions that tokens are drawn from.
 """
 
 from collections.abc import Sequence
@@ -9,71 +10,59 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay.core import ModelResponse
 from selfplay.inference.server_answers import head, in_json, usage
-from selfplay.inference.server_parameters import check_extra
-from selfplay.inference.server_requests import AnswerRequest, CompletionRequest
-
-TokenId = Annotated[int, Field(ge=0)]
+from selfplay.inference.server_requests import MAX_LIKELIEST, DrawParameters
 
 
-class SamplingParams(AnswerRequest):
-    """How an answer is drawn: the fields of other requests, and some of vLLM's that only this route has."""
+class GenerateParameters(DrawParameters):
+    """vLLM's sampling parameters. There is no text, so what would change only the text is accepted."""
 
-    model: str = Field(default="default", exclude=True)  # the request has it
     max_tokens: int | None = Field(default=None, ge=1)
-    stop_token_ids: list[TokenId] = Field(default=[], max_length=1024, exclude=True)
-    """Tokens after which an answer is cut."""
-    logprobs: int | None = Field(default=None, ge=0, le=1, exclude=True)
-    """Those of the drawn tokens are always given."""
-    skip_special_tokens: bool | None = Field(default=None, exclude=True)
-    """It has no effect, because no text is given."""
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+    detokenize: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
 
 
 class GenerateRequest(BaseModel):
     """Body of ``/inference/v1/generate``."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str = Field(min_length=1)
-    token_ids: list[TokenId] = Field(min_length=1)
-    sampling_params: SamplingParams
+    token_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1)
+    sampling_params: GenerateParameters = GenerateParameters()
     stream: Literal[False] | None = None
 
-    def completion(self) -> CompletionRequest:
-        """Return the same request as one for ``/v1/completions``.
 
-        Raises:
-            ApiError: it has a parameter that the server does not know.
-        """
-        check_extra(self.model_extra or {}, type(self).model_fields)
-        given = self.sampling_params.model_dump(exclude_none=True)
-        ids = {"prompt": self.token_ids, "return_token_ids": True}
-        return CompletionRequest(**(given | ids | {"model": self.model}))
+class Generation:
+    """The answers to one request, which is not streamed.
 
-    def answer(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
-        """Return the body of the answer."""
+    Args:
+        request: the request.
+    """
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request = request
+
+    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
+        """Return the body of the response."""
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
         drawn = sum(len(choice["token_ids"]) for choice in choices)
-        begin = head("gen", self.model)
-        return {
-            **begin,
-            "request_id": begin["id"],
-            "choices": choices,
-            "usage": usage(len(self.token_ids), drawn),
-        }
+        begin = head("gen", self.request.model)
+        counts = usage(len(self.request.token_ids), drawn)
+        return {**begin, "request_id": begin["id"], "choices": choices, "usage": counts}
 
     def _choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
-        ids, logprobs = answer.completion_token_ids or [], answer.completion_logprobs or []
-        ends = set(self.sampling_params.stop_token_ids)
-        last = next((place for place, token in enumerate(ids) if token in ends), None)
-        length = len(ids) if last is None else last + 1
+        ids = answer.completion_token_ids or []
+        tops = (answer.more.likeliest if answer.more else []) or [[] for _ in ids]
         content = [
-            {"token": f"token_id:{token}", "logprob": in_json(logprob)}
-            for token, logprob in zip(ids[:length], logprobs[:length], strict=True)
+            {**_entry(token, logprob), "top_logprobs": [_entry(*one) for one in top]}
+            for token, logprob, top in zip(ids, answer.completion_logprobs or [], tops, strict=True)
         ]
-        reason = answer.finish_reason if last is None else "stop"
-        return {
-            "index": index,
-            "token_ids": ids[:length],
-            "logprobs": {"content": content},
-            "finish_reason": reason,
-        }
+        reason = answer.finish_reason
+        return {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
+
+
+def _entry(token: int, logprob: float) -> dict[str, Any]:
+    """Return a token as vLLM names it where there is no text."""
+    return {"token": f"token_id:{token}", "logprob": in_json(logprob), "bytes": None}

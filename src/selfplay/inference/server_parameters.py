@@ -70,7 +70,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "return_tokens_as_token_ids": _OFF,
     "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (None, True),
-    "stop_token_ids": (None, []),
     "structured_outputs": (None, {}),
     "thinking_token_budget": (None,),
     "truncate_prompt_tokens": (None,),
@@ -158,8 +157,8 @@ def check_extra(
             ):
                 reason = _REASONS.get(name, f"this server cannot do that (got {value!r:.100})")
                 raise ApiError(400, f"{path}: {reason}. Leave it out", param=path, code="unsupported_value")
-        elif where or name not in WITHOUT_EFFECT:
-            there = [*known, *neutral, *(() if where else WITHOUT_EFFECT)]
+        elif neutral is not NEUTRAL or name not in WITHOUT_EFFECT:
+            there = [*known, *neutral, *(WITHOUT_EFFECT if neutral is NEUTRAL else ())]
             close = difflib.get_close_matches(name[:64], there, 1, _CLOSE)
             fix = f"Did you mean {close[0]}?" if close else "Leave it out"
             raise ApiError(

@@ -10,8 +10,15 @@ from selfplay.core.messages import said
 from selfplay.core.token_lengths import most_characters_of_a_token
 from selfplay.inference.answer_options import AnswerOptions
 from selfplay.inference.answering import Answering
+from selfplay.inference.server_generate import GenerateRequest
 from selfplay.inference.server_messages import to_messages
-from selfplay.inference.server_requests import AnswerRequest, ChatRequest, CompletionRequest
+from selfplay.inference.server_parameters import check_extra
+from selfplay.inference.server_requests import (
+    AnswerRequest,
+    ChatRequest,
+    CompletionRequest,
+    DrawParameters,
+)
 from selfplay.inference.server_schema import (
     ApiError,
     context_length_exceeded,
@@ -89,6 +96,19 @@ class Questions:
             calls += [Call([prompt], max_tokens, seed) for seed in request.seeds()]
         return _question(request, calls, model, request.options())
 
+    async def of_generation(self, request: GenerateRequest) -> Question:
+        """Check a request for token ids; see :meth:`of_chat`."""
+        size, parameters = self.engine.vocabulary_size, request.sampling_params
+        check_extra(request.model_extra or {}, type(request).model_fields)
+        parameters.check(size, "sampling_params.")
+        model = self.served_name(request.model)
+        prompt = said("text", "", request.token_ids)
+        self._check_length([prompt], "token_ids")
+        self._check_ids(prompt, "token_ids")
+        max_tokens = await self._limit([prompt], parameters.max_tokens, "token_ids")
+        calls = [Call([prompt], max_tokens, seed) for seed in parameters.seeds()]
+        return _question(parameters, calls, model, parameters.options_of(parameters.logprobs, as_drawn=True))
+
     async def answers(self, question: Question) -> list[ModelResponse]:
         """Return all answers, complete.
 
@@ -165,8 +185,7 @@ class Questions:
 
     def _checked(self, request: AnswerRequest) -> str:
         """Check what does not depend on the prompt; return the name under which the engine has the model."""
-        request.check_extra()
-        request.check_token_ids(self.engine.vocabulary_size)
+        request.check(self.engine.vocabulary_size)
         return self.served_name(request.model)
 
     def served_name(self, name: str) -> str:
@@ -211,12 +230,12 @@ class Questions:
         limit, characters, ids = self.engine.max_context, _characters(messages), _token_ids(messages)
         if ids <= limit and characters <= limit * self._most_characters:
             return
-        given = f"{len(messages)} messages have" if param == "messages" else "prompt has"
+        given = f"{len(messages)} messages have" if param == "messages" else f"{param} has"
         given += f" {characters} characters" + (f" and {ids} token ids" if ids else "")
         raise prompt_too_long(limit, given, param)
 
 
-def _question(request: AnswerRequest, calls: list[Call], model: str, options: AnswerOptions) -> Question:
+def _question(request: DrawParameters, calls: list[Call], model: str, options: AnswerOptions) -> Question:
     temperature = 1.0 if request.temperature is None else request.temperature
     return Question(calls, model, temperature, tuple(request.stop), options)
 

@@ -41,23 +41,20 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None  # padding against eavesdroppers, which changes no answer
 
 
-class AnswerRequest(BaseModel):
-    """What requests for answers have in common."""
+class DrawParameters(BaseModel):
+    """How tokens are drawn."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
-    model: str = Field(min_length=1)  # with a length, pydantic also rejects unpaired surrogates
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     logit_bias: dict[int, Bias] | None = Field(default=None, max_length=MAX_BIASES)
     stop: Stop = Field(default=[], validate_default=True)
+    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOPS)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     seed: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    return_token_ids: bool | None = None
 
     def seeds(self) -> list[int | None]:
         """Return one seed for each choice: first the request's own seed, then seeds derived from it."""
@@ -65,37 +62,48 @@ class AnswerRequest(BaseModel):
             return [None] * (self.n or 1)
         return [self.seed, *(derive_seed(self.seed, "choice", i) for i in range(1, self.n or 1))]
 
-    def wants_usage(self) -> bool:
-        """Return whether the stream ends with token counts."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def check(self, vocabulary_size: int, where: str = "") -> None:
+        """Refuse what the server would otherwise ignore, and tokens that the model does not have.
 
-    def check_extra(self) -> None:
-        """Refuse what the server would otherwise ignore; see ``server_parameters``.
-
-        Raises:
-            ApiError: it does not honour a parameter.
-        """
-        check_extra(self.model_extra or {}, type(self).model_fields)
-
-    def check_token_ids(self, vocabulary_size: int) -> None:
-        """Refuse biases of tokens that the model does not have.
+        Args:
+            vocabulary_size: the number of the model's token ids.
+            where: what precedes the name of a parameter in an error.
 
         Raises:
-            ApiError: there are some.
+            ApiError: there is something of this kind.
         """
-        for token in self.logit_bias or {}:
-            if not 0 <= token < vocabulary_size:
-                message = f"logit_bias: {token} is not one of the {vocabulary_size} tokens"
-                raise ApiError(400, message, param="logit_bias")
+        check_extra(self.model_extra or {}, type(self).model_fields, where=where)
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
+            for token in ids or ():
+                if not 0 <= token < vocabulary_size:
+                    message = f"{where}{name}: {token} is not one of the {vocabulary_size} tokens"
+                    raise ApiError(400, message, param=f"{where}{name}")
 
-    def shaping(self) -> Shaping:
-        """Return how distributions are shaped."""
-        return Shaping(
+    def options_of(
+        self, likeliest: int | None, as_drawn: bool, *, prompt_logprobs: bool = False
+    ) -> AnswerOptions:
+        """Return the engine's options for an answer."""
+        shaping = Shaping(
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(0, self.top_k or 0),
             min_p=self.min_p or 0.0,
             logit_bias=tuple(sorted((self.logit_bias or {}).items())),
         )
+        stops = tuple(self.stop_token_ids or ())
+        return AnswerOptions(shaping, likeliest or 0, as_drawn, prompt_logprobs, stops)
+
+
+class AnswerRequest(DrawParameters):
+    """What the routes of OpenAI's format have in common."""
+
+    model: str = Field(min_length=1)  # with a length, pydantic also rejects unpaired surrogates
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    def wants_usage(self) -> bool:
+        """Return whether the stream ends with token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     def as_drawn(self) -> bool:
         """Return whether log-probabilities are those of the draw, as whoever asks for ids to learn from
@@ -125,7 +133,7 @@ class ChatRequest(AnswerRequest):
         """
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs. Set it to true", param="top_logprobs")
-        return AnswerOptions(self.shaping(), self.top_logprobs or 0, self.as_drawn())
+        return self.options_of(self.top_logprobs, self.as_drawn())
 
 
 def _prompts(prompt: Any) -> list[str | list[int]]:
@@ -152,4 +160,4 @@ class CompletionRequest(AnswerRequest):
     def options(self) -> AnswerOptions:
         """Return what is asked of an answer."""
         scored = self.max_tokens == 0 or (bool(self.echo) and self.logprobs is not None)
-        return AnswerOptions(self.shaping(), self.logprobs or 0, self.as_drawn(), scored)
+        return self.options_of(self.logprobs, self.as_drawn(), prompt_logprobs=scored)
