@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 
+from openai_http import httpx2
 from tiny_models import tiny_model
 
 TOKEN = "the-token"

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import httpx2
 import openai
 import uvicorn
 from fastapi import FastAPI
 
+from openai_http import httpx2
 from selfplay.commands.listening import listen
 from selfplay.core import ModelResponse
 from selfplay.inference.engine import EmbeddedEngine

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx2
 import openai
 import pytest
 from fastapi import FastAPI
 from safetensors.torch import load_file
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
+from openai_http import httpx2
 from selfplay.cli.main import main
 from selfplay.commands.listening import listen, serve_until_ended, server_of
 from selfplay.commands.model_source import ModelSource

@@ -7,11 +7,11 @@ import re
 import threading
 from collections.abc import Iterator
 
-import httpx2
 import openai
 import pytest
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
+from openai_http import httpx2
 from selfplay.core import derive_seed
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import OpenAIClient

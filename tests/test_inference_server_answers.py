@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 from fastapi import FastAPI
 from tokenizers import Tokenizer, models
@@ -17,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
+from openai_http import httpx2
 from selfplay.core import ModelResponse
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.engine import EmbeddedEngine

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from openai.types import completion_create_params as text_params
 from openai.types.chat import (
@@ -19,6 +18,7 @@ from openai.types.chat import (
 from openai.types.chat import completion_create_params as chat_params
 
 from live_server import ASK, TOKEN, engine_over, running
+from openai_http import httpx2
 from selfplay.inference.server import create_app
 from selfplay.inference.server_parameters import MESSAGE_NEUTRAL, NEUTRAL, PART_NEUTRAL, WITHOUT_EFFECT
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest

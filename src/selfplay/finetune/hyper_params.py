@@ -32,7 +32,7 @@ class HyperParameters(Settings):
     """Who questions whom."""
     seed: int = 6198
     """Root of all seeds."""
-    agents: Agents = Field(default_factory=dict)
+    agents: Agents = Field(default={})
     """Parameters by agent; ``_default`` holds for agents without any, and for what the others do not give."""
     program: dict[str, Any] = Field(default_factory=dict)
     """The settings of the program that is played: the protocol's parameters, and the claims."""

@@ -18,8 +18,13 @@ _OF_THE_ENCODING = ("content-encoding", "content-length", "transfer-encoding")
 class UnusableAnswer(openai.OpenAIError):
     """An answer that is too large or encoded in a way that was not asked for; asking again would not help.
 
-    The ``openai`` package passes errors of its own kind on unchanged.
+    Version 3 of ``openai`` passes it on as an error of its own kind; for version 2, see ``is_unusable``.
     """
+
+
+def is_unusable(error: openai.APIConnectionError) -> bool:
+    """Return whether version 2 of ``openai`` raised this error because of an unusable answer."""
+    return isinstance(error.__cause__, UnusableAnswer)
 
 
 class ApiHttpClient(openai.DefaultAsyncHttpxClient):

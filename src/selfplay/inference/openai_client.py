@@ -38,7 +38,7 @@ from selfplay.core.text import one_line, without_control_tokens
 from selfplay.inference.api_answers import Completion, Damaged, Unexpected, Version, decoded
 from selfplay.inference.api_errors import ApiError, read_error, words_of
 from selfplay.inference.api_fields import TOKENS, in_form, rejected_field, with_tokens
-from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer
+from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
 
 Answer = TypeVar("Answer")
 
@@ -297,6 +297,9 @@ class OpenAIClient(InferenceClient):
                 return decoded(text, Version).version
             except (Damaged, Unexpected, UnusableAnswer):
                 continue
+            except openai.APIConnectionError as error:
+                if not is_unusable(error):
+                    raise
             except openai.APIStatusError as error:
                 status = error.status_code
                 if status == 401 or (self._read(error).meaning == "retry" and status != 501):
@@ -328,7 +331,10 @@ class OpenAIClient(InferenceClient):
         except (TimeoutError, openai.APITimeoutError):
             problem = _Fault(f"no answer within {self._timeout:g} s")
         except openai.APIConnectionError as error:
-            problem = _Fault(f"the connection failed: {words_of(error.__cause__, self._secret)}")
+            words = words_of(error.__cause__, self._secret)
+            problem = _Fault(f"the connection failed: {words}")
+            if is_unusable(error):
+                problem = EpisodeError(f"{self._server}, {about}: {words}")
         except openai.APIStatusError as error:
             problem = self._verdict(self._read(error), about)
         except _Refused as refused:

@@ -22,7 +22,7 @@ from selfplay.core.hosts import is_loopback
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
 from selfplay.inference.api_errors import read_error, words_of
-from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer
+from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
 
 NAME_FIELD = "selfplay_job"
 """The key of a job's metadata under which its name is kept; the keys of what else it is begin with it."""
@@ -291,6 +291,8 @@ class OpenAIJobs:
                     raise refused(f"{what}: {error}") from None
                 except _UNREADABLE as error:
                     problem = self._reason(error)
+                    if isinstance(error, openai.APIConnectionError) and is_unusable(error):
+                        raise refused(f"{what}: {error.__cause__}") from None
                 if attempt < self.retries:
                     pause = self.wait * 2**attempt * self._jitter.uniform(0.5, 1.0)
                     await asyncio.sleep(min(max(pause, asked_to_wait), MAX_WAIT))
