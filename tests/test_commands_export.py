@@ -1,9 +1,15 @@
 """``selfplay export``: adapters and merged models, which plain PEFT and transformers load."""
 
 import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import PeftModel
 from rich.console import Console
 from safetensors.torch import load_file
@@ -12,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from file_limits import files_no_longer_than
 from selfplay.cli.main import main
 from selfplay.commands.export import export
+from selfplay.commands.export_card import model_card, public_name
+from selfplay.commands.model_source import find_model
 from selfplay.core import InputError, SelfplayError
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
@@ -62,7 +70,7 @@ def test_a_merged_model_loads_by_itself_and_computes_what_base_and_adapter_do(mo
     )
     assert tokenizer.eos_token_id == own.eos_token_id
     files = {path.suffix for path in out.iterdir()}
-    assert files <= {".json", ".safetensors", ".jinja"}
+    assert files <= {".json", ".safetensors", ".jinja", ".md"}
     assert "auto_map" not in json.loads((out / "config.json").read_text())
 
 
@@ -94,7 +102,8 @@ def test_without_merging_the_adapter_is_copied(trained, tmp_path):
     out = exported(f"{trained}@1", tmp_path / "adapters" / "mine", merge=False)
     saved = trained / "best" / "step-000001"
     saved = saved if saved.exists() else trained / "checkpoints" / "step-000001"
-    assert sorted(path.name for path in out.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    names = ["README.md", "adapter_config.json", "adapter_model.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "adapter_model.safetensors").read_bytes() == (
         saved / "adapter_model.safetensors"
     ).read_bytes()
@@ -149,3 +158,86 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(trained, tmp_path, m
         exported(trained, tmp_path / "out", merge=merge)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """An adapter that names its base by a path of this machine."""
+    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0))
+    perturb_adapter(policy)
+    save_adapter(tmp_path / "trained", policy, str(tiny_model("llama")))
+    return tmp_path / "trained"
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "adapter"])
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_what_is_exported_may_be_read_by_whom_the_user_lets_and_names_no_place(
+    adapter, tmp_path, merge, mask
+):
+    before = os.umask(mask)
+    try:
+        out = exported(adapter, tmp_path / "out", merge=merge)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o666 & ~mask}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o777 & ~mask
+    for path in out.iterdir():
+        for place in (tiny_model("llama").parent, tmp_path, Path.home()):
+            assert str(place).encode() not in path.read_bytes(), path.name
+
+
+def card_of(out):
+    return ModelCard.load(out / "README.md")
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "adapter"])
+@pytest.mark.parametrize(
+    ("base", "written", "hub"),
+    [
+        ("smollm2-135m", "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("google/gemma-3-270m-it", "google/gemma-3-270m-it", "google/gemma-3-270m-it"),
+        ("/data/of/me/llama", "llama", None),
+        ("./models/llama", "llama", None),
+        ("~/models/llama", "llama", None),
+        ("models/of/mine", "mine", None),
+    ],
+)
+def test_the_model_card_names_the_base_model(base, written, hub, merge):
+    assert public_name(base) == written
+    card = ModelCard(model_card(base, "mine", 16, merged=merge))
+    assert card.data.base_model == hub
+    assert card.data.library_name == ("transformers" if merge else "peft")
+    assert "selfplay" in card.data.tags
+    assert any(tag.endswith(f":{hub}") for tag in card.data.tags) == (hub is not None)
+    assert "data" not in card.text
+    assert "models/" not in card.text
+    assert ("--max-lora-rank 16" in card.text) == (not merge)
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "adapter"])
+def test_the_code_of_the_card_loads_what_was_exported(adapter, tmp_path, merge, monkeypatch):
+    out = exported(adapter, tmp_path / "out", merge=merge)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / tiny_model("llama").name).symlink_to(tiny_model("llama"))
+    _, _, code = card_of(out).text.partition("```python\n")
+    names = {}
+    exec(code.partition("```")[0], names)
+    there = with_adapter(tiny_model("llama"), adapter)
+    assert torch.allclose(logits(names["model"], names["tokenizer"]), there, atol=1e-4)
+
+
+def test_a_copied_adapter_is_read_again_where_its_base_is(adapter, tmp_path, monkeypatch):
+    exported(adapter, tmp_path / "out", merge=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"base model 'llama-tied-0-8' is no directory here.*adapter_config"):
+        find_model("out")
+    (tmp_path / tiny_model("llama").name).symlink_to(tiny_model("llama"))
+    assert find_model("out").model.name == tiny_model("llama").name
+
+
+def test_a_copy_needs_no_torch(adapter, tmp_path):
+    code = "import sys; from selfplay.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code, "export", str(adapter), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()

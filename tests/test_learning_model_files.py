@@ -1,5 +1,8 @@
+import http.server
 import json
 import shutil
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,8 +40,22 @@ def test_a_model_directory_is_used_unchanged(model):
     assert PolicyModel(str(model), LORA).context_length == 256
 
 
-def test_a_hugging_face_id_is_left_to_transformers():
-    assert resolve_model("some-org/Some_Model-0.5B") == "some-org/Some_Model-0.5B"
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub that has every file."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Write nothing."""
+
+
+def test_a_hugging_face_id_is_left_to_transformers(monkeypatch):
+    with http.server.HTTPServer(("127.0.0.1", 0), Hub) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        threading.Thread(target=hub.handle_request).start()
+        assert resolve_model("some-org/Some_Model-0.5B") == "some-org/Some_Model-0.5B"
 
 
 def truncate(directory: Path) -> None:
@@ -123,7 +140,7 @@ def test_a_model_that_does_not_load_is_rejected_in_one_line(
 
 def test_an_unknown_id_without_a_network_gives_one_clear_line(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="nobody/no-such-model cannot be loaded") as caught:
+    with pytest.raises(InputError, match="there is no nobody/no-such-model on this machine") as caught:
         PolicyModel(resolve_model("nobody/no-such-model"), LORA)
     one_line(caught.value)
 
@@ -147,3 +164,29 @@ def test_a_converted_model_in_the_cache_is_used_without_a_download(monkeypatch, 
     said: list[str] = []
     assert resolve_model(BUNDLED_MODEL, said.append) == str(cached)
     assert said == []
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line_at_once(monkeypatch, tmp_path, capsys):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # nobody listens there
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+        with pytest.raises(
+            InputError, match=r"no gemma3-270m on this machine, and .* cannot be reached"
+        ) as caught:
+            resolve_model("gemma3-270m")
+        assert BUNDLED_MODEL in caught.value.fix
+        assert "directory" in caught.value.fix
+        copy = tmp_path / "models--some--model" / "snapshots" / "0123abc"
+        copy.mkdir(parents=True)
+        (copy / "config.json").write_text("{}")
+        (tmp_path / "models--some--model" / "refs").mkdir()
+        (tmp_path / "models--some--model" / "refs" / "main").write_text("0123abc")
+        assert resolve_model("some/model") == str(copy), "a copy on this machine needs no hub"
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_a_gguf_file_is_no_model_directory(tmp_path):
+    (tmp_path / "x.gguf").touch()
+    with pytest.raises(InputError, match=r"is a GGUF file. Convert it .*docs/howto-own-model.md"):
+        resolve_model(str(tmp_path / "x.gguf"))

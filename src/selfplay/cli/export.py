@@ -27,9 +27,8 @@ def export(
     ] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
+    from selfplay.commands.export import export as export_adapter
     from selfplay.commands.export_payoffs import export_payoffs
-    from selfplay.commands.model_source import find_model
-    from selfplay.training.progress_views import working
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
     if payoffs:
@@ -38,9 +37,4 @@ def export(
         export_payoffs(name, out)
         print(f"wrote {out}")
         return
-    find_model(name)
-    console = Console()
-    with working(console, "importing torch"):
-        from selfplay.commands.export import export as export_adapter
-
-    export_adapter(name, out, merge=merge, policy=policy, console=console)
+    export_adapter(name, out, merge=merge, policy=policy, console=Console())

