@@ -7,7 +7,12 @@ of a text alone are not those that it has after a prompt.
 import re
 from itertools import islice
 
+from selfplay.core.chat_template import ChatTemplate
 from selfplay.core.control_tokens import ControlTokens
+from selfplay.core.errors import InputError
+from selfplay.core.joints import ASKED
+from selfplay.core.messages import Message
+from selfplay.core.rendering import rendered
 
 MAX_CACHED_ANSWERS = 100_000
 """The token ids of this many answers are cached."""
@@ -21,35 +26,40 @@ class AnswerTokens:
 
     Args:
         control: the model's control tokens.
+        template: its chat template.
+        turn_end: the id of the token with which the template ends an answer.
     """
 
-    def __init__(self, control: ControlTokens) -> None:
+    def __init__(self, control: ControlTokens, template: ChatTemplate, turn_end: int) -> None:
         self._control = control
-        self._answers: dict[tuple[str, str, int], list[int]] = {}
+        self._template = template
+        self._turn_end = turn_end
+        self._opening = self._named_opening()
+        self._answers: dict[tuple[str, str, int | None], list[int]] = {}
 
-    def cached(self, before: str, answer: str, end: int) -> list[int] | None:
-        """Return the ids of an answer that :meth:`ids` made with the same arguments."""
-        return self._answers.get((before, answer, end))
+    def ids(self, before: str, answer: str, end_of_text: int | None) -> list[int]:
+        """Return the ids of an answer and of the token that ends it; do not change the list.
 
-    def ids(self, before: str, answer: str, end: int, said: str) -> list[int]:
-        """Return the ids of an answer and the token that ends it, after the text before it.
-
-        If a token of ``before + said`` reaches over the boundary, the ids of ``before`` stay as they are,
-        since the answer is drawn after them. The answer then has ids that it would have after another text.
+        If a token of the whole reaches over the boundary, the ids of ``before`` stay as they are, since the
+        answer is drawn after them. The answer then has ids that it would have after another text.
 
         Args:
             before: the end of the prompt's text; control tokens in it have their new names.
-            answer: the answer, for the cache.
-            end: the id of the token that ends it.
-            said: the answer as the template writes it; control tokens in it have their new names.
+            answer: the answer.
+            end_of_text: the id of the token that ends an answer to plain text; ``None`` in a chat.
         """
-        name = self._control.name(end)
-        ids = self.after(before, said + (name or ""))
-        if name is None or not ids or ids[-1] != end:
-            ids = [*ids, end]
-        if len(self._answers) >= MAX_CACHED_ANSWERS:
-            self._answers.clear()
-        self._answers[before, answer, end] = ids
+        key = (before, answer, end_of_text)
+        ids = self._answers.get(key)  # a batch holds the same few answers many times
+        if ids is None:
+            said = self._said(answer) if end_of_text is None else answer
+            end = self._turn_end if end_of_text is None else end_of_text
+            name = self._control.name(end)
+            ids = self.after(before, said + (name or ""))
+            if name is None or not ids or ids[-1] != end:
+                ids = [*ids, end]
+            if len(self._answers) >= MAX_CACHED_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = ids
         return ids
 
     def after(self, before: str, text: str) -> list[int]:
@@ -84,3 +94,28 @@ class AnswerTokens:
         """Return the ids of both without those of ``before``; ``None`` if these change before ``text``."""
         begun, whole = self._control.encode(before), self._control.encode(before + text)
         return whole[len(begun) :] if whole[: len(begun)] == begun else None
+
+    def _said(self, answer: str) -> str:
+        """Return an answer as the template writes it, between the beginning of a turn and its end."""
+        own = self._control.named(self._control.with_breaks(answer, own=True))
+        message: Message = {"role": "assistant", "content": answer}
+        try:
+            whole = rendered(self._control, self._template.whole, [ASKED, message])
+        except InputError:
+            return own
+        if self._opening is None or not whole.startswith(self._opening):
+            return own
+        said, end = whole.removeprefix(self._opening), self._control.name(self._turn_end)
+        said = said if end is None else said.partition(end)[0]
+        return said if _letters(said) == _letters(own) else own
+
+    def _named_opening(self) -> str | None:
+        """Return the text of a short conversation up to an answer; ``None`` if the template rejects it."""
+        try:
+            return rendered(self._control, self._template.begun, [ASKED])
+        except InputError:
+            return None
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from selfplay.core.answer_tokens import ENOUGH, AnswerTokens
-from selfplay.core.control_tokens import ControlTokens, Tokenizer, template_source
-from selfplay.core.errors import InputError, first_line
-from selfplay.core.joints import ASKED, RULES, SAID, Joints
-from selfplay.core.messages import Message, Messages
+from selfplay.core.chat_template import ChatTemplate
+from selfplay.core.control_tokens import ControlTokens, Tokenizer
+from selfplay.core.errors import InputError
+from selfplay.core.joints import ASKED, SAID, Joints
+from selfplay.core.messages import Messages
 from selfplay.core.rendering import rendered
 
 MAX_RENDERED_CHARACTERS = 8_000_000
@@ -39,8 +40,6 @@ MAX_RENDERED_CHARACTERS = 8_000_000
 Key = tuple[bool | tuple[str, str], ...]
 """Whether messages follow an answer; then their roles and contents."""
 _ROLE = re.compile(r"[\w-]+")
-_SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, ASKED])
-"""Conversations that show the text a template writes around contents."""
 
 
 @dataclass
@@ -73,13 +72,13 @@ class ChatTokens:
     def __init__(self, tokenizer: Tokenizer, model_name: str, stop_token_ids: Iterable[int] = ()) -> None:
         self.tokenizer = tokenizer
         self.model_name = model_name
-        samples = self._samples()
+        self._template = ChatTemplate(tokenizer, model_name)
+        samples = self._template.samples()
         self._control = ControlTokens(tokenizer, model_name, samples)
         known = [tokenizer.eos_token_id, *stop_token_ids]
         self.stop_token_ids = list(dict.fromkeys([self._turn_end(samples, known), *known]))
-        self.joints = Joints.of(self._templated) if samples else None
-        self._answers = AnswerTokens(self._control)
-        self._opening = self._named_opening()
+        self.joints = Joints.of(self._template.begun) if samples else None
+        self._answers = AnswerTokens(self._control, self._template, self.stop_token_ids[0])
         self._prompts: dict[Key, _Prompt] = {}
         self._characters = 0
         self._caching = threading.Lock()
@@ -131,13 +130,8 @@ class ChatTokens:
             InputError: as in :meth:`render`, or the answer contains an unpaired surrogate.
         """
         plain = _is_plain_text(prompt)
-        end = self.tokenizer.eos_token_id if plain else self.stop_token_ids[0]
-        before = self._tail(prompt)
-        ids = self._answers.cached(before, text, end)  # a batch holds the same few answers many times
-        if ids is None:
-            said = _whole(text) if plain else self._said(_whole(text))
-            ids = self._answers.ids(before, text, end, said)
-        return list(ids)
+        end = self.tokenizer.eos_token_id if plain else None
+        return list(self._answers.ids(self._tail(prompt), _whole(text), end))
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ``ids``; see :func:`decoded`."""
@@ -146,12 +140,12 @@ class ChatTokens:
     def notes(self) -> list[str]:
         """Return lines for the user: if later prompts tokenise answers again, and if they hold a date."""
         notes = []
-        if self.joints is None and self.tokenizer.chat_template is not None:
+        if self.joints is None and self._template.source:
             notes.append(
                 f"the chat template of {self.model_name} cannot be continued after an answer, so later "
                 "prompts tokenise the conversation again"
             )
-        if "strftime_now" in template_source(self.tokenizer, self.model_name):
+        if self._template.has_date:
             notes.append(
                 f"the chat template of {self.model_name} writes today's date into prompts, so a run that is "
                 "repeated or resumed on another day has other prompts; write a date into the template to "
@@ -218,12 +212,6 @@ class ChatTokens:
         """Return the text of messages, in which control tokens have their new names."""
         if _is_plain_text(messages):
             return _whole(messages[0]["content"])
-        if self.tokenizer.chat_template is None:
-            raise InputError(
-                "model",
-                f"{self.model_name} has no chat template",
-                "Use a chat model, or the prompt template default, which is plain text.",
-            )
         for message in messages:
             _whole(message["content"])
             if not _ROLE.fullmatch(message["role"]):  # templates may turn roles into control tokens
@@ -231,59 +219,8 @@ class ChatTokens:
                     "messages", f"{message['role']!r} is not a role", "Use roles such as user and assistant."
                 )
         joints = self.joints if after_answer else None
-        template = self._templated if joints is None else joints.after_answer
+        template = self._template.begun if joints is None else joints.after_answer
         return rendered(self._control, template, messages)
-
-    def _said(self, text: str) -> str:
-        """Return an answer as the template writes it, between the beginning of a turn and its end."""
-        own = self._control.named(self._control.with_breaks(text, own=True))
-        answer: Message = {"role": "assistant", "content": text}
-        try:
-            whole = rendered(self._control, self._as_it_stands, [ASKED, answer])
-        except InputError:
-            return own
-        if self._opening is None or not whole.startswith(self._opening):
-            return own
-        end = self._control.name(self.stop_token_ids[0])
-        said = whole.removeprefix(self._opening)
-        said = said.partition(end)[0] if end is not None else said
-        return said if _letters(said) == _letters(own) else own
-
-    def _named_opening(self) -> str | None:
-        """Return the text of a short conversation up to an answer; ``None`` if the template rejects it."""
-        try:
-            return rendered(self._control, self._templated, [ASKED])
-        except InputError:
-            return None
-
-    def _as_it_stands(self, messages: Messages) -> str:
-        return self._templated(messages, add_generation_prompt=False)
-
-    def _templated(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=add_generation_prompt
-                )
-            )
-        except Exception as error:  # a template is a program by the model's authors and may raise anything
-            raise InputError(
-                "messages",
-                f"the chat template of {self.model_name} rejects them ({first_line(error)})",
-                "Use roles that it knows, in an order that it accepts.",
-            ) from error
-
-    def _samples(self) -> list[str]:
-        """Render the sample conversations that the template accepts."""
-        if self.tokenizer.chat_template is None:
-            return []
-        samples = []
-        for messages in _SAMPLES:
-            try:
-                samples.append(self._templated(messages, add_generation_prompt=messages[-1] is ASKED))
-            except InputError:
-                continue  # a caller that sends such messages gets the error
-        return samples
 
     def _turn_end(self, samples: list[str], known: list[int]) -> int:
         """Return the control token that follows an assistant's words at the end of a chat; elsewhere it
@@ -304,10 +241,6 @@ def decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 def _is_plain_text(messages: Messages) -> bool:
     return len(messages) == 1 and messages[0]["role"] == "text"
-
-
-def _letters(text: str) -> str:
-    return "".join(text.split())
 
 
 def _whole(text: str) -> str:
