@@ -76,8 +76,11 @@ def _start(
     found = check_config(config)
     found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:
-        stderr = show_dry_run(config, without_effect(config), [*found, f"run directory {run_dir}"])
-        for line in notes_on(config):
+        from selfplay.training.dry_run import dry_run_of
+
+        more, notes = dry_run_of(config)
+        stderr = show_dry_run(config, without_effect(config), [*found, *more, f"run directory {run_dir}"])
+        for line in [*notes_on(config), *notes]:
             print_line(stderr, f"note: {line}")
         return
     console = Console()

@@ -1,0 +1,235 @@
+"""What can fail at the start of a run fails in its dry run: own code, and a model that does not fit."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from failing_code import ARENA_METHODS, EPISODE_METHODS
+from family_models import FAMILIES, family_model
+from selfplay.cli.main import main
+from selfplay.config import load_config, preset_names
+from selfplay.core import InputError
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.training import rehearsal
+from selfplay.training.dry_run import dry_run_of
+from selfplay.training.rehearsal import rehearse
+from test_cli_commands import loaded_by
+from test_own_code import configuration, is_possible
+from tiny_models import roomy_model
+
+KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_is_rehearsed(preset):
+    found = rehearse(load_config(preset, {}))
+    assert found.notes == []
+    assert [line for line in found.found if line.endswith("with made-up answers")] == found.found
+    assert found.calls
+
+
+UNTOUCHED = ("outcomes",)
+NEEDED = [("score", "returns None")]
+"""What is possible, but leaves roles without a reward."""
+"""Methods that only opponents and evaluations need."""
+ENDLESS = [("is_done", "returns None"), ("take_turn", "returns None")]
+"""Episodes that never end."""
+
+
+@pytest.mark.parametrize(
+    "way", ["sys.exit(0)", "no Exception", "an error without a text", "a time limit", "returns None"]
+)
+@pytest.mark.parametrize("method", ["__init__", *EPISODE_METHODS, *ARENA_METHODS])
+def test_a_method_that_fails_is_one_line(method, way, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 2.0)
+    if (method, way) in ENDLESS:
+        monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.1)
+    status = main(["train", configuration(tmp_path, method, way), "--dry-run"])
+    printed = capsys.readouterr()
+    possible = is_possible(method, way) and (method, way) not in NEEDED
+    if method in UNTOUCHED or possible or (method, way) == ("__init__", "returns None"):
+        assert status == 0
+        said = (
+            "not checked further" if (method, way) in ENDLESS else "ok one episode of failing_code.py:Program"
+        )
+        assert said in printed.err
+        return
+    assert status != 0
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert method in printed.err or method in ("episode_type", "__init__")
+    assert printed.out == ""
+
+
+PROGRAM = """
+import time
+from selfplay.core import Arena, EpisodeError, EpisodeRequest, MultiTurnEpisode, Role, Rubric
+
+
+class Guess(MultiTurnEpisode):
+    episode_type = "guess"
+    rubric = Rubric([lambda rollout, arena: {"guesser": 1.0}])
+
+    def __init__(self, what):
+        self.what = what
+
+    def get_initial_actor(self, artifact, state):
+        return "guesser"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        print("noise")
+        if self.what == "sleep":
+            time.sleep(30)
+        if self.what == "loop":
+            while True:
+                time.sleep(0.01)
+        return "a number?"
+
+    async def env_response(self, state, arena, artifact):
+        if self.what == "refuse":
+            raise EpisodeError("that is no number")
+        state.done = True
+        if self.what == "parse":
+            int("no number")
+
+
+class Mine(Arena):
+    def __init__(self, client, *, seed=0, what=""):
+        super().__init__(client, seed=seed)
+        self.add_role(Role("guesser"))
+        self.add_episode("guess", Guess(what))
+
+    def get_batch(self):
+        return [EpisodeRequest("guess", None)]
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PROGRAM)
+
+    def configured(what):
+        (tmp_path / "mine.toml").write_text(
+            f'[program]\ntype = "python"\npath = "mine.py:Mine"\noptions = {{what = "{what}"}}\n'
+        )
+        return str(tmp_path / "mine.toml")
+
+    return configured
+
+
+@pytest.mark.parametrize("what", ["sleep", "loop"])
+def test_a_program_that_does_not_answer_is_left_after_a_while(what, mine, monkeypatch, capsys):
+    monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.2)
+    assert main(["train", mine(what), "--dry-run"]) == 0
+    assert "note: an episode took more than 0.2 s and was not checked further" in capsys.readouterr().err
+
+
+def test_an_answer_that_a_program_refuses_is_no_fault_but_one_that_it_cannot_read_is(mine, capsys):
+    assert main(["train", mine("refuse"), "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert "which failed, as it may with such answers: that is no number" in printed.err
+    assert "noise" not in printed.out + printed.err
+    assert main(["train", mine("parse"), "--dry-run"]) == 2
+    line = capsys.readouterr().err
+    assert "Guess.env_response failed: ValueError" in line
+    assert "raise an EpisodeError if an answer is at fault" in line
+
+
+def test_a_template_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from selfplay.envs.templates import BoxedTemplate\n"
+        'broken = BoxedTemplate("broken", "{observation}")\n'
+        "def messages(game, pid):\n    raise ValueError('no board')\n"
+        "broken.messages = messages\n"
+    )
+    (tmp_path / "mine.toml").write_text(KUHN + 'template = "mine.py:broken"\n')
+    assert main(["train", str(tmp_path / "mine.toml"), "--dry-run"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(
+        "error: envs: an episode of kuhn_poker with made-up answers failed: messages failed"
+    )
+    assert line.count("\n") == 1
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_found(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from selfplay.replay import FinalRewardTransform\n"
+        "class Mine(FinalRewardTransform):\n"
+        "    def __call__(self, x, env_id=None):\n        return x\n"
+        "    def state_dict(self):\n        return {'seen': {1, 2}}\n"
+    )
+    (tmp_path / "mine.toml").write_text(KUHN + '[rewards]\nfinal = [{path = "mine.py:Mine"}]\n')
+    with pytest.raises(InputError, match="rewards: its state_dict cannot be written as JSON"):
+        rehearse(load_config(str(tmp_path / "mine.toml"), {}))
+
+
+def checked(model: Path, **changes):
+    return dry_run_of(load_config("quickstart", {"model.name": str(model)} | changes))
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    return Path(shutil.copytree(roomy_model(), tmp_path / "model"))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_a_model_fits_exactly_if_it_can_be_loaded_with_such_an_adapter(family):
+    try:
+        PolicyModel(str(family_model(family)), LoraSettings(lora_rank=2))
+    except InputError as error:
+        if error.field == "lora.target_modules":
+            with pytest.raises(InputError, match="no such layer in this model"):
+                checked(family_model(family))
+        return
+    found, notes = checked(family_model(family))
+    assert notes == []
+    assert found[-1].startswith("tokenizer, layers and context of ")
+
+
+def test_a_model_without_a_chat_template_fits_plain_text_alone(model):
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer = model / "tokenizer_config.json"
+    kept = {
+        name: value for name, value in json.loads(tokenizer.read_text()).items() if name != "chat_template"
+    }
+    tokenizer.write_text(json.dumps(kept))
+    with pytest.raises(InputError, match=r"model.name: .* has no chat template, but the prompts are chats"):
+        checked(model)
+    assert checked(model, **{"envs.0.template": "default"})
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert checked(model)
+
+
+@pytest.mark.parametrize("names", ['["nope"]', '["q_proj", "nope"]', '["self_attn"]', '["embed"]'])
+def test_layers_that_the_model_lacks_are_named(names, model):
+    with pytest.raises(
+        InputError, match=r"lora.target_modules: \w+: no such layer in this model. It has down"
+    ):
+        checked(model, **{"lora.target_modules": names})
+
+
+def test_layers_may_be_named_with_their_parents(model):
+    assert checked(model, **{"lora.target_modules": '["self_attn.q_proj", "down_proj"]'})
+
+
+def test_prompts_and_answers_have_room_in_the_context(model):
+    with pytest.raises(
+        InputError, match=r"inference.max_tokens: \d+ tokens of a prompt and its longest answer"
+    ):
+        checked(model, **{"inference.max_tokens": "1000000"})
+    with pytest.raises(InputError, match="exceed the context of 100"):
+        checked(model, **{"inference.max_context": "100"})
+
+
+def test_a_model_that_is_not_here_is_said_not_to_be_checked(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    _, notes = dry_run_of(load_config("quickstart", {"model.name": "some/model"}))
+    assert notes == ["the tokenizer and the layers of some/model were not checked: it is not here yet"]
+
+
+def test_a_dry_run_loads_neither_torch_nor_transformers():
+    model = ["--model.name", str(roomy_model())]
+    assert loaded_by("train", "kuhn", "--dry-run", *model, heavy=("torch", "transformers")) == []
