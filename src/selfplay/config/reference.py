@@ -24,8 +24,8 @@ _HEAD = """# Configuration
 A configuration is a TOML file or the name of a bundled preset ({presets}).
 Every field except `envs` has a default. On the command line, a field is set by its dotted name:
 `selfplay train quickstart --learning.steps 20 --envs.0.template default`.
-`selfplay train CONFIG --dry-run` prints the configuration of a run without what has no effect, checks it, plays one
-episode of everything with made-up answers, and reads the model's files if they are here.
+`selfplay train CONFIG --dry-run` prints the configuration of a run without what has no effect, checks it,
+plays one episode of everything with made-up answers, and reads the model's files if they are here.
 
 The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
