@@ -233,3 +233,23 @@ def test_a_model_that_is_not_here_is_said_not_to_be_checked(monkeypatch, tmp_pat
 def test_a_dry_run_loads_neither_torch_nor_transformers():
     model = ["--model.name", str(roomy_model())]
     assert loaded_by("train", "kuhn", "--dry-run", *model, heavy=("torch", "transformers")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, None),
+        ({"learning.steps": "2", "collection.games_per_step": "8"}, "4000 games, training 16"),
+        ({"learning.steps": "2", "collection.games_per_step": "8", "evaluation.opponents": "[]"}, None),
+        (
+            {"learning.steps": "5", "evaluation.every": "2", "collection.games_per_step": "800"},
+            "4800 games, training 4000",
+        ),
+    ],
+)
+def test_a_short_run_is_told_how_much_of_it_is_evaluations(changes, counts):
+    """The preset plays 1000 games before and after, and 200 during training, against two opponents."""
+    _, notes = dry_run_of(load_config("quickstart", changes))
+    said = [note for note in notes if note.startswith("evaluations play")]
+    assert len(said) == (counts is not None)
+    assert counts is None or counts in said[0]

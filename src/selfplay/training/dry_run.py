@@ -1,8 +1,10 @@
 """What a dry run does beyond the checks of a start: a rehearsal, and a look into the model's files."""
 
 from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.learning.model_fit import check_model_fits, model_directory
+from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.rehearsal import rehearse
 
 
@@ -13,7 +15,7 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
         InputError: a run would fail.
     """
     rehearsal = rehearse(config)
-    found, notes = rehearsal.found, rehearsal.notes
+    found, notes = rehearsal.found, [*rehearsal.notes, *_note_on_evaluations(config)]
     name, settings = config.model.name, config.inference
     directory = model_directory(name)
     if directory is None and name == BUNDLED_MODEL:
@@ -25,3 +27,23 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
     limit = min(room, default=10**9)
     notes += check_model_fits(name, directory, config.lora.target_modules, rehearsal.calls, limit)
     return [*found, f"tokenizer, layers and context of {name}"], notes
+
+
+def _note_on_evaluations(config: Config) -> list[str]:
+    """Return a note if evaluations play more games than training, as in a short run that tries something."""
+    if not isinstance(config.play, Games):
+        return []
+    evaluation, steps = config.evaluation, config.learning.steps
+    during = (steps - 1) // evaluation.every if evaluation.every else 0
+    evaluated = 0
+    for game in config.evaluated:
+        matches = len(evaluation_opponents(config, game)) if game.num_players > 1 else 1
+        whole, part = game.games or evaluation.games, game.games or evaluation.games_during
+        evaluated += matches * (2 * whole + during * part)
+    trained = steps * config.collection.games_per_step
+    if evaluated <= trained:
+        return []
+    return [
+        f"evaluations play {evaluated} games, training {trained}; for a short run, lower evaluation.games "
+        "or set evaluation.opponents = []"
+    ]
