@@ -62,6 +62,7 @@ def serving(
         aliases={"base": base},
         adapters=ClientAdapters(loader, directory, frozenset([base])),
         larger_bodies={FILES: 8 * 2**20},
+        made=opened.service.made,
         running=opened.running,
     )
     add_job_routes(app, opened.service)

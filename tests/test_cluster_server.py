@@ -209,3 +209,57 @@ def test_a_job_starts_from_the_model_of_another_on_a_cluster(tmp_path):
 def test_a_worker_that_does_not_see_the_jobs_directory_says_so(tmp_path):
     with pytest.raises(SelfplayError, match=r"is not visible at .* all machines share"):
         JobActor().train(str(tmp_path / "elsewhere"))
+
+
+HEAD = ("id", "created", "model")
+ASKED = {
+    "stop strings": ("chat", {"stop": ["e", "1"], "max_tokens": 8}),
+    "a shape": ("chat", {"top_p": 0.5, "temperature": 0.8, "logit_bias": {"70": 2}}),
+    "further shapes": ("chat", {"extra_body": {"top_k": 3, "min_p": 0.01, "stop_token_ids": [75]}}),
+    "likeliest tokens": ("chat", {"temperature": 0, "logprobs": True, "top_logprobs": 5}),
+    "log-probabilities of the draw": (
+        "chat",
+        {"temperature": 0.7, "logprobs": True, "extra_body": {"return_token_ids": True}},
+    ),
+    "a stream": ("chat", {"stream": True, "stop": "e", "n": 2}),
+    "scored prompts": (
+        "text",
+        {"prompt": ["rules", [70, 71, 72]], "echo": True, "logprobs": 2, "max_tokens": 0},
+    ),
+    "texts": ("text", {"prompt": [70, 71], "n": 2, "logprobs": 1, "max_tokens": 4}),
+}
+
+
+def told(value: object) -> object:
+    """What a response says, without its head and with log-probabilities that may differ by rounding."""
+    if isinstance(value, dict):
+        return {key: told(one) for key, one in value.items() if key not in HEAD}
+    if isinstance(value, list):
+        return [told(one) for one in value]
+    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+
+
+def said_of(client: openai.OpenAI, kind: str, options: dict) -> dict:
+    asked = {"model": "base", "seed": 3, **options}
+    create = client.completions.create if kind == "text" else client.chat.completions.create
+    answer = create(**asked) if kind == "text" else create(messages=ASK, **asked)
+    if not options.get("stream"):
+        return answer.model_dump()
+    texts: dict[int, str] = {}
+    for chunk in answer:
+        choice = chunk.choices[0]
+        texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+    return texts
+
+
+def test_the_server_of_a_cluster_answers_all_parameters_as_the_local_one_does(tmp_path):
+    with serving(tmp_path / "local") as live:
+        expected = {name: told(said_of(live.client(), *asked)) for name, asked in ASKED.items()}
+    with spread(tmp_path / "spread") as server:
+        for name, asked in ASKED.items():
+            answer = {key: value for key, value in said_of(server.client, *asked).items() if key not in HEAD}
+            assert answer == expected[name], name
+        refused = server.live.post("/v1/completions", json={"model": "base", "prompt": [10**6]})
+        assert refused.status_code == 400
+        missing = load(server, "tiny-too", "nowhere")
+        assert (missing.status_code, missing.json()["error"]["message"].count("\n")) == (503, 0)

@@ -189,6 +189,14 @@ def test_a_model_has_these_fields():
     }
 
 
+def test_a_model_that_was_made_at_another_time_than_the_servers_start_says_so():
+    engine = engine_over(POLICY)
+    app = create_app(engine, token=None, aliases={"also": "tiny"}, made={"tiny": 1_234_567_890}.get)
+    with running(app, engine) as live:
+        made = {one["id"]: one["created"] for one in live.get("/v1/models").json()["data"]}
+    assert made["tiny"] == 1_234_567_890 < made["also"]
+
+
 def test_the_version_and_the_health_are_objects(live):
     for path in ("/adapters/version", "/v1/adapters/version"):
         assert live.get(path, headers=AUTHORIZED).json() == {"version": 7}

@@ -225,6 +225,13 @@ def test_jobs_are_found_again_by_their_metadata(live, finished):
     assert ended(client, plain.id).metadata is None
 
 
+def test_a_models_creation_is_that_of_its_checkpoint(live, finished):
+    client = live.client()
+    for one in client.fine_tuning.jobs.checkpoints.list(finished.id):
+        assert client.models.retrieve(one.fine_tuned_model_checkpoint).created == one.created_at
+        assert finished.created_at <= one.created_at <= finished.finished_at
+
+
 def test_a_job_starts_from_the_model_of_an_earlier_one(live, finished):
     client = live.client()
     lines = [preference("what is up", "it is good", "no"), preference("what is 1", "it is 1", "2")]

@@ -79,6 +79,7 @@ def build_application(
         aliases=aliases,
         adapters=of_clients,
         larger_bodies={FILES: MAX_UPLOAD_BYTES},
+        made=opened.service.made,
         running=opened.running,
     )
     add_job_routes(app, opened.service)

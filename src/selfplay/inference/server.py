@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from selfplay.core import InputError, ModelResponse
+from selfplay.core import InputError, ModelResponse, SelfplayError
 from selfplay.inference.answering import Answering
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import ChatCompletion
@@ -66,6 +66,7 @@ def create_app(
     aliases: Mapping[str, str] | None = None,
     adapters: Adapters | None = None,
     larger_bodies: Mapping[str, int] | None = None,
+    made: Callable[[str], int | None] = lambda name: None,
     running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> FastAPI:
     """Build the server's application, which must run on the engine's event loop.
@@ -77,6 +78,7 @@ def create_app(
         aliases: additional names of models, which are not listed.
         adapters: loads and unloads LoRA adapters; without it, clients can do neither.
         larger_bodies: maximum sizes of bodies by path, where the usual one is too small.
+        made: when a model was made, in seconds since 1970; ``None``: when the server started.
         running: what is entered while the server runs.
     """
     app = FastAPI(title="selfplay", openapi_url=None, lifespan=lambda app: running())
@@ -87,7 +89,7 @@ def create_app(
     _add_error_answers(app)
     questions = Questions(engine, aliases or {})
     _add_answers(app, questions)
-    _add_models(app, questions)
+    _add_models(app, questions, made)
     _add_state(app, engine)
     if adapters is not None:
         _add_adapters(app, engine, adapters)
@@ -188,11 +190,13 @@ async def _disconnection(request: Request) -> None:
         message = await request.receive()
 
 
-def _add_models(app: FastAPI, questions: Questions) -> None:
-    created = int(time.time())
+def _add_models(app: FastAPI, questions: Questions, made: Callable[[str], int | None]) -> None:
+    started = int(time.time())
     engine = questions.engine
 
     def card(name: str) -> dict[str, Any]:
+        found = made(name)
+        created = started if found is None else found
         limits = {"max_model_len": engine.max_context}
         return {"id": name, "object": "model", "created": created, "owned_by": "selfplay", **limits}
 
@@ -245,6 +249,10 @@ def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     async def wrong(request: Request, error: InputError) -> Response:
         return ApiError(400, str(error), param=error.field).response()
+
+    @app.exception_handler(SelfplayError)
+    async def unavailable(request: Request, error: SelfplayError) -> Response:
+        return ApiError(503, str(error)).response()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -113,6 +113,11 @@ class Job(msgspec.Struct, kw_only=True):
         found = {self.checkpoint_name(one): one.directory for one in self.checkpoints}
         return {name: directory for name, directory in found.items() if name not in self.deleted}
 
+    def made(self, name: str) -> int | None:
+        """Return when it made a model, in seconds since 1970; ``None`` if it made no such model."""
+        found = (one for one in self.checkpoints if self.checkpoint_name(one) == name)
+        return next((int(one.metrics["created_at"]) for one in found), None)
+
     def checkpoint_name(self, one: SavedModel) -> str:
         """Return the name of a checkpoint's model; that of the last one is the job's own."""
         last = one.step == self.checkpoints[-1].step

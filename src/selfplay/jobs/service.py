@@ -87,6 +87,10 @@ class JobService:
                 raise ApiError(409, f"{file_id} is in use by {job.id}. Cancel that job, or wait", param="id")
         self.files.delete(file_id)
 
+    def made(self, name: str) -> int | None:
+        """Return when a job made a model, in seconds since 1970; ``None`` if no job made it."""
+        return next((found for job in self.jobs.all() if (found := job.made(name)) is not None), None)
+
     def delete_model(self, name: str) -> None:
         """Delete a model that a job made, and stop serving it.
 
