@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from selfplay.commands.model_source import find_model
 from selfplay.core import InputError
 from selfplay.core.adapter_config import FIELDS
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, MANIFEST_FILE
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_checks import check_adapter
 from selfplay.learning.checkpoints import load_adapter, save_adapter
@@ -113,6 +113,7 @@ def adapter(tmp_path_factory) -> Path:
     policy = tiny_policy()
     directory = tmp_path_factory.mktemp("plain") / "adapter"
     save_adapter(directory, policy, policy.model_name)
+    (directory / MANIFEST_FILE).unlink(missing_ok=True)  # as others save it
     return directory
 
 
