@@ -1,6 +1,7 @@
 """Damaged files, other base models and edited configurations: noticed before anything changes, never trained
 on."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -269,3 +270,18 @@ def test_an_adapter_with_other_bytes_or_of_another_base_is_not_used(unfinished, 
     with pytest.raises(InputError, match=r"is missing or damaged|trained on another base model"):
         uses[use]()
     assert not (tmp_path / "out").exists()
+
+
+def test_the_first_line_after_a_kill_between_the_checkpoint_and_its_line_has_the_turns_figures(copied):
+    """As on Ray, where an update is saved before its line is written."""
+    place, metrics = RunDirectory(copied).checkpoint(2), copied / "metrics.jsonl"
+    end = metrics.read_bytes().index(b"\n") + 1
+    state = json.loads((place / STATE_FILE).read_text())
+    state["metrics"] |= {"flushed": 1, "offset": end}
+    state["logs"]["metrics.jsonl"] = [end, hashlib.sha256(metrics.read_bytes()[:end]).hexdigest()]
+    state["turn"] = {"play": 12.5, "played": 50.0}
+    (place / STATE_FILE).write_text(json.dumps(state))
+    seal(place)
+    go_on(copied)
+    line = json.loads(metrics.read_text().splitlines()[1])
+    assert (line["step"], line["time/play_seconds"], line["time/games_per_second"]) == (2, 12.5, 4.0)

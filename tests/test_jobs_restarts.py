@@ -321,3 +321,24 @@ def test_a_line_that_cannot_fit_is_refused_by_its_characters(method):
         with pytest.raises(WrongLine, match="line 7: its 50000001 characters are more than 256 tokens"):
             render()
     assert calls == []
+
+
+@pytest.mark.parametrize("damaged", ["content", "spec.json"])
+def test_a_flipped_bit_in_what_a_job_trains_on_fails_it(tmp_path, damaged):
+    with serving(tmp_path) as live:
+        client = live.client()
+        first, second = start_endless(client), start_short(client)
+        when(client, second.id, lambda job: job.status == "queued")
+        place = tmp_path / ("files/" + second.training_file if damaged == "content" else f"jobs/{second.id}")
+        content = (place / damaged).read_bytes()
+        changed = (
+            content.replace(b"a", b"c", 1)
+            if damaged == "content"
+            else content.replace(b'"seed":', b'"seed":1')
+        )
+        assert changed != content
+        (place / damaged).write_bytes(changed)
+        client.fine_tuning.jobs.cancel(first)
+        failed = ended(client, second.id)
+        assert failed.status == "failed"
+        assert f"{damaged} is missing or damaged" in failed.error.message

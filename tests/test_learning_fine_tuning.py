@@ -261,13 +261,18 @@ def test_rows_are_on_the_disk_before_the_state_that_refers_to_them(tmp_path, mon
         assert rows in happened[before:place]
 
 
-@pytest.mark.parametrize("name", ["learner.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["state/learner.safetensors", "state/state.json", "state/manifest.json", "reference.json"]
+)
 def test_a_damaged_state_is_not_trained_on_and_the_job_begins_again(tmp_path, name):
-    alone = job(tmp_path / "alone", SUPERVISED, save_seconds=0.0)
+    settings = DPO if name == "reference.json" else SUPERVISED
+    alone = job(tmp_path / "alone", settings, save_seconds=0.0)
     expected = digest(tmp_path / "alone", alone.run())
-    file = tmp_path / "alone" / "state" / name
+    if name == "reference.json":  # read again only if the job begins again
+        (tmp_path / "alone" / "state" / "state.json").write_text("{")
+    file = tmp_path / "alone" / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    again = job(tmp_path / "alone", SUPERVISED)
+    again = job(tmp_path / "alone", settings)
     assert digest(tmp_path / "alone", again.run()) == expected

@@ -13,7 +13,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import msgspec
 
 from selfplay.core import InputError
+from selfplay.core.adapters import MANIFEST_FILE
 from selfplay.core.files import put_in_place, remove_directory, remove_partial, scratch_for
+from selfplay.core.manifest import seal
 from selfplay.core.text import one_line
 from selfplay.inference.server_schema import ApiError
 
@@ -149,7 +151,7 @@ class FileStore:
         path = self.directory / self.get(file_id).id
         removed = path.with_name(f".{path.name}.partial")  # removed at the next start if this is cut off
         path.rename(removed)
-        remove_directory(removed, (CONTENT, DESCRIPTION))
+        remove_directory(removed, (CONTENT, DESCRIPTION, MANIFEST_FILE))
         del self._files[file_id]
 
     def _write(self, file: StoredFile, source: BinaryIO) -> None:
@@ -158,6 +160,7 @@ class FileStore:
             with (scratch / CONTENT).open("wb") as content:
                 shutil.copyfileobj(source, content)
             (scratch / DESCRIPTION).write_bytes(msgspec.json.encode(file))
+            seal(scratch)
             put_in_place(scratch, self.directory / file.id)
         except OSError:
             shutil.rmtree(scratch, ignore_errors=True)

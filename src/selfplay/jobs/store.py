@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from selfplay.core.files import put_in_place, remove_partial, scratch_for, write_file
+from selfplay.core.manifest import seal
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.files import read_record, whole_records
 from selfplay.jobs.records import Job
@@ -67,6 +68,7 @@ class JobStore:
         scratch = scratch_for(self.place(job))
         (scratch / SPEC_FILE).write_bytes(msgspec.json.encode(spec))
         (scratch / JOB_FILE).write_bytes(msgspec.json.encode(job))
+        seal(scratch, names=(SPEC_FILE,))  # the job itself changes
         put_in_place(scratch, self.place(job))
         self._jobs[job.id] = job
 

@@ -12,6 +12,7 @@ The order of the examples follows from the seed and the number of the epoch, and
 number of the step, so the saved state is all that the next step depends on.
 """
 
+import hashlib
 import json
 import math
 import time
@@ -161,14 +162,23 @@ class FineTuningJob:
         """Return the data with the reference's log-probabilities, from the file once they are known."""
         path = self.directory / REFERENCE_FILE
         both: list[Pair] = [*self.data.train, *self.data.validation]
-        if path.is_file():
-            known = read_json(path)["pairs"]
+        known = self._known_reference(path)
+        if len(known) == len(both):
             pairs = [replace(one, reference=(a, b)) for one, (a, b) in zip(both, known, strict=True)]
         else:
             pairs = loss.with_reference(both)
-            write_file(path, json.dumps({"pairs": [one.reference for one in pairs]}).encode())
+            known = [one.reference for one in pairs]
+            write_file(path, json.dumps({"pairs": known, "sha256": _hash_of(known)}).encode())
         number = len(self.data.train)
         return Data(pairs[:number], self.data.families, pairs[number:])
+
+    def _known_reference(self, path: Path) -> list[Any]:
+        """Return the reference's log-probabilities if they are there and whole."""
+        try:
+            content = read_json(path)
+            return list(content["pairs"]) if content["sha256"] == _hash_of(content["pairs"]) else []
+        except (DamagedState, KeyError, TypeError):
+            return []
 
     def _load_state(self) -> int:
         """Restore the saved state, if there is one that is whole; return the number of steps made."""
@@ -195,6 +205,10 @@ class FineTuningJob:
     def _trained_tokens(self) -> int:
         """Return the tokens of all examples, as if nothing was shared, over all epochs."""
         return self.numbers.n_epochs * sum(_tokens_of(example) for example in self.data.train)
+
+
+def _hash_of(pairs: Any) -> str:
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
 def _name(step: int) -> str:
