@@ -144,6 +144,7 @@ def test_an_adapter_is_replaced_and_unloaded(serving_base, tmp_path):
 def change_config(directory: Path, **fields) -> None:
     path = directory / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    (directory / "manifest.json").unlink(missing_ok=True)  # as if another program had written it
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.core.adapters import DELIVERY_FILE, MANIFEST_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
 from selfplay.inference.adapter_check import (
     TOLERANCES,
@@ -77,6 +77,7 @@ async def test_the_engine_finds_what_the_learner_has_described(policy, saved):
         "adapter_config.json",
         "adapter_model.safetensors",
         DELIVERY_FILE,
+        MANIFEST_FILE,
     ]
 
 
