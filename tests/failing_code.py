@@ -15,6 +15,7 @@ from selfplay.core import (
     Role,
     Rubric,
 )
+from selfplay.envs.game import Game
 
 
 class Odd(BaseException):
@@ -213,3 +214,61 @@ class Program(Arena):
 
     async def evaluate(self):
         return {"measure": [0.0, 1.0]}
+
+
+GAME_METHODS = (
+    "current_pid",
+    "rules",
+    "observation",
+    "brief",
+    "view",
+    "legal_actions",
+    "apply",
+    "normalise",
+    "_finished",
+    "_own_rewards",
+    "_own_info",
+    "_invalid_rewards",
+)
+
+
+class Count(Game):
+    """Two players count to four, one or two at a time; who says four wins."""
+
+    def __init__(self, env_id, num_players, seed):
+        super().__init__(env_id, num_players)
+        self.count = self.moves = 0
+
+    @property
+    def current_pid(self):
+        return self.moves % 2
+
+    def rules(self, pid):
+        return "Count to four."
+
+    def observation(self, pid):
+        return f"It is {self.count}."
+
+    def brief(self, pid):
+        return super().brief(pid)
+
+    def view(self, pid):
+        return super().view(pid)
+
+    def normalise(self, action):
+        return super().normalise(action)
+
+    def legal_actions(self):
+        return ["1", "2"]
+
+    def apply(self, action):
+        self.count += int(action)
+        self.moves += 1
+        return True
+
+    def _finished(self):
+        return self.count >= 4
+
+    def _own_rewards(self):
+        winner = (self.moves - 1) % 2
+        return {winner: 1.0, 1 - winner: -1.0}

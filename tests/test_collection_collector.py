@@ -97,7 +97,7 @@ async def test_games_that_keep_failing_cost_themselves_only():
     assert 0 < accounts.failed < 60
     assert accounts.started == 60 == accounts.finished + accounts.failed
     reasons = {one.rollout.error.split(" in ")[0] for one in played if one.rollout.error}
-    assert reasons == {"ConnectionError('the line went dead')"}
+    assert reasons == {"FlakyClient.complete failed: ConnectionError('the line went dead')"}
     trained = {rollout_id for rollout_id, *_ in acts(collector)}
     assert trained == {one.rollout.id for one in played if one.rollout.error is None}
 

@@ -1,15 +1,33 @@
 """A user's own code that fails costs its episode, or ends the run in one line that names the method."""
 
 import asyncio
+import io
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 import failing_code
-from failing_code import ARENA_METHODS, EPISODE_METHODS, ERRORS, VALUES, Program
-from selfplay.core import InputError, MockInferenceClient, SelfplayError
+from failing_code import ARENA_METHODS, EPISODE_METHODS, ERRORS, GAME_METHODS, VALUES, Program
+from selfplay.cli.main import main
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    InputError,
+    MockInferenceClient,
+    PlaySpec,
+    Role,
+    Rollout,
+    SelfplayError,
+)
+from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.templates import get_template
 from selfplay.replay.rollout_log import RolloutLog
 from text_and_rewards import build_run
+from tiny_models import tiny_model
 
 WAYS = [*ERRORS, *(f"returns {value}" for value in VALUES)]
 POSSIBLE = {
@@ -27,6 +45,8 @@ POSSIBLE = {
     "startup": [*VALUES],
     "shutdown": [*VALUES],
     "adjust_rewards": [*VALUES],
+    "legal_actions": ("None",),  # but then no script can play at random
+    "_own_info": ("half a pair inside", "more than a float", "NaN", "a text", "lists", "digits", "itself"),
     "state_dict": (
         "keys that are numbers",
         "half a pair inside",
@@ -37,6 +57,10 @@ POSSIBLE = {
     ),
 }
 """What a method may return."""
+
+
+BY_ILLEGAL_MOVES = ("normalise", "_invalid_rewards")
+"""The methods of a game that a legal move does not call."""
 
 
 def is_possible(method: str, way: str) -> bool:
@@ -96,3 +120,167 @@ def test_a_method_of_the_arena_that_fails_ends_the_run_in_one_line(method, way, 
         asyncio.run(run.trainer.run())
     assert method in str(raised.value)
     assert run.serving.closed or method == "startup"
+
+
+def game_in_which(method: str, way: str, directory: Path) -> str:
+    """Return the id of a game of which one method fails."""
+    file = directory / "game.py"
+    source = f"from failing_code import Count, overriding\n\nFails = overriding(Count, {method!r}, {way!r})\n"
+    file.write_text(source)
+    return f"{file}:Fails"
+
+
+def played(env_id: str, answer: str) -> Rollout:
+    """Play a game against a script that makes legal moves."""
+    arena = Arena(MockInferenceClient([answer]), retries=0)
+    arena.add_role(Role("player_0"))
+    arena.add_episode("Count", GameEpisode(env_id, 2, get_template("fewshot-chat")))
+    spec = PlaySpec(env_id, 2, (AgentSpec("policy"), AgentSpec("script", "random")), 3)
+    (result,) = asyncio.run(arena.generate_rollouts([EpisodeRequest("Count", spec)]))
+    return result.rollout
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", GAME_METHODS)
+def test_a_method_of_a_game_that_fails_costs_the_game_or_the_move(method, way, tmp_path):
+    if is_possible(method, way):
+        return
+    rollout = played(game_in_which(method, way, tmp_path), "three" if method in BY_ILLEGAL_MOVES else "1")
+    if rollout.error is None:
+        info = rollout.extras["game_info"][rollout.extras["invalid_pid"]]
+        assert rollout.extras["raised"] == info["raised"]
+        assert "the game failed on the move: " in info["reason"]
+    else:
+        also = {"observation": "view", "_own_info": "game_info"} | dict.fromkeys(
+            ("_own_rewards", "_invalid_rewards"), "gave no reward"
+        )
+        assert method in rollout.error or also[method] in rollout.error
+        assert rollout.error.isprintable()
+    RolloutLog(tmp_path).write(1, [rollout])
+
+
+COMMAND = "train {file} --name {name} --model.name {model} --model.dtype float32 --model.threads 1"
+COMMAND += " --lora.rank 2 --inference.max_tokens 4 --run.directory {directory}"
+
+
+def run_command(command: str, capfd) -> tuple[int, str]:
+    """Run a command; return its status and the lines that it wrote to stderr."""
+    status = main(shlex.split(command))
+    said = capfd.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return status, said.err.strip()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A finished run of a program in which nothing fails."""
+    directory = tmp_path_factory.mktemp("program")
+    file = configuration(directory, "", "")
+    command = COMMAND.format(file=file, name="run", model=tiny_model("llama"), directory=directory)
+    assert main(shlex.split(command)) == 0
+    return directory / "run"
+
+
+@pytest.mark.parametrize("way", ["sys.exit(0)", "an interrupt", "an error without a text", "half a pair"])
+@pytest.mark.parametrize("method", ["__init__", "get_batch"])
+def test_a_dry_run_says_which_method_fails(method, way, tmp_path, capfd):
+    status, said = run_command(f"train {configuration(tmp_path, method, way)} --dry-run", capfd)
+    assert status in (1, 2)
+    assert said.startswith("error: ")
+    assert said.count("\n") == 0
+    assert method in said or "Program cannot be built" in said
+
+
+@pytest.mark.parametrize(
+    ("method", "way"),
+    [
+        ("startup", "a cancellation"),
+        ("evaluate", "sys.exit(0)"),
+        ("evaluate", "returns None"),
+        ("end_step", "no Exception"),
+    ],
+)
+def test_a_training_whose_program_fails_ends_with_a_status_and_a_line(method, way, tmp_path, capfd):
+    file = configuration(tmp_path, method, way)
+    model = tiny_model("llama")
+    status, said = run_command(COMMAND.format(file=file, name="run", model=model, directory=tmp_path), capfd)
+    assert status == 1
+    assert said.splitlines()[-1].startswith("error: ")
+    assert method in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "way", "error"),
+    [("reward", "sys.exit(0)", "SystemExit"), ("env_response", "an interrupt", "KeyboardInterrupt")],
+)
+def test_a_training_in_which_an_episode_fails_goes_on_and_counts_it(method, way, error, tmp_path, capfd):
+    file, model = configuration(tmp_path, method, way), tiny_model("llama")
+    command = COMMAND.format(file=file, name="run", model=model, directory=tmp_path)
+    assert main(shlex.split(command)) == 0
+    said = capfd.readouterr()
+    assert "3 started = 2 finished + 1 failed" in said.out
+    assert error in said.out
+    assert "Traceback" not in said.out + said.err
+
+
+def changed(finished: Path, directory: Path, method: str, way: str) -> Path:
+    """Return a copy of a run whose program now fails."""
+    run = directory / "run"
+    shutil.copytree(finished, run)
+    config = (run / "config.toml").read_text()
+    config = re.sub(r"(?m)^method = .*$", f'method = "{method}"', config)
+    (run / "config.toml").write_text(re.sub(r"(?m)^way = .*$", f'way = "{way}"', config))
+    return run
+
+
+@pytest.mark.parametrize("way", ["sys.exit(0)", "an error without a text", "returns None"])
+@pytest.mark.parametrize("command", ["eval {run}", "play {run} --role A"])
+def test_other_commands_say_which_method_fails(command, way, finished, tmp_path, capfd, monkeypatch):
+    method = "evaluate" if command.startswith("eval") else "get_batch"
+    run = changed(finished, tmp_path, method, way)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    status, said = run_command(command.format(run=run), capfd)
+    assert status == 1
+    assert method in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("self.client = client", r"Wrong.__init__ does not build the arena. Begin it with super"),
+        ("super().__init__(client)\n        self.add_role('A')", r"a role is written Role\(...\), not 'A'"),
+        ("super().__init__(client)\n        self.add_role(Role('A', temperature='hot'))", "must be numbers"),
+        (
+            "super().__init__(client)\n        self.add_role(Role(7))",
+            "the id and the policy",
+        ),
+        (
+            "super().__init__(client)\n        self.add_episode('e', Talk)",
+            "takes an episode: ",
+        ),
+    ],
+)
+def test_an_arena_that_is_built_wrongly_says_how_to_write_it(body, line, tmp_path, capfd):
+    (tmp_path / "wrong.py").write_text(
+        "from failing_code import Arena, Role, Talk\n\n\nclass Wrong(Arena):\n"
+        f"    def __init__(self, client, *, seed=0):\n        {body}\n"
+    )
+    (tmp_path / "run.toml").write_text('[program]\ntype = "python"\npath = "wrong.py:Wrong"\n')
+    status, said = run_command(f"train {tmp_path / 'run.toml'} --dry-run", capfd)
+    assert status == 2
+    assert re.search(line, said)
+
+
+@pytest.mark.parametrize(
+    "meta", [{"error": "x"}, {"group": [1]}, {"rollout_id": 7}, {"seed": "x"}, {"policy_version": "1"}, 5]
+)
+def test_a_request_with_an_impossible_meta_is_refused(meta):
+    with pytest.raises((TypeError, ValueError), match=r"meta|group"):
+        EpisodeRequest("talk", "sums", meta)
+
+
+async def test_two_rollouts_of_one_id_are_refused():
+    arena = Program(MockInferenceClient())
+    arena.get_batch = lambda: [EpisodeRequest("talk", "sums", {"rollout_id": "same"}) for _ in range(2)]
+    with pytest.raises(SelfplayError, match="several rollouts have the same id"):
+        await arena.step()

@@ -1,6 +1,7 @@
 """The entry point of the command line: registers the commands and reports errors."""
 
 import errno
+import logging
 import os
 import sys
 from typing import Annotated
@@ -68,6 +69,9 @@ def main(arguments: list[str]) -> int:
 
     0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted.
     """
+    stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
+    if not stray.handlers:
+        stray.addHandler(_OneLine())
     try:
         _check_given_once(arguments)
         status = app(arguments, prog_name="selfplay", standalone_mode=False)
@@ -86,6 +90,16 @@ def main(arguments: list[str]) -> int:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
         raise
     return status if isinstance(status, int) else 0
+
+
+class _OneLine(logging.Handler):
+    """Prints a record as one line on stderr, with the reason of its error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        reason = f": {own_failure(error)}" if error is not None else ""
+        if record.levelno >= logging.WARNING:
+            print(f"note: {one_line(record.getMessage())[:100]}{reason}", file=sys.stderr)
 
 
 def run() -> None:

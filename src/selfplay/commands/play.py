@@ -13,6 +13,7 @@ from rich.text import Text
 from selfplay.commands.evaluate import build_engine
 from selfplay.commands.model_source import find_player
 from selfplay.core import InferenceClient, InputError, derive_seed
+from selfplay.core.own_code import is_from_outside
 from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
 from selfplay.envs.game import Game
@@ -165,7 +166,9 @@ def _apply(game: Game, pid: int, move: str, console: Console) -> bool:
     """Make the move; return whether it was valid. One on which the game raises is invalid and ends it."""
     try:
         return game.apply(move)
-    except Exception as error:  # noqa: BLE001 - any error is the move's fault
+    except BaseException as error:  # any error is the move's fault
+        if is_from_outside(error):
+            raise
         game.break_off(pid, error)
         reason = game.game_info()[pid]["reason"]
         console.print(Text(one_line(f"{reason}; this is an invalid move of player {pid}")))

@@ -155,6 +155,9 @@ class Arena(EpisodeRunner):
         Training calls it after :meth:`begin_step` and the episodes, not :meth:`play_step`.
         """
         self.adjust_rewards(results)
+        ids = [rollout.id for rollout in trained_rollouts(results)]
+        if len(set(ids)) < len(ids):
+            raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
         for rollout in trained_rollouts(results):
             check_scored(rollout)
         source = method_of(self.credit_assigner, "compute")

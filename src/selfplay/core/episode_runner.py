@@ -71,7 +71,13 @@ class EpisodeRunner(ModelCaller):
         self.elsewhere: Elsewhere | None = None
 
     def add_episode(self, episode_type: str, episode: Playable) -> None:
-        """Register an episode under a name."""
+        """Register an episode under a name.
+
+        Raises:
+            TypeError: a class was given, not an instance of it.
+        """
+        if isinstance(episode, type):
+            raise TypeError(f"add_episode takes an episode: {episode.__name__}(), not {episode.__name__}")
         self.episodes[episode_type] = episode
 
     async def resolve_artifact(self, request: EpisodeRequest) -> Any:

@@ -10,7 +10,7 @@ from selfplay.core.agents import seated
 from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.current_episode import current_episode, wait_for_slot
-from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of
+from selfplay.core.errors import InputError, SelfplayError, TransientError, is_transient, reason_of, shown
 from selfplay.core.messages import Messages, as_messages
 from selfplay.core.own_code import method_of, returned
 from selfplay.core.text import encodable
@@ -34,7 +34,18 @@ class ModelCaller:
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
-        """Register a role under its id."""
+        """Register a role under its id.
+
+        Raises:
+            TypeError: it is no role, or one of its settings is of the wrong type.
+        """
+        if not isinstance(role, Role):
+            raise TypeError(f"a role is written Role(...), not {shown(role)}")
+        numbers = (role.temperature, 1 if role.max_tokens is None else role.max_tokens)
+        if not all(isinstance(one, int | float) for one in numbers):
+            raise TypeError(f"temperature and max_tokens of role {role.id!r} must be numbers")
+        if not isinstance(role.id, str) or not isinstance(role.policy, str):
+            raise TypeError(f"the id and the policy of a role are texts, not {role.id!r} and {role.policy!r}")
         self.roles[role.id] = role
 
     def get_role(self, role_id: str) -> Role:

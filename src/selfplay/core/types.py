@@ -252,8 +252,9 @@ class EpisodeRequest:
     and its sub-episodes; a role that is not in it plays and trains its own policy.
 
     Raises:
-        TypeError: ``episode_type`` is not a text, ``meta`` not a dictionary, or ``meta["group"]`` of a kind
-            that cannot be hashed, so that groups cannot be told apart.
+        TypeError: ``episode_type`` is not a text, ``meta`` not a dictionary, ``meta["group"]`` of a kind that
+            cannot be hashed, so that groups cannot be told apart, or another known entry of another type.
+        ValueError: ``meta`` has an entry of failed episodes.
     """
 
     episode_type: str
@@ -269,6 +270,12 @@ class EpisodeRequest:
             raise TypeError(f"an episode type is a text, not {self.episode_type!r}")
         if not isinstance(self.meta, dict):
             raise TypeError(f"the meta of a request is a dictionary, not {self.meta!r}")
+        for name in ("error", "error_type", "retried"):
+            if name in self.meta:
+                raise ValueError(f"the meta of a request has {name}, which belongs to failed episodes")
+        for name, kind in (("rollout_id", str), ("seed", int), ("policy_version", int), ("step", int)):
+            if not isinstance(self.meta.get(name), kind | None):
+                raise TypeError(f"{name} in the meta of a request is {self.meta[name]!r}, not of {kind}")
         try:
             hash(self.meta.get("group"))
         except TypeError as error:

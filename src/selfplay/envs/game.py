@@ -1,11 +1,14 @@
 """Game: one game in progress, from any library. It is synchronous and cheap, and owns its randomness."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from selfplay.core import EpisodeError
+from selfplay.core.errors import message_of
+from selfplay.core.own_code import method_of, returned
 from selfplay.core.scores import finite_reward
+from selfplay.core.text import one_line
 
 
 class Game(ABC):
@@ -90,7 +93,7 @@ class Game(ABC):
 
     def invalid_rewards(self, pid: int) -> list[float]:
         """Return the reward of every seat, in order, if an invalid move of ``pid`` ends the game."""
-        return [*self._checked(self._invalid_rewards(pid)).values()]
+        return [*self._checked("_invalid_rewards", self._invalid_rewards(pid)).values()]
 
     def normalise(self, action: str) -> str:
         """Return ``action`` in the spelling of ``legal_actions``."""
@@ -107,18 +110,18 @@ class Game(ABC):
         Raises:
             EpisodeError: the game gives a player no reward, or one that is not a finite number.
         """
-        self._verdict = self._checked(self._invalid_rewards(pid))
+        self._verdict = self._checked("_invalid_rewards", self._invalid_rewards(pid))
         self._verdict_info = {seat: {"reason": reason} for seat in range(self.num_players)}
         self._verdict_info[pid]["invalid_move"] = True
 
-    def break_off(self, pid: int, error: Exception) -> None:
+    def break_off(self, pid: int, error: BaseException) -> None:
         """End the game at once because it raised on or after a move of ``pid``, which then counts as invalid.
 
         The state may be partly changed, so the game itself is not queried any more. ``game_info`` of ``pid``
         holds the type of the error under ``raised``.
         """
         kind = type(error.__cause__ or error).__name__
-        self.forfeit(pid, f"the game failed on the move: {error}")
+        self.forfeit(pid, f"the game failed on the move: {one_line(message_of(error))}")
         self._verdict_info[pid]["raised"] = kind
         self._broken = True
 
@@ -139,10 +142,11 @@ class Game(ABC):
         """
         if self._verdict is not None:
             return dict(self._verdict)
-        return self._checked(self._own_rewards())
+        return self._checked("_own_rewards", self._own_rewards())
 
-    def _checked(self, rewards: Mapping[int, object]) -> dict[int, float]:
-        """Return the rewards of all players, in order."""
+    def _checked(self, method: str, value: object) -> dict[int, float]:
+        """Return the rewards of all players, in order, which a method has returned."""
+        rewards = returned(value, dict, method_of(self, method))
         missing = set(range(self.num_players)) - set(rewards)
         if missing:
             raise EpisodeError(f"{self.env_id} gave no reward to player {min(missing)}")
@@ -153,12 +157,12 @@ class Game(ABC):
 
     def game_info(self) -> dict[int, dict[str, Any]]:
         """Return for every player ``invalid_move`` (bool), ``truncated`` (bool) and the game's own report."""
-        own = {} if self._broken else self._own_info()
+        own = {} if self._broken else returned(self._own_info(), dict, method_of(self, "_own_info"))
         return {
             pid: {
                 "invalid_move": False,
                 "truncated": False,
-                **own.get(pid, {}),
+                **returned(own.get(pid, {}), dict, method_of(self, "_own_info")),
                 **self._verdict_info.get(pid, {}),
             }
             for pid in range(self.num_players)

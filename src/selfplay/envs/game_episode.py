@@ -21,6 +21,7 @@ from selfplay.core import (
     derive_seed,
 )
 from selfplay.core.own_classes import name_of
+from selfplay.core.own_code import is_from_outside
 from selfplay.core.play import seat_role
 from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.game import Game
@@ -280,8 +281,8 @@ class GameEpisode(Episode):
             valid = game.apply(action)
             table.position = self._position(table.spec, game)
             return valid
-        except Exception as error:
-            if table.mover(pid).kind == "script":
+        except BaseException as error:
+            if is_from_outside(error) or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)
             table.raised = game.game_info()[pid]["raised"]

@@ -4,12 +4,15 @@ The class is called with the id, the number of players and the seed: ``MyGame(en
 """
 
 import inspect
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from selfplay.core import InputError
+from selfplay.core.errors import shown
 from selfplay.core.own_classes import own_class
 from selfplay.core.own_code import own_code
+from selfplay.envs.checked_game import CheckedGame
 from selfplay.envs.game import Game
 
 
@@ -24,8 +27,7 @@ def possible_players(env_id: str) -> list[int]:
 
 def start_game(env_id: str, num_players: int, seed: int) -> Game:
     """Start a game; see ``catalog.make_game``."""
-    game: Game = _checked_class(env_id)(env_id, num_players, seed)
-    return game
+    return CheckedGame(_checked_class(env_id)(env_id, num_players, seed), env_id, num_players)
 
 
 def tells_moves(env_id: str) -> bool:
@@ -49,7 +51,13 @@ def _checked_class(env_id: str) -> Any:
             f"{kind.__name__} cannot be started ({error})",
             "Write it as __init__(self, env_id, num_players, seed)",
         ) from error
-    for num_players in kind.possible_players:
+    possible = kind.possible_players
+    if not isinstance(possible, Sequence) or not all(isinstance(one, int) and one > 0 for one in possible):
+        fix = "Write it as possible_players = (2,)"
+        raise InputError(
+            "env.id", f"the possible_players of {kind.__name__} are {shown(possible)}, not numbers", fix
+        )
+    for num_players in possible:
         with own_code(f"{kind.__name__} cannot be started with {num_players} players", "env.id"):
             kind(env_id, num_players, 0)
     return kind

@@ -33,6 +33,8 @@ from selfplay.programs.proposer_solver import ProposerSolverArena
 from selfplay.training.proofs import build_proofs
 from selfplay.training.rewards import build_credit
 
+LONGEST_NAME = 100
+"""Characters of the name of a measure, which names a file."""
 MIN_TEMPERATURE = 0.01
 """The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
 
@@ -104,8 +106,9 @@ def measured(measures: object) -> dict[str, MeasureResult]:
     source = "the program's evaluate"
     found = returned(measures, dict, source)
     for name, values in found.items():
-        if not isinstance(name, str):
-            raise SelfplayError(f"{source} gave the measure {shown(name)}, whose name is not a text")
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            problem = f"is not a text of 1 to {LONGEST_NAME} characters"
+            raise SelfplayError(f"{source} gave a measure whose name, {shown(name)[:50]}, {problem}")
         if not isinstance(values, list) or not all(map(is_bounded, values)):
             raise SelfplayError(f"{source} gave no list of finite numbers up to 1e30 for {name!r}")
     return {name: MeasureResult(name, [float(value) for value in values]) for name, values in found.items()}
@@ -231,4 +234,8 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
     if "seed" not in inspect.signature(kind).parameters:
         fix = "Write it as __init__(self, client, *, seed=0, ...)"
         raise InputError("program.path", f"{kind.__name__} does not take a seed", fix)
-    return build_own(kind, "program", settings.options, client, seed=seed)
+    arena = build_own(kind, "program", settings.options, client, seed=seed)
+    if not hasattr(arena, "credit_assigner"):
+        problem = f"{kind.__name__}.__init__ does not build the arena"
+        raise InputError("program.path", problem, "Begin it with super().__init__(client, seed=seed)")
+    return arena
