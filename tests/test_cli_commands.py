@@ -69,9 +69,9 @@ def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
     assert loaded_by("runs", "--json", heavy=(*HEAVY, "pyspiel", "plotly")) == []
 
 
-@pytest.mark.parametrize("preset", ["quickstart", "tictactoe"])
-def test_a_dry_run_loads_nothing_heavy(preset):
-    assert loaded_by("train", preset, "--dry-run", heavy=HEAVY) == []
+@pytest.mark.parametrize(("preset", "plays"), [("quickstart", []), ("tictactoe", ["textarena"])])
+def test_a_dry_run_loads_nothing_heavy_but_the_library_of_the_game_that_it_plays(preset, plays):
+    assert loaded_by("train", preset, "--dry-run", heavy=HEAVY) == plays
 
 
 @pytest.mark.parametrize(
