@@ -96,7 +96,11 @@ class Request:
     @property
     def to_score(self) -> bool:
         """Whether the log-probabilities of the prompt are asked for and not there yet."""
-        return self.options.prompt_logprobs and len(self.more.prompt) < len(self.prompt) - 1
+        return (
+            self.options is not PLAIN
+            and self.options.prompt_logprobs
+            and len(self.more.prompt) < len(self.prompt) - 1
+        )
 
     @property
     def to_come(self) -> int:

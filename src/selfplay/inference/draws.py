@@ -1,20 +1,19 @@
 """Draw the next tokens of requests from logits, each as its request asks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from selfplay.inference.admission import Request
-from selfplay.inference.answer_options import Shaping
+from selfplay.inference.answer_options import PLAIN, Shaping
 from selfplay.inference.next_tokens import Logits
 from selfplay.inference.sampling import Distributions, FloatArray, IntArray, uniforms
 from selfplay.inference.shaped_logits import shaped_logits
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """A token, its log-probability, and the most likely tokens in its place if the request asks for them."""
 
     token: int
@@ -33,9 +32,10 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
         requests: the requests.
     """
     chance_M = _chances(requests)
-    alike: dict[tuple[float, Shaping], list[int]] = {}
+    alike: dict[tuple[float, Shaping | None], list[int]] = {}
     for index, request in enumerate(requests):
-        alike.setdefault((request.temperature, request.options.shaping), []).append(index)
+        shaping = None if request.options is PLAIN else request.options.shaping
+        alike.setdefault((request.temperature, shaping), []).append(index)
     draws: list[Draw | None] = [None] * len(requests)
     for (temperature, shaping), indices in alike.items():
         rows_m = np.array([rows[index] for index in indices])
@@ -55,10 +55,10 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
 
 
 def _distributions(
-    logits: Logits, rows_m: IntArray, temperature: float, shaping: Shaping
+    logits: Logits, rows_m: IntArray, temperature: float, shaping: Shaping | None
 ) -> tuple[Distributions, IntArray]:
     """Return the distributions that are drawn from, with the rows in them."""
-    if shaping == Shaping():
+    if shaping is None or shaping == PLAIN.shaping:
         return logits.at(temperature), rows_m
     shaped_mV = shaped_logits(logits.logits_NV[torch.from_numpy(rows_m)], temperature, shaping)
     return Distributions(shaped_mV, temperature), np.arange(len(rows_m))
@@ -73,6 +73,9 @@ def _described(
     requests: Sequence[Request],
 ) -> list[Draw]:
     """Return the drawn tokens with their log-probabilities, of the kind that each request asks for."""
+    if all(request.options is PLAIN for request in requests):  # as in every run
+        logprobs = drawn_from.logprobs(places_m, tokens_m)
+        return [Draw(*pair, []) for pair in zip(tokens_m.tolist(), logprobs, strict=True)]
     draws: dict[int, Draw] = {}
     for as_drawn in (True, False):
         some = [index for index, request in enumerate(requests) if request.options.as_drawn == as_drawn]
