@@ -65,5 +65,6 @@ def test_wrong_input_gets_its_one_line(row, files, capsys):
 
 
 def _paths(folder):
-    """Files and runs that are there."""
-    return sorted([*folder.iterdir(), *(folder / "runs").iterdir()])
+    """Files and runs that are there, without the bytecode that Python keeps of files that it has run."""
+    found = [*folder.iterdir(), *(folder / "runs").iterdir()]
+    return sorted(path for path in found if path.name != "__pycache__")
