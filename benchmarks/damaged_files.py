@@ -99,6 +99,7 @@ def outcome_of(run: Path, whole: dict[str, Any], updates: int = UPDATES) -> tupl
     except Exception as error:  # noqa: BLE001 (that is what is looked for)
         return "FAULT: stack trace", repr(error)
     said = text.getvalue()
+    said = said.replace("changed since the last checkpoint: learning.steps\n", "")  # asked for, above
     line = next((line for line in said.splitlines() if any(word in line for word in NAMING)), "")
     try:
         end = end_of(run)
