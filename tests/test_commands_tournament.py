@@ -287,12 +287,12 @@ def test_nash_conv_of_every_model_stands_beside_the_rankings(trained, tmp_path, 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--temperature", "0.5"], "--nash-conv: is that of a temperature of 1"),
+        (["--env", "kuhn_poker", "--temperature", "0.5"], "--nash-conv: is that of a temperature of 1"),
         (["--env", "TicTacToe-v0-train"], "--nash-conv: TicTacToe-v0-train is not an OpenSpiel game"),
     ],
 )
 def test_nash_conv_that_cannot_be_computed_is_refused(options, line, tmp_path, capsys):
-    words = ["tournament", "random", "optimal", "--env", "kuhn_poker", "--nash-conv", *options]
+    words = ["tournament", "random", "optimal", "--nash-conv", *options]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     assert line in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

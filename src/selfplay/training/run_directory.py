@@ -14,7 +14,16 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import LOCK, is_locked, lock_directory, remove_directory, write_file
 from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
-from selfplay.training.run_layout import GIVEN, SINKS, delete_after, finish_writes, foreign, steps_in
+from selfplay.training.run_layout import (
+    BEFORE_TUNING,
+    EPOCH_FILE,
+    GIVEN,
+    SINKS,
+    delete_after,
+    finish_writes,
+    foreign,
+    steps_in,
+)
 from selfplay.training.single_writer import Epoch
 from selfplay.training.start_log import note_failure
 
@@ -104,17 +113,21 @@ class RunDirectory:
         names = {path.name for path in self.path.iterdir()}
         if LOCK not in names and names - {folder.name for folder in folders}:
             return False
+        if EPOCH_FILE not in names and not names.isdisjoint(BEFORE_TUNING):
+            return False
         if any(folder.is_dir() and any(folder.iterdir()) for folder in folders):
             return False
         if any(path.stat().st_size for path in (self.metrics_file, self.standings_file) if path.is_file()):
             return False
         of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in SINKS)
-        made = {*(folder.name for folder in folders), GIVEN, *SINKS}
+        made = {*(folder.name for folder in folders), GIVEN, "states", *SINKS}
         return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 
     def _delete_left_over(self) -> None:
         """Delete what a run that never began has written, for a new one in its place."""
         remove_directory(self.given)
+        for name in BEFORE_TUNING:
+            (self.path / name).unlink(missing_ok=True)
 
     def lock(self) -> None:
         """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
