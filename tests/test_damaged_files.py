@@ -4,6 +4,7 @@ on."""
 import hashlib
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -75,6 +76,16 @@ def edited(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["weights", MANIFEST_FILE])
+def test_a_pipe_in_place_of_a_file_is_damage_and_is_not_waited_for(tmp_path, name):
+    (tmp_path / "weights").write_text("the content")
+    seal(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DamagedState, match=f"{name} is missing or damaged"):
+        check_files(tmp_path)
 
 
 @given(st.data())
@@ -181,6 +192,14 @@ def other_tokenizer(base: Path) -> None:
     edited(base / "tokenizer.json", '"content":', '"content" :')
 
 
+def other_template(base: Path) -> None:
+    edited(base / "tokenizer_config.json", "{", '{"chat_template": "Q",')
+
+
+def other_stop(base: Path) -> None:
+    edited(base / "generation_config.json", '"eos_token_id":', '"eos_token_id": 65, "was":')
+
+
 def other_shape(base: Path) -> None:
     edited(base / "config.json", '"rope_theta": 10000.0', '"rope_theta": 20000.0')
 
@@ -190,6 +209,8 @@ def other_shape(base: Path) -> None:
     [
         (other_weights, "model.safetensors"),
         (other_tokenizer, "tokenizer.json"),
+        (other_template, "tokenizer_config.json"),
+        (other_stop, "generation_config.json"),
         (other_shape, "config.json"),
     ],
 )

@@ -8,6 +8,7 @@ files of others.
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterator
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -89,18 +90,35 @@ def umask() -> int:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes: a pipe could be read forever.
+    """Return the content of a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: there is none, it is something else, it is larger, or it cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    with _open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, "is too large", str(path))
     return content
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a regular file, in hexadecimal.
+
+    Raises:
+        OSError: there is none, it is something else, or it cannot be read.
+    """
+    with _open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading: a pipe could be read forever."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file
 
 
 def append_at(file: FileIO, end: int, content: bytes) -> None:

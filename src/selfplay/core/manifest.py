@@ -12,24 +12,17 @@ from pathlib import Path
 
 from selfplay.core.adapters import MANIFEST_FILE
 from selfplay.core.errors import DamagedState
+from selfplay.core.files import read_regular, sha256_of
 
 Hashes = Mapping[str, str]
 """SHA-256 in hexadecimal by the name of a file."""
+MOST_BYTES = 1 << 20
+"""Largest size of a manifest."""
 
 
 def damaged(path: Path) -> DamagedState:
     """Return the error of a damaged file."""
     return DamagedState("checkpoint", f"{path} is missing or damaged", "Take another checkpoint")
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(directory: Path, base: Hashes | None = None, names: Collection[str] | None = None) -> None:
@@ -104,7 +97,7 @@ def _encoded(files: Hashes, base: Hashes) -> bytes:
 def _read(directory: Path) -> tuple[Hashes, Hashes]:
     path = directory / MANIFEST_FILE
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MOST_BYTES)
         found = json.loads(content)
         files, base = dict(found["files"]), dict(found["base"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

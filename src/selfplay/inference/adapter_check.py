@@ -4,7 +4,6 @@ Log-probabilities are natural logarithms at temperature 1. This module does not 
 file.
 """
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
-from selfplay.core.files import read_regular
+from selfplay.core.files import read_regular, sha256_of
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""
@@ -204,10 +203,7 @@ def file_hash(directory: Path) -> str:
         InputError: the file does not exist.
     """
     try:
-        if not (directory / ADAPTER_FILE).is_file():  # a pipe could be read forever
-            raise FileNotFoundError(ADAPTER_FILE)
-        with (directory / ADAPTER_FILE).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(directory / ADAPTER_FILE)
     except OSError as error:
         raise InputError("adapter", f"{directory} has no {ADAPTER_FILE}", "Give a PEFT directory.") from error
 

@@ -1,7 +1,8 @@
 """The fingerprint of a base model: the hashes of its files that decide what an adapter on it computes.
 
-These are the weights, byte by byte, ``config.json`` and the tokenizer's files. What the libraries note in
-``config.json`` about themselves does not count.
+These are the weights and the tokenizer's files, byte by byte, and the configurations: those of the model, of
+its answers (the tokens that end them) and of the tokenizer, which may have the chat template. What the
+libraries note in these about themselves does not count.
 """
 
 import hashlib
@@ -10,18 +11,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.core.manifest import Hashes, base_of, is_sealed, sha256_of
+from selfplay.core.files import sha256_of
+from selfplay.core.manifest import Hashes, base_of, is_sealed
+from selfplay.learning.model_files import model_directory
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIGS = (CONFIG, "generation_config.json", "tokenizer_config.json")
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
     "vocab.txt",
     "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
 )
-_NOTES = ("transformers_version", "_name_or_path", "_commit_hash")
+_NOTES = ("transformers_version", "_name_or_path", "name_or_path", "_commit_hash")
 _KNOWN: dict[tuple[str, int, int, int], str] = {}
 """The hashes of large files by path, size, time and number, for this process."""
 
@@ -30,21 +36,21 @@ def fingerprint(model: str) -> Hashes:
     """Return the hashes of a base model's files by name, from a second for 2 GB on.
 
     Args:
-        model: its directory, or the id of one that is in Hugging Face's cache.
+        model: its name, as in :func:`selfplay.learning.model_files.model_directory`.
 
     Returns:
         Nothing for a model without such files on this machine.
     """
-    directory = _directory_of(model)
-    if directory is None:
+    directory = model_directory(model)
+    if directory is None or not (directory / CONFIG).is_file():
         return {}
     hashes = {}
     for name in [*_weight_files(directory), *TOKENIZER]:
         if (directory / name).is_file():
             hashes[name] = _hash(directory / name)
-    config = json.loads((directory / CONFIG).read_bytes())
-    kept = {key: value for key, value in config.items() if key not in _NOTES}
-    hashes[CONFIG] = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    for name in CONFIGS:
+        if (directory / name).is_file():
+            hashes[name] = _hash_without_notes(directory / name)
     return hashes
 
 
@@ -74,25 +80,18 @@ def differing_files(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
 
 
-def _directory_of(model: str) -> Path | None:
-    if (Path(model) / CONFIG).is_file():
-        return Path(model)
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        config = try_to_load_from_cache(model, CONFIG)
-    except HFValidationError:
-        return None
-    return Path(config).parent if isinstance(config, str) else None
-
-
 def _weight_files(directory: Path) -> list[str]:
     """Return the names of the files that transformers loads."""
     if (directory / INDEX).is_file():
         parts = json.loads((directory / INDEX).read_bytes()).get("weight_map", {})
         return [INDEX, *sorted(set(parts.values()))]
     return sorted(path.name for path in directory.glob("*.safetensors") if "adapter" not in path.name)
+
+
+def _hash_without_notes(path: Path) -> str:
+    config = json.loads(path.read_bytes())
+    kept = {key: value for key, value in config.items() if key not in _NOTES}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(path: Path) -> str:

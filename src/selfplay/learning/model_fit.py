@@ -7,29 +7,11 @@ from typing import Any
 
 from selfplay.core import InputError, Messages
 from selfplay.core.adapters import ALL_LINEAR
-from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Names under which families of models keep the length of their context."""
 Call = tuple[Messages, int]
 """A prompt, and the most tokens of its answer."""
-
-
-def model_directory(name: str) -> Path | None:
-    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded."""
-    path = cache_directory() / name if name == BUNDLED_MODEL else Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if name == BUNDLED_MODEL:
-        return None
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        file = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        return None
-    return Path(file).parent if isinstance(file, str) else None
 
 
 def check_model_fits(

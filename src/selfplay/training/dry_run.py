@@ -2,8 +2,8 @@
 
 from selfplay.config import Config
 from selfplay.config.play import Games
-from selfplay.learning.model_files import BUNDLED_MODEL
-from selfplay.learning.model_fit import check_model_fits, model_directory
+from selfplay.learning.model_files import BUNDLED_MODEL, model_directory
+from selfplay.learning.model_fit import check_model_fits
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.rehearsal import rehearse
 

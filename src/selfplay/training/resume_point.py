@@ -1,6 +1,5 @@
 """The saved state that a run continues from, checked before anything on disk changes."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from selfplay.core.adapters import STATE_FILE
 from selfplay.core.errors import DamagedState
 from selfplay.core.manifest import check_files, damaged
 from selfplay.learning.base_fingerprint import check_base, fingerprint
-from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
 from selfplay.learning.saved_states import newest_whole
 from selfplay.training.resumed_config import changed_fields, check_steps
 from selfplay.training.run_directory import RunDirectory
@@ -71,7 +69,7 @@ def _load(
         check_logs(directory.path, state.logs, deciding)
     for copy in _copies(directory, state):
         check_files(copy)
-    base = fingerprint(_model_directory(config.model.name))
+    base = fingerprint(config.model.name)
     check_base(place(number), base, "model.name")
     try:
         began = Config.model_validate(state.config)
@@ -96,7 +94,3 @@ def _copies(directory: RunDirectory, state: SavedState) -> list[Path]:
         ):
             frozen.append(place)
     return given + frozen
-
-
-def _model_directory(name: str) -> str:
-    return str(cache_directory() / BUNDLED_MODEL) if name == BUNDLED_MODEL else os.path.expanduser(name)
