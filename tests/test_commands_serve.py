@@ -240,7 +240,7 @@ def test_only_adapters_inside_the_directory_can_be_loaded(serving_base, adapters
     assert load(live, "yours", "second/../first").status_code == 200
 
 
-FILES = ("adapter_config.json", "adapter_model.safetensors", "delivery.json")
+FILES = ("adapter_config.json", "adapter_model.safetensors", "delivery.json", "manifest.json")
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.answering import AdapterLoader
 from selfplay.jobs.service import FINE_TUNED
@@ -81,7 +81,7 @@ class ClientAdapters:
             directory = (self.root / path).resolve()
             if not directory.is_relative_to(self.root):
                 raise InputError("lora_path", f"{path!r} is outside the directory of adapters", fix)
-            for name in (ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE):
+            for name in (ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE):
                 file = (directory / name).resolve()
                 if not file.is_relative_to(self.root):
                     problem = f"{name} in {path!r} is a link out of the directory of adapters"

@@ -13,7 +13,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapter_config import read_adapter_config
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, umask, users_scratch_for
-from selfplay.core.manifest import check_files, is_sealed
+from selfplay.core.manifest import check_if_sealed
 from selfplay.learning.adapter_weights import read_shapes
 from selfplay.training.progress_views import print_line, working
 
@@ -44,8 +44,7 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     if source.adapter is None:
         raise InputError("RUN", f"{run_or_adapter} is a model without an adapter", "Name a run.")
     adapter = _of_policy(source.adapter, policy)
-    if is_sealed(adapter):
-        check_files(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
+    check_if_sealed(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
     config = read_adapter_config(adapter)
     read_shapes(adapter)
     try:

@@ -27,7 +27,7 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import BASE, STATE_FILE
 from selfplay.core.agents import seated
-from selfplay.core.own_code import awaitable, own_code
+from selfplay.core.own_code import called, own_code
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
@@ -92,8 +92,7 @@ class ProgramRun:
         Raises:
             SelfplayError: the program's own code failed.
         """
-        with own_code("the program's startup failed"):
-            await awaitable(self.arena.startup(), "the program's startup")
+        await called(self.arena.startup, "the program's startup")
         if self._state_file.exists():
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(read_json(self._state_file)["source"]["arena"])
@@ -104,8 +103,7 @@ class ProgramRun:
         Raises:
             SelfplayError: the program's own code failed.
         """
-        with own_code("the program's shutdown failed"):
-            await awaitable(self.arena.shutdown(), "the program's shutdown")
+        await called(self.arena.shutdown, "the program's shutdown")
 
     async def evaluate(self) -> dict[str, MeasureResult]:
         """Measure with the program's own ``evaluate``.
@@ -117,8 +115,7 @@ class ProgramRun:
         models = {role: agent.model for role, agent in self.agents.items()}
         seated.set(measured_agents(self.arena, self.config, models))
         try:
-            with own_code("the program's evaluate failed"):
-                measures = await awaitable(self.arena.evaluate(), "the program's evaluate")
+            measures = await called(self.arena.evaluate, "the program's evaluate")
         finally:
             await self.shutdown()
         if not measures:

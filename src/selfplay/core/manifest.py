@@ -53,6 +53,12 @@ def is_sealed(directory: Path) -> bool:
     return (directory / MANIFEST_FILE).is_file()
 
 
+def check_if_sealed(directory: Path, names: Collection[str] | None = None) -> None:
+    """Do as :func:`check_files` does, if a directory has a manifest: what others wrote has none."""
+    if is_sealed(directory):
+        check_files(directory, names)
+
+
 def check_files(directory: Path, names: Collection[str] | None = None) -> None:
     """Check the files of a sealed directory, and of its folders, by their hashes.
 

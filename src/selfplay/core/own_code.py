@@ -9,7 +9,7 @@ Ctrl-C, the cancellation of a task, the end of a generator.
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from opcode import opmap
@@ -58,6 +58,16 @@ def own_code(what: str = "", field: str = "") -> Iterator[None]:
             raise
         reason = f"{what}: {reason_of(error)}" if what else own_failure(error)
         raise (InputError(field, reason, "Correct it") if field else SelfplayError(reason)) from error
+
+
+async def called(method: Callable[[], Awaitable[Kind]], source: str, field: str = "") -> Kind:
+    """Return what an async method of a user's own code returns; ``source`` names it in the line of an error.
+
+    Raises:
+        InputError, SelfplayError: as for :func:`own_code`.
+    """
+    with own_code(f"{source} failed", field):
+        return await awaitable(method(), source)
 
 
 def is_from_outside(error: BaseException) -> bool:

@@ -1,17 +1,10 @@
 """The server's errors, in OpenAI's format, and its bodies of requests about adapters."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-
-
-class TextPart(BaseModel):
-    """A text part of a message's content, the only kind: the models read only text."""
-
-    type: Literal["text"]
-    text: str
 
 
 class LoadAdapterRequest(BaseModel):

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay.core import Message, Messages
-from selfplay.inference.server_schema import TextPart
 from selfplay.learning.fine_tuning.examples import Conversation, Preference, WrongLine
 
 MAX_MESSAGES = 4096
@@ -24,6 +23,13 @@ Checked = TypeVar("Checked")
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class TextPart(BaseModel):
+    """A text part of a message's content, the only kind: the models read only text."""
+
+    type: Literal["text"]
+    text: str
 
 
 class _TrainingMessage(_Strict):

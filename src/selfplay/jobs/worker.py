@@ -20,7 +20,7 @@ from torch import Tensor
 from selfplay.core import SelfplayError, derive_seed
 from selfplay.core.errors import reason_of
 from selfplay.core.files import LOCK, write_file
-from selfplay.core.manifest import check_files, is_sealed
+from selfplay.core.manifest import check_if_sealed
 from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.spec import OUTCOME_FILE, SPEC_FILE, TRAINING, JobError, JobSpec, Result
 from selfplay.learning.adapter_files import AdapterFiles
@@ -45,8 +45,7 @@ def train_job(directory: Path) -> None:
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
     try:
-        if is_sealed(directory):
-            check_files(directory)
+        check_if_sealed(directory)
         spec = msgspec.json.decode((directory / SPEC_FILE).read_bytes(), type=JobSpec)
         result = Result(outcome=_train(spec, directory / TRAINING))
     except _WrongFile as error:
@@ -106,8 +105,7 @@ def _start(spec: JobSpec) -> tuple[dict[str, Tensor] | None, LoraSettings]:
 def _examples(spec: JobSpec, param: str, path: str, renderer: Renderer) -> tuple[list[Any], list[int]]:
     """Return the rendered examples of a file and the numbers of their families."""
     content = Path(path).read_bytes()
-    if is_sealed(Path(path).parent):
-        check_files(Path(path).parent)
+    check_if_sealed(Path(path).parent)
     try:
         if spec.settings.method == "dpo":
             pairs = read_preferences(content)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.errors import DamagedState
-from selfplay.core.manifest import check_files, is_sealed
+from selfplay.core.manifest import check_if_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,8 +65,7 @@ def read_weights(directory: Path) -> "dict[str, Tensor]":
         if not bool(torch.isfinite(tensor.float()).all()):
             problem = f"{path} has weights of {_shown(name)} that are not finite numbers"
             raise DamagedState("adapter", problem, "Take an earlier one.")
-    if is_sealed(directory):
-        check_files(directory, (ADAPTER_FILE, ADAPTER_CONFIG))
+    check_if_sealed(directory, (ADAPTER_FILE, ADAPTER_CONFIG))
     return weights
 
 

@@ -26,7 +26,7 @@ from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
-from selfplay.core.own_code import awaitable, own_code, returned
+from selfplay.core.own_code import called, own_code, returned
 from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
@@ -101,8 +101,7 @@ class ProgramSource:
         Raises:
             SelfplayError: the arena's ``startup`` failed.
         """
-        with own_code("the program's startup failed"):
-            await awaitable(self.arena.startup(), "the program's startup")
+        await called(self.arena.startup, "the program's startup")
 
     async def shutdown(self) -> None:
         """End play, close the files, and call the arena's own ``shutdown``."""
@@ -112,8 +111,7 @@ class ProgramSource:
         if self.standings_log is not None:
             self.standings_log.close()
         try:
-            with own_code("the program's shutdown failed"):
-                await awaitable(self.arena.shutdown(), "the program's shutdown")
+            await called(self.arena.shutdown, "the program's shutdown")
         finally:
             await self.serving.close()
 
@@ -288,8 +286,7 @@ class ProgramSource:
         await self.serving.publish_results()
         playing = seated.set(self._results())
         try:
-            with own_code("the program's evaluate failed"):
-                measures = await awaitable(self.arena.evaluate(), "the program's evaluate")
+            measures = await called(self.arena.evaluate, "the program's evaluate")
         except SelfplayError:
             self._report_failures(seen, progress)  # failed episodes may be why
             raise

@@ -29,7 +29,15 @@ from selfplay.core import (
 from selfplay.core.agents import AgentSpec
 from selfplay.core.client import ModelResponse
 from selfplay.core.errors import first_line, frames_of, module_of
-from selfplay.core.own_code import awaitable, is_from_outside, method_of, own_code, own_failure, returned
+from selfplay.core.own_code import (
+    awaitable,
+    called,
+    is_from_outside,
+    method_of,
+    own_code,
+    own_failure,
+    returned,
+)
 from selfplay.core.play import PlaySpec
 from selfplay.envs.catalog import library_of
 from selfplay.envs.game import Game
@@ -189,8 +197,7 @@ async def _program(config: Config, rehearsal: Rehearsal) -> None:
     arena.client = _MadeUp(lambda: "a made-up answer", rehearsal.calls, config.inference.max_tokens)
     arena.episode_timeout, arena.retries = 2 * LIMIT_SECONDS, 0
     name = config.play.names[0]
-    with own_code("the program's startup failed", "program"):
-        await awaitable(arena.startup(), "the program's startup")
+    await called(arena.startup, "the program's startup", "program")
     with own_code(field="program"):
         number, requests = await arena.begin_step()
         first = {request.episode_type: request for request in reversed(requests)}
@@ -204,11 +211,9 @@ async def _program(config: Config, rehearsal: Rehearsal) -> None:
     of_failed = f", which failed, as it may with such answers: {failed[0]}" if failed else ""
     rehearsal.found.append(f"one episode of {name} with made-up answers{of_failed}")
     if isinstance(config.program, PythonProgram):
-        with own_code("the program's evaluate failed", "program"):
-            measures = measured(await awaitable(arena.evaluate(), "the program's evaluate"))
+        measures = measured(await called(arena.evaluate, "the program's evaluate", "program"))
         rehearsal.found += [f"its evaluate measures {', '.join(measures)}"] if measures else []
-    with own_code("the program's shutdown failed", "program"):
-        await awaitable(arena.shutdown(), "the program's shutdown")
+    await called(arena.shutdown, "the program's shutdown", "program")
 
 
 async def _played(

@@ -17,7 +17,7 @@ from selfplay.core import Arena, EpisodeRequest, GenerateResult
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.garbage_collection import infrequent_garbage_collection
-from selfplay.core.own_code import awaitable, own_code
+from selfplay.core.own_code import called, own_code
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -80,8 +80,7 @@ class ProgramCollector:
                 self.arena.load_state_dict(setting.arena)
 
     async def _start(self) -> None:
-        with own_code("the program's startup failed"):
-            await awaitable(self.arena.startup(), "the program's startup")
+        await called(self.arena.startup, "the program's startup")
 
     async def play(self, request: EpisodeRequest) -> PlayedEpisode:
         """Play an episode to its end; one that fails is a result as well.
