@@ -143,7 +143,8 @@ class Prompts:
                 message["content"] = message["content"].replace(f"<{tag}>", "").replace(f"</{tag}>", "")
             if any(f"{end}{tag}>" in message["content"] for tag in TAGS for end in "</"):
                 message["content"] = "x"
-        with_rules = family != "Gemma" and rng.random() < 0.5
+        refused = "System role not supported" in str(self.tokens[family].tokenizer.chat_template)
+        with_rules = not refused and rng.random() < 0.5
         return [{"role": "system", "content": text()}, *said] if with_rules else said
 
 
@@ -240,7 +241,9 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
     panels = (run_panel, speed_panel, actors_panel, ratings_table, population_panel)
     drawn = [panel(view, room) for panel in panels]
     drawn += [header(view, 0.0, room.width), game_text(hostile_game(text), room.width)]
-    drawn.append(draw_chart(Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])]), room.width, room.height))
+    drawn.append(
+        draw_chart(Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])]), "update", room.width, room.height)
+    )
     counts[TERMINAL] += sum(len(ACTS_ON_A_TERMINAL.findall(content.plain)) for content in drawn)
 
 
