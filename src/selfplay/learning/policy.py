@@ -149,11 +149,11 @@ class PolicyModel:
         self.device = torch.device(device)
         place = torch.device("cpu") if shard_base else self.device
         base = base_model.load_decoder(model_name, dtype, place, quantization).eval()
-        self.base = fingerprint(model_name)  # once it is loaded, it is in Hugging Face's cache
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, lora.target_modules)
         self.tokenizer = _load_tokenizer(model_name)
+        self.base = fingerprint(model_name)  # once both are loaded, they are in Hugging Face's cache
         config = lora.for_peft()
         config._register_custom_module({torch.nn.Linear: FusedLinear})  # PEFT's way, without a public name
         first, *others = self.policies
