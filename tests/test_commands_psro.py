@@ -323,8 +323,8 @@ def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_no_iteration_is_lost(
     shutil.copytree(short.parent, tmp_path / "copy")
     file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
     config = (directory / "psro.toml").read_text()
-    (directory / "psro.toml").write_text(config.replace("minutes = 10.0", "minutes = 1e-09"))
-    assert psro(file, "--psro.iterations", 3, "--evaluation.nash_conv_minutes", "1e-09") == 0
+    (directory / "psro.toml").write_text(config.replace("minutes = 10.0", "minutes = 1e-06"))
+    assert psro(file, "--psro.iterations", 3, "--evaluation.nash_conv_minutes", "1e-06") == 0
     assert "NashConv of the mixture is left out: scoring the" in " ".join(capsys.readouterr().out.split())
     found = [one["nash_conv"] is None for one in state_of(directory)["iterations"]]
     assert found == [False, False, False, True]
@@ -333,7 +333,7 @@ def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_no_iteration_is_lost(
 def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys):
     file = tmp_path / "game.toml"
     shutil.copy(short.parent / "game.toml", file)
-    assert psro(file, "--evaluation.nash_conv_minutes", "1e-09") == 2
+    assert psro(file, "--evaluation.nash_conv_minutes", "1e-06") == 2
     assert "Allow more time" in capsys.readouterr().err
 
 
