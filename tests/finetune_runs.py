@@ -1,5 +1,6 @@
 """Experiments over fine-tuning jobs with agents that follow a script."""
 
+import asyncio
 import json
 import re
 from dataclasses import replace
@@ -126,7 +127,10 @@ def guesses(**more):
 
 
 class Mortal(Script):
-    """Plays as :func:`guesses` does, counts its answers, and ends the process once there are enough."""
+    """Plays as :func:`guesses` does, counts its answers, and ends all work once there are enough.
+
+    It is cancelled, as by a Ctrl-C: what a client raises itself would only fail an episode.
+    """
 
     def __init__(self, last=None):
         super().__init__(**guesses().lines)
@@ -136,7 +140,9 @@ class Mortal(Script):
     async def complete(self, messages, *args, **kwargs):
         response = await super().complete(messages, *args, **kwargs)
         if self.answered >= self.last:
-            raise Killed
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(0)
         self.answered += 1
         return response
 

@@ -368,11 +368,11 @@ def test_analyse_prints_shares_with_intervals_and_asks_nothing_twice(runs, capsy
     assert again.count("skipped") == 4
 
 
-def test_a_model_that_the_server_lacks_is_one_line_and_status_1(runs, capsys):
+def test_a_model_that_the_server_lacks_is_one_line_and_status_2(runs, capsys):
     command = ["analyse", "ei", "--analyser", "prover_role_conformance", "--model", MISSING]
     with serving_proofs() as server:
-        assert main([*command, "--base-url", server.url]) == 1
+        assert main([*command, "--base-url", server.url]) == 2
     printed = capsys.readouterr().err
     assert "there is no model missing" in printed
-    assert printed.endswith("The answers so far are kept; the same command continues\n")
+    assert printed.endswith("Check the model's name and base_url\n")
     assert printed.count("\n") == 1

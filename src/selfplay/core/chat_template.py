@@ -57,7 +57,7 @@ class ChatTemplate:
         return samples
 
     def _text(self, messages: Messages, *, begin_answer: bool) -> str:
-        if not self.source:
+        if not self.source or not self._tokenizer.chat_template:
             raise InputError(
                 "model",
                 f"{self._model_name} has no chat template",
