@@ -9,6 +9,7 @@ import pytest
 
 from selfplay.config import load_config
 from selfplay.core import InputError
+from selfplay.core.adapters import ALL_LINEAR
 from selfplay.envs.catalog import list_environments
 from selfplay.learning.model_files import check_model_name
 from selfplay.training.checks import check_config, notes_on
@@ -51,8 +52,46 @@ def test_errors_name_the_entry_of_a_list(tmp_path):
     assert field_of(population__fixed_opponents='["me"]') == "population.fixed_opponents.0"
 
 
+PLAIN = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": list(ALL_LINEAR)}
+STACKED = {"target_modules": ["q_proj"], "target_parameters": ["gate_up_proj"]}
+
+
+def adapter_with(tmp_path, **fields):
+    (tmp_path / "adapter_config.json").write_text(json.dumps(PLAIN | fields))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["start.default", "frozen.teacher"])
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"r": 4}, "its rank is 4, the run's 16"),
+        ({"lora_alpha": 8}, "its alpha is 8, the run's 32"),
+        ({"target_modules": ["q_proj", "v_proj"]}, "its target modules are ['q_proj', 'v_proj'], the run's"),
+        ({"target_modules": "all-linear"}, "its target modules are all-linear, the run's"),
+        ({"target_modules": ".*_proj"}, "sets target_modules to '.*_proj'"),
+        (STACKED | {"r": 4}, "its rank is 4, the run's 16"),
+        ({"use_dora": True}, "sets use_dora to True"),
+        ({"peft_type": "IA3"}, "describes no LoRA adapter"),
+    ],
+)
+def test_an_adapter_that_a_run_cannot_use_is_found_before_it_begins(place, fields, problem, tmp_path):
+    with pytest.raises(InputError) as raised:
+        check_config(load_config("quickstart", {place: adapter_with(tmp_path, **fields)}))
+    assert raised.value.field == place
+    assert raised.value.problem.startswith(str(tmp_path))
+    assert problem in raised.value.problem
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, STACKED, {"target_modules": list(reversed(ALL_LINEAR))}, {"fan_in_fan_out": True}]
+)
+def test_an_adapter_that_may_have_the_runs_shape_passes_without_the_model(fields, tmp_path):
+    assert f"adapter {tmp_path} for default" in check(start__default=adapter_with(tmp_path, **fields))
+
+
 def test_adapters_of_earlier_runs_are_found_and_may_be_opponents(tmp_path):
-    (tmp_path / "adapter_config.json").touch()
+    adapter_with(tmp_path)
     opponents = {"evaluation__opponents": '["teacher"]', "population__fixed_opponents": '["teacher"]'}
     overrides = {"frozen.teacher": str(tmp_path)} | {k.replace("__", "."): v for k, v in opponents.items()}
     found = check_config(load_config("quickstart", overrides))

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import subprocess
@@ -23,6 +24,7 @@ from selfplay import replay
 from selfplay.cli.main import app, main
 from selfplay.config import Config, load_config, preset_names
 from selfplay.config.fields import config_fields
+from selfplay.core.adapters import ALL_LINEAR
 from selfplay.envs.templates import template_names
 from selfplay.population import SampleMode
 from selfplay.training.checks import check_config
@@ -145,13 +147,16 @@ def test_lines_of_code_are_not_longer_than_in_the_source(block):
 def make_earlier_adapters(text: str, directory: Path) -> None:
     """Make what ``[start]`` and ``[frozen]`` name: runs with a checkpoint, or directories of adapters."""
     config = tomllib.loads(text)
+    lora = {"rank": 16, "alpha": 32, "target_modules": list(ALL_LINEAR)} | config.get("lora", {})
+    shape = {"peft_type": "LORA", "r": lora["rank"], "lora_alpha": lora["alpha"]}
+    shape["target_modules"] = lora["target_modules"]
     for name in (config.get("start", {}) | config.get("frozen", {})).values():
         place = directory / name
         if "@" in name:
             run, _, step = name.partition("@")
             place = directory / "runs" / run / "checkpoints" / f"step-{int(step):06d}"
         place.mkdir(parents=True)
-        (place / "adapter_config.json").touch()
+        (place / "adapter_config.json").write_text(json.dumps(shape))
         (place.parents[1] / "config.toml").touch()
 
 

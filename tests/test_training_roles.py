@@ -125,7 +125,7 @@ def test_a_run_is_resumed_with_the_teacher_it_started_with_though_there_is_a_new
 
 def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlier, tmp_path):  # noqa: F811
     config = configure(model, tmp_path, start__hider=f"{earlier}@2", lora__rank="4")
-    with pytest.raises(InputError, match=r"start\.hider: .*its rank is 2, the run's 4"):
+    with pytest.raises(InputError, match=rf"start\.hider: {earlier}/.*its rank is 2, the run's 4"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -37,6 +37,8 @@ MOST_BYTES = 1 << 20
 """Largest size of the file."""
 MOST_RANK = 1 << 20
 
+SET_LORA = "Set lora to the values that it was trained with."
+"""What to do about an adapter whose shape differs from a run's."""
 _MERGE = "Merge it into its base model with PEFT, and use the merged model."
 _CONVERT = "Save it with PEFT's path_initial_model_for_weight_conversion."
 _LIST = "Write a list of names in its place."
@@ -89,6 +91,23 @@ def check_adapter_config(config: Mapping[str, Any], file: str) -> None:
 def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields on which the meaning of the weights depends, without those that are off."""
     return {key: config[key] for key in SHAPE} | more_shape_of(config)
+
+
+def differences(given: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    """Return in words how an adapter's rank, alpha and target modules differ from a run's.
+
+    Args:
+        given: the adapter's shape.
+        run: the shape that the run's adapters have, with all fields of ``SHAPE``.
+    """
+    modules, wrong = given["target_modules"], []
+    if given["r"] != run["r"]:
+        wrong.append(f"its rank is {given['r']}, the run's {run['r']}")
+    if given["lora_alpha"] != run["lora_alpha"]:
+        wrong.append(f"its alpha is {given['lora_alpha']:g}, the run's {run['lora_alpha']:g}")
+    if not isinstance(modules, list) or set(modules) != set(run["target_modules"]):
+        wrong.append(f"its target modules are {modules}, the run's {run['target_modules']}")
+    return wrong
 
 
 def more_shape_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfplay.core import InputError
-from selfplay.core.adapter_config import MORE_SHAPE, check_adapter_config, read_adapter_config, shape_of
+from selfplay.core.adapter_config import (
+    MORE_SHAPE,
+    SET_LORA,
+    check_adapter_config,
+    differences,
+    read_adapter_config,
+    shape_of,
+)
 from selfplay.core.adapters import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
@@ -151,16 +158,9 @@ def check_lora_shape(directory: Path, config: dict[str, Any], own: PolicyModel) 
         InputError: the shapes differ.
     """
     given, run = (shape_of(one) for one in (config, own.adapter_config(own.policies[0])))
-    modules, wrong = given["target_modules"], []
-    if given["r"] != run["r"]:
-        wrong.append(f"its rank is {given['r']}, the run's {run['r']}")
-    if given["lora_alpha"] != run["lora_alpha"]:
-        wrong.append(f"its alpha is {given['lora_alpha']:g}, the run's {run['lora_alpha']:g}")
-    if not isinstance(modules, list) or set(modules) != set(run["target_modules"]):
-        wrong.append(f"its target modules are {modules}, the run's {run['target_modules']}")
+    wrong = differences(given, run)
     if wrong:
-        fix = "Set lora to the values that it was trained with."
-        raise InputError("adapter", f"{directory}: {'; '.join(wrong)}", fix)
+        raise InputError("adapter", f"{directory}: {'; '.join(wrong)}", SET_LORA)
     for field in MORE_SHAPE:
         if given.get(field) != run.get(field):
             problem = f"{directory}: its {field} is {given.get(field)}, the run's {run.get(field)}"

@@ -29,7 +29,7 @@ from selfplay.training.evaluation_opponents import (
     tells_moves,
     why_base,
 )
-from selfplay.training.given_adapters import find_given
+from selfplay.training.given_adapters import check_given
 from selfplay.training.programs import build_program, check_first_batch, policies_of
 from selfplay.training.rewards import composed_transforms
 
@@ -53,7 +53,7 @@ def check_config(config: Config) -> list[str]:
     program = build_program(config)
     found += _check_games(config) if program is None else _check_program(program)
     policies = config.policies if program is None else policies_of(program)
-    given = find_given(config, policies)
+    given = check_given(config, policies)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     algorithms = config.learning.algorithms_of(policies)
     _check_answers_are_listed(config, algorithms)

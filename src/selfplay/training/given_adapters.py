@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from selfplay.config import Config
 from selfplay.core import InputError
+from selfplay.core.adapter_config import SET_LORA, differences, read_adapter_config, shape_of
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from selfplay.core.files import put_in_place, scratch_for
 from selfplay.core.manifest import base_of, check_files, is_sealed, seal
@@ -28,12 +29,12 @@ def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[
     A run that begins makes them; one that continues uses those that it has.
 
     Raises:
-        InputError: there is no such policy, or no such adapter to copy.
+        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
     """
     continues = directory.config_file.exists()
     copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
     made = {name: copy for name, copy in copies.items() if continues and copy.exists()}
-    for name, source in find_given(_placed(config, made), policies).items():
+    for name, source in check_given(_placed(config, made), policies).items():
         if name not in made:
             directory.check_epoch()
             copy_adapter(source, copies[name])
@@ -103,6 +104,31 @@ def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
         for field, adapters in (("start", config.start), ("frozen", config.frozen))
         for name, source in adapters.items()
     }
+
+
+def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+    """Check the adapters of ``[start]`` and ``[frozen]`` as far as their ``adapter_config.json`` says.
+
+    Returns:
+        Their directories, as :func:`find_given` does.
+
+    Raises:
+        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
+    """
+    given, lora = find_given(config, policies), config.lora
+    run = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": lora.target_modules}
+    for name, directory in given.items():
+        field = f"{'start' if name in config.start else 'frozen'}.{name}"
+        try:
+            shape = shape_of(read_adapter_config(directory))
+        except InputError as error:
+            raise InputError(field, error.problem, error.fix) from error
+        # Of stacked experts, PEFT turns target_modules into target_parameters once it sees the model.
+        stacked = {"target_modules": lora.target_modules} if "target_parameters" in shape else {}
+        wrong = differences(shape | stacked, run)
+        if wrong:
+            raise InputError(field, f"{directory}: {'; '.join(wrong)}", SET_LORA)
+    return given
 
 
 def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
