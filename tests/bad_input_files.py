@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from family_models import family_model
+from selfplay.core.manifest import seal
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
@@ -144,6 +145,7 @@ def _make_runs(runs: Path) -> None:
 def _finish(run: Path) -> None:
     """Give a run its last checkpoint and its report."""
     (run / "checkpoints" / "step-000002").mkdir(parents=True)
+    seal(run / "checkpoints" / "step-000002")
     (run / "report.html").write_text("")
 
 

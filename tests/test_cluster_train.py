@@ -56,7 +56,7 @@ def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_director
     config = load_config(str(tmp_path / "config.toml"), {"model.threads": "1"})
     with pytest.raises(SelfplayError) as caught:
         train(config, tmp_path / "run", Console())
-    assert str(caught.value).endswith("Nothing was learned yet, so nothing is kept")
+    assert str(caught.value).endswith("Nothing has been learned yet, so nothing is kept")
     assert "Ray has not been started yet" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

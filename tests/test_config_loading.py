@@ -409,7 +409,7 @@ def test_a_policy_that_only_meets_opponents_of_weight_0_is_refused():
 @pytest.mark.parametrize("name", ["ckpt-10", "attacker-ckpt-5", "fixed-random", "my-average"])
 def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
     games = [{"id": "kuhn_poker", "policies": ["first", name]}]
-    with pytest.raises(InputError, match=f"envs.policies: '{name}' is not a valid name"):
+    with pytest.raises(InputError, match=f"envs.0.policies: '{name}' is not a valid name"):
         _load_dict({"envs": games})
     with pytest.raises(InputError, match=f"'{name}' is not a valid name"):
         _load_dict({"envs": [{"id": "kuhn_poker"}], "frozen": {name: "an-adapter"}})

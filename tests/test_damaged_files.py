@@ -129,6 +129,15 @@ def test_one_flipped_bit_in_the_newest_checkpoint_goes_back_to_the_one_before(co
     assert end_of(copied) == whole
 
 
+def test_a_finished_run_whose_newest_checkpoints_are_damaged_makes_their_updates_again(copied, whole):
+    go_on(copied)
+    for step in (2, 3):
+        (RunDirectory(copied).checkpoint(step) / STATE_FILE).write_text("{}")
+    assert "step-000003 and step-000002 are damaged; continuing from step-000001" in go_on(copied)
+    assert end_of(copied) == whole
+    refused(copied, r"is finished \(3 of 3 updates\)")
+
+
 FIELDS = ("format", "step", "versions", "samples_seen", "started", "trained_records")
 FIELDS += ("source", "metrics", "turn", "config", "logs")
 

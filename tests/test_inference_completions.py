@@ -182,6 +182,8 @@ def test_a_spelled_control_token_in_a_prompt_is_text_and_its_id_is_one(live):
     [
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [PROMPT, ""]}, "prompt"),
         ({"prompt": ["a", 5]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),

@@ -148,8 +148,19 @@ def test_of_several_damaged_states_the_newest_is_kept_and_one_that_does_not_fit_
         newest_whole(range(5), place, load)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "3", "4"]
     loaded, notice = newest_whole([0, 1, 2, 4], place, load)
-    assert (loaded, notice) == (1, f"{tmp_path / '4' / STATE_FILE} is missing or damaged; continuing from 1")
+    assert (loaded, notice) == (1, "4 and 2 are damaged; continuing from 1")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".4.damaged", "0", "1", "3"]
+
+
+@pytest.mark.parametrize(("numbers", "tried"), [([7], "7"), ([2, 7], "7 and 2"), ([1, 2, 7], "7, 2 and 1")])
+def test_if_all_states_are_damaged_the_error_says_that_all_were_tried(numbers, tried, tmp_path):
+    with pytest.raises(DamagedState) as caught:
+        newest_whole(
+            numbers, lambda number: tmp_path / f"{number}", lambda n: load_checkpoint(tmp_path / f"{n}")
+        )
+    assert f"{tmp_path / '7'}" in caught.value.problem
+    assert caught.value.problem.endswith(f"every checkpoint was tried ({tried})")
+    assert "Take another" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [ADAPTER_CONFIG, STATE_FILE])

@@ -202,7 +202,7 @@ TWICE = '[{id = "leduc_poker"}, {id = "leduc_poker", opponents = ["base"]}]'
             "quickstart",
             '[{id = "kuhn_poker", policies = ["a"]}]',
             {},
-            r"evaluation\.envs\.policies: 1 policies for 2 seats",
+            r"^evaluation\.envs\.0\.policies: 1 policy for 2 seats",
         ),
         (
             "quickstart",

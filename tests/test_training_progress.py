@@ -92,6 +92,13 @@ def test_in_a_file_the_start_of_each_activity_is_a_line_but_not_that_of_learning
     ]
 
 
+def test_an_evaluation_without_figures_has_no_line():
+    console = to_file()
+    with RunProgress(console, 3, "games", 64) as progress:
+        progress.evaluated(0, {}, 0.0)
+    assert written(console) == []
+
+
 def test_in_a_terminal_learning_is_shown_until_the_update_is_done():
     view = BarsView(terminal(), "games", 8, steps=3)
     view.passing("learning")

@@ -149,8 +149,8 @@ def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):  # noqa
 @pytest.mark.parametrize(
     ("policies", "line"),
     [
-        ('["first"]', "envs.policies: 1 policies for 2 seats of kuhn_poker"),
-        ('["first", "base"]', "'base' is not a valid name"),
+        ('["first"]', r"^envs\.0\.policies: 1 policy for 2 seats"),
+        ('["first", "base"]', r"^envs\.0\.policies: 'base' is not a valid name"),
     ],
 )
 def test_impossible_policies_are_one_line(policies, line):

@@ -14,6 +14,11 @@ _LONGEST_FILE_NAME = 255
 """In bytes, on every usual file system."""
 
 
+def at_field(problem: str, fix: str) -> PydanticCustomError:
+    """Return the error of a validator that pydantic reports at its field, wherever the user wrote that."""
+    return PydanticCustomError("at_field", "{problem}", {"problem": problem, "fix": fix})
+
+
 def _one_line(text: str) -> str:
     return _without_control(text, "")
 

@@ -5,15 +5,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from selfplay.config.base import FilePath, Line, Name, Names, Settings, Texts
+from selfplay.config.base import FilePath, Line, Name, Names, Settings, Texts, at_field
 from selfplay.core import InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
 from selfplay.core.own_classes import name_of
 
 DEFAULT_TEMPLATE = "fewshot-chat"
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def check_policy_name(name: str, field: str) -> None:
@@ -54,17 +58,19 @@ class GameSettings(Settings):
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""
 
-    @model_validator(mode="after")
-    def _one_policy_for_each_seat(self) -> "GameSettings":
-        if self.policies and len(self.policies) != self.num_players:
-            raise InputError(
-                f"{self.section}.policies",
-                f"{len(self.policies)} policies for {self.num_players} seats of {self.name}",
-                "Name one for each seat",
-            )
-        for name in self.policies:
-            check_policy_name(name, f"{self.section}.policies")
-        return self
+    @field_validator("policies")
+    @classmethod
+    def _one_policy_for_each_seat(cls, policies: list[str], info: ValidationInfo) -> list[str]:
+        seats = info.data.get("num_players", len(policies))
+        if policies and len(policies) != seats:
+            counted = _counted(len(policies), "policy", "policies"), _counted(seats, "seat", "seats")
+            raise at_field(" for ".join(counted), "Name one for each seat")
+        for name in policies:
+            try:
+                check_policy_name(name, "policies")
+            except InputError as error:
+                raise at_field(error.problem, error.fix) from error
+        return policies
 
     @property
     def seats(self) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
     kind = detail["type"]
     if location[-1] == _KEY:
         field = dotted(location[:-2], data)
+    if kind == "at_field":
+        return InputError(field, detail["ctx"]["problem"], detail["ctx"]["fix"])
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
     if kind == "missing" and isinstance(location[-1], int):

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from selfplay.core import Message, Messages, ModelResponse, SelfplayError
+from selfplay.core import InputError, Message, Messages, ModelResponse, SelfplayError
 from selfplay.core.messages import said
 from selfplay.core.token_lengths import most_characters_of_a_token
 from selfplay.inference.answer_options import AnswerOptions
@@ -205,8 +205,12 @@ class Questions:
 
         Raises:
             ApiError: prompt and answer exceed the context.
+            InputError: the prompt cannot be rendered; ``param`` is named.
         """
-        limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
+        try:
+            limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
+        except InputError as error:
+            raise InputError(param, error.problem, error.fix) from error
         max_tokens = max(1, min(self.engine.max_tokens, limit - prompt_tokens)) if asked is None else asked
         if prompt_tokens + max_tokens > limit:
             raise context_length_exceeded(limit, prompt_tokens, max_tokens, param)

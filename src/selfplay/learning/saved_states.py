@@ -83,7 +83,7 @@ def newest_whole(
         The value of ``load``, and a line to show to the user if an older state than the last was loaded.
 
     Raises:
-        DamagedState: all states are damaged; the error is that of the newest.
+        DamagedState: all states are damaged; the error names what is wrong with the newest.
     """
     damaged: list[tuple[Path, DamagedState]] = []
     for number in reversed(numbers):
@@ -95,8 +95,17 @@ def newest_whole(
         if not damaged:
             return loaded, None
         _set_aside([directory for directory, _ in damaged])
-        return loaded, f"{damaged[0][1].problem}; continuing from {place(number).name}"
-    raise damaged[0][1]
+        names = [directory.name for directory, _ in damaged]
+        problem = damaged[0][1].problem if len(names) == 1 else f"{_together(names)} are damaged"
+        return loaded, f"{problem}; continuing from {place(number).name}"
+    newest, tried = damaged[0][1], _together([directory.name for directory, _ in damaged])
+    problem = f"{newest.problem}; every checkpoint was tried ({tried})"
+    raise DamagedState(newest.field, problem, "Restore the file, or start a new run") from newest
+
+
+def _together(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _set_aside(damaged: list[Path]) -> None:

@@ -88,10 +88,12 @@ class RunProgress:
         self._view.begin(self.per_step)
 
     def evaluated(self, step: int, summary: dict[str, str], seconds: float) -> None:
-        """Print an evaluation's headline figures and how long it took."""
+        """Print an evaluation's headline figures and how long it took; nothing if there are none."""
         self._estimate.evaluated(seconds)
         self._view.doing("")
         self._view.begin(self.per_step)
+        if not summary:
+            return
         figures = ", ".join(f"{name} {value}" for name, value in summary.items())
         print_line(self.console, f"update {step:>4}: {figures} ({duration_text(seconds)})")
 

@@ -43,7 +43,9 @@ def resumed_config(directory: RunDirectory, changes: Mapping[str, str | None]) -
     config = load_config(str(directory.config_file), changes)
     if STEPS in changes:
         check_steps(directory, load_config(str(directory.config_file), {}), config.learning.steps)
-    directory.check_unfinished(config.learning.steps)
+    # In a single process, the updates of damaged checkpoints are made again. Ray has states of its own.
+    if config.run.runtime == "ray" or not directory.ends_damaged():
+        directory.check_unfinished(config.learning.steps)
     return config
 
 

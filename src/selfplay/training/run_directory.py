@@ -11,7 +11,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.errors import DamagedState
 from selfplay.core.files import LOCK, is_locked, lock_directory, remove_directory, write_file
+from selfplay.core.manifest import check_files
 from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
 from selfplay.training.run_layout import (
@@ -183,6 +185,15 @@ class RunDirectory:
                 f"look at it: {shell_command('report', self.path)}",
             )
 
+    def ends_damaged(self) -> bool:
+        """Whether the newest checkpoint is damaged."""
+        try:
+            for step in self.saved_steps()[-1:]:
+                check_files(self.checkpoint(step))
+        except DamagedState:
+            return True
+        return False
+
     def check_epoch(self) -> None:
         """Raise a SelfplayError if another process has resumed the run since this one locked it."""
         if self.epoch is not None:
@@ -218,12 +229,12 @@ class RunDirectory:
         The error says how to continue, unless another process has done so.
         """
         if self.remove_new():
-            return SelfplayError(f"{problem}. Nothing was learned yet, so nothing is kept")
+            return SelfplayError(f"{problem}. Nothing has been learned yet, so nothing is kept")
         if self.path.exists() and self.epoch is not None and self.epoch.is_over():
             return SelfplayError(problem)
         with suppress(OSError):  # the disk may be full, which may be the problem
             note_failure(self.path, problem)
-        saved = "What was learned is saved" if self._has_learned() else "Nothing was learned yet"
+        saved = "What was learned is saved" if self._has_learned() else "Nothing has been learned yet"
         return SelfplayError(
             f"{problem}. {saved}; continue with: {shell_command('train', '--resume', self.path)}"
         )
