@@ -216,6 +216,14 @@ class Program(Arena):
         return {"measure": [0.0, 1.0]}
 
 
+class Measured(Program):
+    """Measures, as the how-to does, with the episodes that have not failed."""
+
+    async def evaluate(self):
+        results = await self.generate_rollouts(self.get_batch()[:1])
+        return {"turns": [len(one.rollout.steps) for one in results if one.rollout.error is None]}
+
+
 GAME_METHODS = (
     "current_pid",
     "rules",

@@ -34,7 +34,7 @@ UNTOUCHED = ("outcomes",)
 NEEDED = [("score", "returns None")]
 """What is possible, but leaves roles without a reward."""
 """Methods that only opponents and evaluations need."""
-ENDLESS = [("is_done", "returns None"), ("take_turn", "returns None")]
+ENDLESS = [("take_turn", "returns None")]
 """Episodes that never end."""
 
 

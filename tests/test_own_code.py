@@ -39,7 +39,6 @@ POSSIBLE = {
         "a text",
         "lists",
     ),
-    "is_done": [*VALUES],
     "take_turn": [*VALUES],
     "score": [*VALUES],
     "startup": [*VALUES],
@@ -242,6 +241,20 @@ def test_other_commands_say_which_method_fails(command, way, finished, tmp_path,
     status, said = run_command(command.format(run=run), capfd)
     assert status == 1
     assert method in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("method", ["env_response", "get_extras"])
+def test_an_evaluation_whose_episodes_fail_says_why_in_every_command(method, finished, tmp_path, capfd):
+    run = changed(finished, tmp_path, method, "sys.exit(0)")
+    config = (run / "config.toml").read_text().replace("failing_code.py:Program", "failing_code.py:Measured")
+    (run / "config.toml").write_text(config)
+    (tmp_path / "again.toml").write_text(config.replace('name = "run"', 'name = "again"'))
+    for command in (f"eval {run}", f"train {tmp_path / 'again.toml'} --run.directory {tmp_path}"):
+        status, said = run_command(command, capfd)
+        assert status == 1
+        line = said.splitlines()[-1]
+        assert line.startswith("error: 1 episodes of the evaluation failed; the last: ")
+        assert f"Talk.{method} failed: SystemExit" in line
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,19 @@ from pathlib import Path
 import pytest
 
 from selfplay.config import dump_config, load_config
-from selfplay.core import InputError, SelfplayError, Step, Trajectory
+from selfplay.core import (
+    Arena,
+    GenerateResult,
+    InputError,
+    MockInferenceClient,
+    Rollout,
+    SelfplayError,
+    Step,
+    Trajectory,
+)
+from selfplay.core.credit import CreditBesideCritics
 from selfplay.replay import StepBuffer
+from selfplay.replay.credit_transform import CreditTransform
 from selfplay.training.checks import check_config
 from selfplay.training.rewards import build_credit, composed_transforms
 from test_training_local import SMALL, metrics_of, model, resumed, run  # noqa: F401 - a fixture
@@ -99,6 +110,36 @@ class Exits(SamplingRewardTransform):
 
 class NoWeights(CreditAssigner):
     def compute(self, results):
+        return None
+
+
+class Foreign(Constant):
+    def compute(self, results):
+        return super().compute(results) | {("another", 0): 1.0}
+
+
+class Flat(Constant):
+    def compute(self, results):
+        return {rollout: value for (rollout, _), value in super().compute(results).items()}
+
+
+class Leaves(Constant):
+    def compute(self, results):
+        return dict(list(super().compute(results).items())[1:])
+
+
+class Mean(Constant):
+    def compute(self, results):
+        return dict.fromkeys(super().compute(results), float("nan"))
+
+
+class Worded(Constant):
+    def compute(self, results):
+        return dict.fromkeys(super().compute(results), "1")
+
+
+class Stateless(Constant):
+    def state_dict(self):
         return None
 
 
@@ -261,3 +302,40 @@ def test_one_that_fails_ends_the_run_in_one_line(text, line, files):
         play()
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+WRONG_CREDIT = {
+    "NoWeights": "NoWeights.compute returned None, not a dict",
+    "Foreign": "Foreign.compute has the key ('another', 0), not (rollout id, step index) of a step",
+    "Flat": "Flat.compute has the key ",
+    "Leaves": "Leaves.compute gave no advantage for step 0 of the rollout ",
+    "Mean": "Mean.compute for a step gave nan, which is not a finite number",
+    "Worded": "Worded.compute for a step gave '1', which is not a finite number",
+    "Stateless": "Stateless.state_dict returned None, not a dict",
+}
+WEIGHTED = "options = {weight = 1.0}"
+
+
+@pytest.mark.parametrize("name", WRONG_CREDIT)
+@pytest.mark.parametrize("of", ["games", "a program", "a program with a critic"])
+def test_a_credit_assigner_that_returns_nonsense_is_named(name, of, files):
+    options = "" if name == "NoWeights" else WEIGHTED
+    config = load(files, f'[credit]\npath = "mine.py:{name}"\n{options}\n')
+    credit = build_credit(config.credit)
+    steps = [Step("A", [], [], policy="p"), Step("A", [], [], policy="p")]
+    rollout = Rollout(episode_type="talk", steps=steps, rewards={"A": 1.0})
+
+    def used():
+        if of == "games":
+            transform = CreditTransform(credit)
+            transform(steps)
+            transform.state_dict()
+            return
+        arena = Arena(MockInferenceClient())
+        arena.credit_assigner = credit if of == "a program" else CreditBesideCritics(credit, frozenset({"q"}))
+        arena.end_step(0, [GenerateResult(rollout)])
+        arena.state_dict()
+
+    with pytest.raises(SelfplayError) as refused:
+        used()
+    assert str(refused.value).startswith(WRONG_CREDIT[name])

@@ -35,7 +35,13 @@ from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.saved_states import read_json
 from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
-from selfplay.training.programs import build_program, measured, measured_agents, policies_of
+from selfplay.training.programs import (
+    build_program,
+    failures_of_evaluation,
+    measured,
+    measured_agents,
+    policies_of,
+)
 from selfplay.training.progress_views import print_line, working
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
@@ -62,6 +68,7 @@ class ProgramRun:
     def __init__(self, name: str, players: Mapping[str, str], seed: int | None, console: Console) -> None:
         self.config, checkpoint = _run_and_checkpoint(name)
         self._state_file = checkpoint / STATE_FILE
+        self._console = console
         if seed is not None:
             self.config = self.config.model_copy(update={"seed": seed})
         program = build_program(self.config)
@@ -109,18 +116,29 @@ class ProgramRun:
         """Measure with the program's own ``evaluate``.
 
         Raises:
-            SelfplayError: the program's own code failed, or it measures nothing.
+            SelfplayError: the program's own code failed, too many of its episodes failed, or it measures
+                nothing.
         """
+        seen = list[GenerateResult]()
+        self.arena.on_result = seen.append
         await self.startup()
         models = {role: agent.model for role, agent in self.agents.items()}
         seated.set(measured_agents(self.arena, self.config, models))
         try:
             measures = await called(self.arena.evaluate, "the program's evaluate")
+        except SelfplayError:
+            self._report_failures(seen)
+            raise
         finally:
             await self.shutdown()
+        self._report_failures(seen)
         if not measures:
             raise SelfplayError("the program measures nothing: its evaluate returns no measure")
         return measured(measures)
+
+    def _report_failures(self, seen: list[GenerateResult]) -> None:
+        if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
+            print_line(self._console, line)
 
     async def next_requests(self) -> list[EpisodeRequest]:
         """Return the requests of the program's next step. Its episodes are played, but it does not end.

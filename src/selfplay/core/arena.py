@@ -7,14 +7,14 @@ from typing import Any
 
 from selfplay.core.artifacts import ArtifactStore
 from selfplay.core.client import InferenceClient
-from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit
+from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit, assigned, state_of
 from selfplay.core.credit.base import trained_rollouts
 from selfplay.core.episode_runner import EpisodeRunner
-from selfplay.core.errors import EpisodeError, InputError, SelfplayError, shown
+from selfplay.core.errors import InputError, SelfplayError
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.own_code import list_of, method_of, returned
-from selfplay.core.scores import check_scored, finite_reward
+from selfplay.core.scores import check_scored
 from selfplay.core.seeds import derive_seed
 from selfplay.core.training_batch import (
     check_batch,
@@ -160,13 +160,7 @@ class Arena(EpisodeRunner):
             raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
         for rollout in trained_rollouts(results):
             check_scored(rollout)
-        source = method_of(self.credit_assigner, "compute")
-        weights = returned(self.credit_assigner.compute(results), dict, source)
-        for key, weight in weights.items():
-            finite_reward(weight, f"{source} for a step")
-            if not isinstance(key, tuple):
-                raise EpisodeError(f"{source} has the key {shown(key)}, not (rollout id, step index)")
-        apply_credit(results, weights)
+        apply_credit(results, assigned(self.credit_assigner, results))
         made = self.build_training_batch(results, verbose)
         batch = returned(made, TrainingBatch, method_of(self, "build_training_batch"))
         batch.meta["step"] = number
@@ -224,7 +218,7 @@ class Arena(EpisodeRunner):
         return {
             "step_num": self.step_num,
             "stores": {name: store.state_dict() for name, store in self.stores.items()},
-            "credit": self.credit_assigner.state_dict(),
+            "credit": state_of(self.credit_assigner),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

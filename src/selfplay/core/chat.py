@@ -11,7 +11,7 @@ from selfplay.core.errors import EpisodeError, InputError
 from selfplay.core.history import shown
 from selfplay.core.joined_records import mark_prefix
 from selfplay.core.messages import Messages, as_messages, check_text, said
-from selfplay.core.own_code import awaitable, method_of, returned
+from selfplay.core.own_code import awaitable, method_of, returned, truth
 from selfplay.core.text import speech
 
 EVERYBODY = ""
@@ -58,7 +58,7 @@ class ChatEpisode(Episode):
         while not state.done:
             await asyncio.sleep(0)  # lets the time limit end a chat whose answers come at once
             await awaitable(self.take_turn(state.current_actor, arena, state), method_of(self, "take_turn"))
-            if returned(self.is_done(state, artifact), object, method_of(self, "is_done")):
+            if truth(self.is_done(state, artifact), method_of(self, "is_done")):
                 break
             answering = self.env_response(state, arena, artifact)
             answer = await awaitable(answering, method_of(self, "env_response"))

@@ -123,11 +123,21 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     """
     if isinstance(value, kind):
         return value
-    if inspect.iscoroutine(value):
-        value.close()
-        raise EpisodeError(f"{source} is async, but is not awaited; write it with def")
+    _check_is_awaited(value, source)
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
+
+
+def truth(value: object, source: str) -> bool:
+    """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too.
+
+    Raises:
+        EpisodeError: it is neither.
+    """
+    _check_is_awaited(value, source)
+    if value not in (True, False):
+        raise EpisodeError(f"{source} returned {shown(value)}, not true or false")
+    return bool(value)
 
 
 def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
@@ -176,6 +186,12 @@ def loggable(value: object) -> object:
     except EpisodeError:
         return shown(value)
     return value
+
+
+def _check_is_awaited(value: object, source: str) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise EpisodeError(f"{source} is async, but is not awaited; write it with def")
 
 
 def _as_json(value: Any) -> object:

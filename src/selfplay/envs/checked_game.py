@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from selfplay.core import EpisodeError
 from selfplay.core.errors import shown
 from selfplay.core.messages import check_text
-from selfplay.core.own_code import check_json, method_of, returned
+from selfplay.core.own_code import check_json, method_of, returned, truth
 from selfplay.envs.game import Game
 
 Value = TypeVar("Value")
@@ -113,6 +113,4 @@ class CheckedGame(Game):
         return text
 
     def _truth(self, method: str, value: object) -> bool:
-        if value not in (True, False):
-            raise EpisodeError(f"{method_of(self.game, method)} returned {shown(value)}, not True or False")
-        return bool(value)
+        return truth(value, method_of(self.game, method))

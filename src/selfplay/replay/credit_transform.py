@@ -8,7 +8,7 @@ buffer store the episodes of a program.
 from collections.abc import Iterator, Mapping
 
 from selfplay.core import CreditAssigner, GenerateResult, Rollout, Step, Trajectory
-from selfplay.core.own_code import method_of, returned
+from selfplay.core.credit import assigned, state_of
 from selfplay.replay.transforms_sampling import SamplingRewardTransform
 
 
@@ -40,7 +40,7 @@ class CreditTransform(SamplingRewardTransform):
                 own[rollout.id, index] = step.reward - rollout.rewards[step.role_id]
                 step.reward = rollout.rewards[step.role_id]
         results = [GenerateResult(rollout) for rollout in rollouts.values()]
-        advantages = returned(self.credit.compute(results), dict, method_of(self.credit, "compute"))
+        advantages = assigned(self.credit, results)
         for rollout in rollouts.values():
             for index, step in enumerate(rollout.steps):
                 step.reward = advantages.get((rollout.id, index), 0.0) + own[rollout.id, index]
@@ -48,7 +48,7 @@ class CreditTransform(SamplingRewardTransform):
 
     def state_dict(self) -> dict[str, object]:
         """Return the credit assigner's state."""
-        return self.credit.state_dict()
+        return state_of(self.credit)
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Restore the credit assigner's state."""

@@ -42,7 +42,7 @@ from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
-from selfplay.training.programs import measured, measured_agents, policies_of
+from selfplay.training.programs import failures_of_evaluation, measured, measured_agents, policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
 from selfplay.training.rewards import build_buffer, draw_batch
@@ -288,7 +288,7 @@ class ProgramSource:
         try:
             measures = await called(self.arena.evaluate, "the program's evaluate")
         except SelfplayError:
-            self._report_failures(seen, progress)  # failed episodes may be why
+            self._report_failures(seen, progress)
             raise
         finally:
             seated.reset(playing)
@@ -318,13 +318,8 @@ class ProgramSource:
         return measured_agents(self.arena, self.config, results)
 
     def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
-        errors = [rollout.error for result in seen for rollout in result.all_rollouts() if rollout.error]
-        if not errors:
-            return
-        line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
-        if len(errors) > self.config.collection.max_failed_fraction * len(seen):
-            raise SelfplayError(line)
-        print_line(progress.console, line)
+        if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
+            print_line(progress.console, line)
 
     async def ending(self) -> Group | str:
         """Compare the first evaluation with the last."""

@@ -14,6 +14,7 @@ from selfplay.core import (
     Arena,
     EpisodeRequest,
     EpisodicRewardCredit,
+    GenerateResult,
     InferenceClient,
     InputError,
     Messages,
@@ -112,6 +113,21 @@ def measured(measures: object) -> dict[str, MeasureResult]:
         if not isinstance(values, list) or not all(map(is_bounded, values)):
             raise SelfplayError(f"{source} gave no list of finite numbers up to 1e30 for {name!r}")
     return {name: MeasureResult(name, [float(value) for value in values]) for name, values in found.items()}
+
+
+def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: float) -> str:
+    """Return a line about the episodes of an evaluation that failed; empty if none has.
+
+    Raises:
+        SelfplayError: more failed than this fraction of the episodes.
+    """
+    errors = [rollout.error for result in results for rollout in result.all_rollouts() if rollout.error]
+    if not errors:
+        return ""
+    line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
+    if len(errors) > max_failed_fraction * len(results):
+        raise SelfplayError(line)
+    return line
 
 
 def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> dict[str, AgentSpec]:

@@ -1,6 +1,6 @@
 """Credit assignment: turns rewards into the advantage of every step."""
 
-from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, apply_credit
+from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, apply_credit, assigned, state_of
 from selfplay.core.credit.beside_critics import CreditBesideCritics
 from selfplay.core.credit.groups import Grouping, equal_group_share
 from selfplay.core.credit.grpo import GRPOCredit
@@ -24,5 +24,7 @@ __all__ = [
     "RolloutStepKey",
     "SPOCredit",
     "apply_credit",
+    "assigned",
     "equal_group_share",
+    "state_of",
 ]

@@ -4,6 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+from selfplay.core.errors import EpisodeError, shown
+from selfplay.core.own_code import method_of, returned
+from selfplay.core.scores import finite_reward
 from selfplay.core.types import GenerateResult, Rollout
 
 RolloutStepKey = tuple[str, int]
@@ -22,6 +25,38 @@ class CreditAssigner(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most assigners have no state
         """Continue from :meth:`state_dict`."""
+
+
+def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+    """Return the advantages that ``credit`` computes, checked.
+
+    Raises:
+        EpisodeError: they are not one finite number for each trained step; the line names ``compute``.
+    """
+    source = method_of(credit, "compute")
+    weights = returned(credit.compute(results), dict, source)
+    keys = {
+        (rollout.id, index): step.policy
+        for rollout in trained_rollouts(results)
+        for index, step in enumerate(rollout.steps)
+    }
+    for key, weight in weights.items():
+        if key not in keys:
+            raise EpisodeError(f"{source} has the key {shown(key)}, not (rollout id, step index) of a step")
+        finite_reward(weight, f"{source} for a step")
+    missing = next((key for key, policy in keys.items() if policy and key not in weights), None)
+    if missing is not None:
+        raise EpisodeError(f"{source} gave no advantage for step {missing[1]} of the rollout {missing[0]}")
+    return weights
+
+
+def state_of(credit: CreditAssigner) -> dict[str, Any]:
+    """Return the state of ``credit`` for a checkpoint.
+
+    Raises:
+        EpisodeError: its ``state_dict`` returned no dictionary.
+    """
+    return returned(credit.state_dict(), dict, method_of(credit, "state_dict"))
 
 
 def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, trained_rollouts
+from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, assigned, state_of, trained_rollouts
 from selfplay.core.types import GenerateResult
 
 
@@ -33,7 +33,7 @@ class CreditBesideCritics(CreditAssigner):
         judged = {key: step.reward for key, step in trained if step.policy in self.critics}
         if len(judged) == len(trained):  # an assigner of one's own may not expect that there is nothing
             return judged
-        return self.credit.compute([self._others(result) for result in results]) | judged
+        return assigned(self.credit, [self._others(result) for result in results]) | judged
 
     def _others(self, result: GenerateResult) -> GenerateResult:
         """Return a copy in which the policies with a critic are not trained."""
@@ -45,7 +45,7 @@ class CreditBesideCritics(CreditAssigner):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of ``credit``."""
-        return self.credit.state_dict()
+        return state_of(self.credit)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of ``credit``."""
