@@ -88,6 +88,8 @@ class Guess(MultiTurnEpisode):
         return "a number?"
 
     async def env_response(self, state, arena, artifact):
+        if self.what == "endless":
+            return ""
         if self.what == "refuse":
             raise EpisodeError("that is no number")
         state.done = True
@@ -125,6 +127,14 @@ def test_a_program_that_does_not_answer_is_left_after_a_while(what, mine, monkey
     monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.2)
     assert main(["train", mine(what), "--dry-run"]) == 0
     assert "note: an episode took more than 0.2 s and was not checked further" in capsys.readouterr().err
+
+
+def test_an_endless_conversation_is_not_kept_whole(mine, monkeypatch, capsys):
+    monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(rehearsal, "MOST_CALLS", 5)
+    found = rehearse(load_config(mine("endless"), {}))
+    assert len(found.calls) == 5
+    assert found.notes == ["an episode took more than 0.5 s and was not checked further"]
 
 
 def test_an_answer_that_a_program_refuses_is_no_fault_but_one_that_it_cannot_read_is(mine, capsys):

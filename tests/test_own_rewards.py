@@ -18,9 +18,12 @@ from selfplay.core import (
     Trajectory,
 )
 from selfplay.core.credit import CreditBesideCritics
+from selfplay.envs.catalog import make_game
+from selfplay.envs.templates import BoxedTemplate, get_template
 from selfplay.replay import StepBuffer
 from selfplay.replay.credit_transform import CreditTransform
 from selfplay.training.checks import check_config
+from selfplay.training.rehearsal import rehearse
 from selfplay.training.rewards import build_credit, composed_transforms
 from test_training_local import SMALL, metrics_of, model, resumed, run  # noqa: F401 - a fixture
 
@@ -339,3 +342,72 @@ def test_a_credit_assigner_that_returns_nonsense_is_named(name, of, files):
     with pytest.raises(SelfplayError) as refused:
         used()
     assert str(refused.value).startswith(WRONG_CREDIT[name])
+
+
+TEMPLATE = """
+from selfplay.envs.templates import BoxedTemplate, PromptTemplate
+
+
+class Loud(PromptTemplate):
+    name = "loud"
+    strict = True
+
+    def messages(self, game, pid):
+        return [{"role": "user", "content": "your move"}]
+
+    def extract(self, text):
+        return text.strip(), True
+
+    def answer(self, action):
+        return action
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "line"),
+    [
+        ("answer", "None", "Loud.answer returned None, not a str"),
+        ("answer", "'\\ud800'", "Loud.answer: a text contains"),
+        ("extract", "None", "Loud.extract returned None, not a tuple"),
+        ("extract", "('1', True, 2)", "Loud.extract returned 3 values, not an action and true or false"),
+        ("extract", "(None, True)", "Loud.extract returned None, not a str"),
+        ("extract", "('1', None)", "Loud.extract returned None, not true or false"),
+        ("messages", "None", "Loud.messages returned None, not a list"),
+        ("messages", "'go'", "Loud.messages returned 'go', not a list"),
+        ("messages", "[]", "Loud.messages returned no message"),
+        ("messages", "[{'role': 'user', 'content': 7}]", "Loud.messages: a message must have a text as its"),
+        ("messages", "[('user', 'go')]", "Loud.messages: a message must have a text as its role"),
+    ],
+)
+def test_a_template_that_returns_nonsense_is_named(method, value, line, tmp_path):
+    body = f"\n    def {method}(self, *_):\n        return {value}\n"
+    (tmp_path / "mine.py").write_text(TEMPLATE + body)
+    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "kuhn_poker"\ntemplate = "mine.py:Loud"\n')
+    with pytest.raises(InputError) as refused:
+        rehearse(load_config(str(tmp_path / "mine.toml"), {}))
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "{rules}\\n{observation}",
+            "layout: curt has an unknown placeholder {rules}. {observation} stands for",
+        ),
+        ("your move", "layout: curt has 0 times {observation}. Write it once"),
+        ("{observation} and {observation}", "layout: curt has 2 times {observation}. Write it once"),
+    ],
+)
+def test_a_layout_with_other_placeholders_is_one_line(text, line, tmp_path):
+    (tmp_path / "mine.py").write_text(TEMPLATE + f'\n\ncurt = BoxedTemplate("curt", "{text}")\n')
+    with pytest.raises(InputError) as refused:
+        get_template(f"{tmp_path}/mine.py:curt")
+    assert str(refused.value).startswith(line)
+
+
+def test_the_argument_of_a_command_is_no_placeholder():
+    template = BoxedTemplate("mine", "{observation} Write \\boxed{move} or {}.")
+    (message,) = template.messages(make_game("kuhn_poker", 2, seed=0), 0)
+    assert message["content"].endswith(" Write \\boxed{move} or {}.")

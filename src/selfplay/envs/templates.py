@@ -4,38 +4,20 @@ The models' own chat templates add the markup around the messages; these templat
 """
 
 import re
-from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from selfplay.core import InputError, Message, Messages
 from selfplay.core.own_classes import is_class_path, own_object
+from selfplay.envs.checked_template import CheckedTemplate
 from selfplay.envs.examples import example_turns
 from selfplay.envs.extraction import extract_boxed
 from selfplay.envs.game import Game
+from selfplay.envs.prompt_template import PromptTemplate
+
+__all__ = ["BoxedTemplate", "FewshotTemplate", "PromptTemplate", "get_template", "template_names"]
 
 MAX_MOVE_WORDS = 10
-
-
-class PromptTemplate(ABC):
-    """Converts a position into a prompt, and an answer into an action.
-
-    ``strict`` templates treat an ill-formed answer as an invalid move; the others pass its text to the game.
-    """
-
-    name: str
-    strict: bool
-
-    @abstractmethod
-    def messages(self, game: Game, pid: int) -> Messages:
-        """Return the prompt for ``pid``, who is to move. A message of role ``text`` gets no chat markup."""
-
-    @abstractmethod
-    def extract(self, text: str) -> tuple[str, bool]:
-        """Return the action in an answer, and whether the answer has the requested form."""
-
-    @abstractmethod
-    def answer(self, action: str) -> str:
-        """Return the exact answer that the template requests for ``action``."""
+_PLACEHOLDER = re.compile(r"(?<!\w)\{([A-Za-z_]\w*)\}")  # the argument of a command, \boxed{move}, is none
 
 
 class BoxedTemplate(PromptTemplate):
@@ -45,15 +27,25 @@ class BoxedTemplate(PromptTemplate):
 
     Args:
         name: the template's name.
-        layout: text of the message; ``{observation}`` stands for the rules and the observation.
+        layout: text of the message; ``{observation}``, once, stands for the rules and the observation, with
+            an empty line between them.
         role: role of the message (``text`` for models without a chat template).
         system: text of a system message before it, if any.
+
+    Raises:
+        InputError: the layout has another placeholder, or not one ``{observation}``.
     """
 
     strict = False
 
     def __init__(self, name: str, layout: str, role: str = "user", system: str = "") -> None:
         self.name = name
+        for placeholder in _PLACEHOLDER.findall(layout):
+            if placeholder != "observation":
+                fix = "{observation} stands for the rules and the observation"
+                raise InputError("layout", f"{name} has an unknown placeholder {{{placeholder}}}", fix)
+        if (found := layout.count("{observation}")) != 1:
+            raise InputError("layout", f"{name} has {found} times {{observation}}", "Write it once")
         self._before, self._after = layout.split("{observation}")
         self._role = role
         self._head: Messages = [{"role": "system", "content": system}] if system else []
@@ -169,8 +161,7 @@ def get_template(name: str) -> PromptTemplate:
         InputError: there is no such template.
     """
     if is_class_path(name):
-        template: PromptTemplate = own_object(name, PromptTemplate, "env.template")
-        return template
+        return CheckedTemplate(own_object(name, PromptTemplate, "env.template"))
     templates = _templates()
     if name not in templates:
         fix = f"Use one of {', '.join(templates)}, or my_file.py:my_template"

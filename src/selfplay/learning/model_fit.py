@@ -85,10 +85,9 @@ def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> 
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
-    lengths = [
-        sum(len(tokenizer.encode(one["content"], add_special_tokens=False).ids) for one in messages) + answer
-        for messages, answer in calls
-    ]
+    contents = {one["content"] for messages, _ in calls for one in messages}  # a conversation repeats them
+    tokens = {text: len(tokenizer.encode(text, add_special_tokens=False).ids) for text in contents}
+    lengths = [sum(tokens[one["content"]] for one in messages) + answer for messages, answer in calls]
     problem = "tokens of a prompt and its longest answer exceed the context of"
     if min(lengths) > limit:
         fix = "Choose shorter answers or prompts, or a model with a longer context"

@@ -53,6 +53,8 @@ LIMIT_SECONDS = 20.0
 _GRACE_SECONDS = 0.5
 """What is left to code that waits, and not to code that blocks, before it is given up."""
 MOST_TURNS = 100
+MOST_CALLS = 1000
+"""How many calls of the model are kept: an endless conversation makes ever longer ones."""
 
 
 @dataclass
@@ -104,7 +106,7 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> "Future[None]
 
 
 class _MadeUp(MockInferenceClient):
-    """Answers by a function, likes all listed answers alike, and remembers what it was asked."""
+    """Answers by a function, likes all listed answers alike, and remembers its first questions."""
 
     def __init__(self, answer: Callable[[], str], calls: list[Call], max_tokens: int) -> None:
         super().__init__(lambda messages, seed: answer())
@@ -120,15 +122,19 @@ class _MadeUp(MockInferenceClient):
         **options: Any,
     ) -> ModelResponse:
         """Return an answer; see the class."""
-        self.remembered.append((messages, max_tokens or self.default))
+        self._remember(messages, max_tokens or self.default)
         return await super().complete(messages, temperature, max_tokens, *args, **options)
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return one log-probability for each completion."""
-        self.remembered.append((messages, 1))
+        self._remember(messages, 1)
         return [-1.0] * len(completions)
+
+    def _remember(self, messages: Messages, max_tokens: int) -> None:
+        if len(self.remembered) < MOST_CALLS:
+            self.remembered.append((messages, max_tokens))
 
 
 class _Prompter(PromptTemplate):
