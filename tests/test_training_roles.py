@@ -1,11 +1,15 @@
 """Roles that the configuration changes, freezes or starts from an adapter of an earlier run."""
 
+import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from selfplay.core import InputError
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, MANIFEST_FILE
 from selfplay.replay.rollout_log import RolloutLog
 from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
 from test_training_programs import adapter, configure, run
@@ -127,6 +131,27 @@ def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlie
     config = configure(model, tmp_path, start__hider=f"{earlier}@2", lora__rank="4")
     with pytest.raises(InputError, match=rf"start\.hider: {earlier}/.*its rank is 2, the run's 4"):
         run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("fault", ["cut weights", "another scale"])
+def test_the_error_for_an_adapter_that_cannot_be_loaded_names_the_place_that_was_given(
+    fault,
+    model,  # noqa: F811
+    earlier,
+    tmp_path,
+):
+    given = Path(shutil.copytree(earlier / "checkpoints" / "step-000002" / "hider", tmp_path / "given"))
+    (given / MANIFEST_FILE).unlink()  # as others write adapters
+    if fault == "cut weights":
+        os.truncate(given / ADAPTER_FILE, 100)
+    else:
+        config = json.loads((given / ADAPTER_CONFIG).read_text())
+        (given / ADAPTER_CONFIG).write_text(json.dumps(config | {"use_rslora": True}))
+    with pytest.raises(InputError) as caught:
+        run(configure(model, tmp_path, start__hider=str(given)), tmp_path / "run")
+    assert caught.value.field == "start.hider"
+    assert caught.value.problem.startswith(str(given))
     assert not (tmp_path / "run").exists()
 
 

@@ -76,8 +76,17 @@ def same_adapter(one: Path, other: Path) -> bool:
     )
 
 
-def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) -> None:
+def load_given(
+    config: Config, model: "PolicyModel", policies: Sequence[str], sources: Mapping[str, Path] | None = None
+) -> None:
     """Load the adapters of ``[start]`` into their policies, and those of ``[frozen]`` under their names.
+
+    Args:
+        config: the run's configuration.
+        model: the model that gets them.
+        policies: the run's policies.
+        sources: where new copies were made from, by name: errors name these places, for the copies are
+            deleted with a run that cannot begin.
 
     Raises:
         InputError: there is no such policy or adapter, or an adapter has another shape.
@@ -87,7 +96,9 @@ def load_given(config: Config, model: "PolicyModel", policies: Sequence[str]) ->
             load_adapter_of(directory, model, name)
         except InputError as error:
             field = "start" if name in config.start else "frozen"
-            raise InputError(f"{field}.{name}", error.problem, error.fix) from error
+            source = (sources or {}).get(name, directory)
+            problem = error.problem.replace(str(directory), str(source))
+            raise InputError(f"{field}.{name}", problem, error.fix) from error
 
 
 def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:

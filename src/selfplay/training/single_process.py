@@ -13,7 +13,7 @@ from selfplay.record.tracker import Tracker
 from selfplay.training import assembly
 from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.game_source import GameSource
-from selfplay.training.given_adapters import load_given, with_own_copies
+from selfplay.training.given_adapters import find_given, load_given, with_own_copies
 from selfplay.training.local_learners import LocalLearners
 from selfplay.training.metrics import LocalMetrics
 from selfplay.training.program_source import ProgramSource
@@ -57,12 +57,13 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     """
     program = build_program(config)
     policies = policies_of(program) if program is not None else config.policies
+    sources = None if directory.config_file.exists() else find_given(config, policies)
     config = with_own_copies(config, directory, policies)
     with working(console, f"loading {config.model.name}"):
         model = assembly.build_policy(
             config.model, config.lora, config.seed, partial(print_line, console), policies
         )
-        load_given(config, model, policies)
+        load_given(config, model, policies, sources)
     learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
     engine = assembly.build_engine(config, model)
     directory.check_epoch()
