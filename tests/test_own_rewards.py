@@ -9,6 +9,7 @@ import pytest
 from selfplay.config import dump_config, load_config
 from selfplay.core import (
     Arena,
+    ArtifactStore,
     GenerateResult,
     InputError,
     MockInferenceClient,
@@ -79,6 +80,11 @@ class Constant(CreditAssigner):
 
     def load_state_dict(self, state):
         self.calls = state["calls"]
+
+
+class Forgets(Later):
+    def state_dict(self):
+        return None
 
 
 class NoFinal(FinalRewardTransform):
@@ -305,6 +311,21 @@ def test_one_that_fails_ends_the_run_in_one_line(text, line, files):
         play()
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_transform_or_a_store_whose_state_is_none_is_named(files):
+    _, step, _ = composed_transforms(load(files, '[rewards]\nstep = [{path = "mine.py:Forgets"}]'))
+    with pytest.raises(SelfplayError, match=r"^Forgets\.state_dict returned None, not a dict$"):
+        step.state_dict()
+
+    class Shelf(ArtifactStore):
+        def state_dict(self):
+            return None
+
+    arena = Arena(MockInferenceClient())
+    arena.add_store("shelf", Shelf())
+    with pytest.raises(SelfplayError, match=r"^Shelf\.state_dict returned None, not a dict$"):
+        arena.state_dict()
 
 
 WRONG_CREDIT = {

@@ -217,7 +217,10 @@ class Arena(EpisodeRunner):
         """Return the state of a checkpoint: the step number, the stores and the credit assigner's state."""
         return {
             "step_num": self.step_num,
-            "stores": {name: store.state_dict() for name, store in self.stores.items()},
+            "stores": {
+                name: returned(store.state_dict(), dict, method_of(store, "state_dict"))
+                for name, store in self.stores.items()
+            },
             "credit": state_of(self.credit_assigner),
         }
 

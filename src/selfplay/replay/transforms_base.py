@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from selfplay.core import InputError
+from selfplay.core.own_code import method_of, returned
 
 Transform = TypeVar("Transform", bound="RewardTransform")
 
@@ -29,11 +30,19 @@ class ComposedTransforms(RewardTransform, Generic[Transform]):
         self.transforms = list(transforms)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the transforms' states in order, each with the name of its class."""
+        """Return the transforms' states in order, each with the name of its class.
+
+        Raises:
+            EpisodeError: a transform's ``state_dict`` returned no dictionary.
+        """
+        states = [
+            returned(transform.state_dict(), dict, method_of(transform, "state_dict"))
+            for transform in self.transforms
+        ]
         return {
             "transforms": [
-                {"type": type(transform).__name__, "state": transform.state_dict()}
-                for transform in self.transforms
+                {"type": type(transform).__name__, "state": state}
+                for transform, state in zip(self.transforms, states, strict=True)
             ]
         }
 
