@@ -90,6 +90,12 @@ def test_an_adapter_that_may_have_the_runs_shape_passes_without_the_model(fields
     assert f"adapter {tmp_path} for default" in check(start__default=adapter_with(tmp_path, **fields))
 
 
+def test_a_long_list_of_layers_which_peft_shortens_is_compared_when_the_model_is_there(tmp_path):
+    modules = json.dumps([f"layers.{number}.self_attn.q_proj" for number in range(20)])
+    given = adapter_with(tmp_path, target_modules=["q_proj"])
+    assert f"adapter {tmp_path} for default" in check(start__default=given, lora__target_modules=modules)
+
+
 def test_adapters_of_earlier_runs_are_found_and_may_be_opponents(tmp_path):
     adapter_with(tmp_path)
     opponents = {"evaluation__opponents": '["teacher"]', "population__fixed_opponents": '["teacher"]'}

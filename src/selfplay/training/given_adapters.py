@@ -22,6 +22,9 @@ from selfplay.training.run_names import find_checkpoint, split_checkpoint
 if TYPE_CHECKING:
     from selfplay.learning.policy import PolicyModel
 
+_SHORTENED = 20
+"""PEFT replaces a list of as many target modules by a shorter one that means the same layers."""
+
 
 def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[str]) -> Config:
     """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
@@ -134,9 +137,10 @@ def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
             shape = shape_of(read_adapter_config(directory))
         except InputError as error:
             raise InputError(field, error.problem, error.fix) from error
-        # Of stacked experts, PEFT turns target_modules into target_parameters once it sees the model.
-        stacked = {"target_modules": lora.target_modules} if "target_parameters" in shape else {}
-        wrong = differences(shape | stacked, run)
+        # Once PEFT sees the model, it shortens long lists, and names stacked experts in target_parameters.
+        rewritten = "target_parameters" in shape or len(lora.target_modules) >= _SHORTENED
+        unknown = {"target_modules": lora.target_modules} if rewritten else {}
+        wrong = differences(shape | unknown, run)
         if wrong:
             raise InputError(field, f"{directory}: {'; '.join(wrong)}", SET_LORA)
     return given
