@@ -198,8 +198,9 @@ class Faults:
             f"--collection.max_staleness={staleness}",
             "--evaluation.every=6",
             "--run.save_every=5",
-            *more,
         ]
+        given = {option.partition("=")[0] for option in more}
+        arguments = [*(one for one in arguments if one.partition("=")[0] not in given), *more]
         return self.start([*SELFPLAY, "train", *arguments], self.directory / name)
 
     def _program(self) -> list[str]:

@@ -155,7 +155,7 @@ class Arena(EpisodeRunner):
         Training calls it after :meth:`begin_step` and the episodes, not :meth:`play_step`.
         """
         self.adjust_rewards(results)
-        ids = [rollout.id for rollout in trained_rollouts(results)]
+        ids = [rollout.id for rollout in trained_rollouts(results) if rollout.steps]
         if len(set(ids)) < len(ids):
             raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
         for rollout in trained_rollouts(results):
