@@ -89,7 +89,9 @@ def write_configuration(faults: Faults) -> Path:
 
 
 def start(faults: Faults, name: str, *more: str) -> Command:
-    options = [f"--{field}={value}" for field, value in settings_of(faults).items()]
+    given = {option.partition("=")[0].removeprefix("--") for option in more}
+    settings = {field: value for field, value in settings_of(faults).items() if field not in given}
+    options = [f"--{field}={value}" for field, value in settings.items()]
     where = [f"--address={faults.cluster.address}", "--runtime=ray", "--ray.collectors=2", f"--name={name}"]
     command = [*SELFPLAY, "train", str(write_configuration(faults)), *options, *where, *more]
     return faults.start(command, faults.directory / name)
