@@ -88,7 +88,7 @@ def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(mod
         assert f"win against {opponent} {won:.0%} ({invalid:.1%} of moves invalid)" in said
 
 
-TOO_SHORT = "1e-09"
+TOO_SHORT = "1e-6"
 
 
 def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model, tmp_path):  # noqa: F811

@@ -222,7 +222,10 @@ def test_players_of_one_seat_learn_it_alone(model, tmp_path):  # noqa: F811
             "no main player default plays seat 0",
         ),
         ({"league.players": '{default = {role = "main", seats = [0]}}'}, "plays seat 1 of kuhn_poker"),
-        ({"league.players": '{default = {role = "main", seats = [2]}}'}, "are not seats of a game for two"),
+        (
+            {"league.players": '{default = {role = "main", seats = [2]}}'},
+            r"seats\.0: must be at most 1 \(got 2\)",
+        ),
         ({"league.players": '{"a b" = {role = "main"}}'}, "'a b' is not a valid name"),
         ({"league.self_play": "0.9", "league.forgotten": "0.2"}, "league.forgotten: and league.self_play"),
         ({"population.sample_mode": "pfsp"}, r"population.sample_mode: is not for \[league\]"),

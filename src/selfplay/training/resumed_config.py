@@ -19,6 +19,7 @@ _NO_RESULTS = (
     "model.name",
     "model.threads",
     "model.device",
+    "evaluation.nash_conv_minutes",
 )
 _NO_RESULTS_OF = ("tracking.", "ray.")
 """Fields that may be edited between the starts of a run, or sections of such: they change no results, or only
