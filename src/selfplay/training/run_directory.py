@@ -121,7 +121,8 @@ class RunDirectory:
             return False
         if any(path.stat().st_size for path in (self.metrics_file, self.standings_file) if path.is_file()):
             return False
-        of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in SINKS)
+        known = {*BEFORE_TUNING, *SINKS}
+        of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in known)
         made = {*(folder.name for folder in folders), GIVEN, "states", *SINKS}
         return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 

@@ -14,10 +14,10 @@ GIVEN = "given"
 SINKS = ("wandb", "tensorboard")
 """The folders in which other programs choose the names."""
 BEFORE_TUNING = ("metadata.json", "hyper_params.json", "state.json")
-"""What selfplay finetune writes before its configuration."""
+"""What selfplay finetune writes before its configuration; in other runs these are files of others."""
 _FILES = re.compile(
     r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|exploitability\.json|report\.html|"
-    rf"{'|'.join(map(re.escape, (*BEFORE_TUNING, LOCK, EPOCH_FILE, OWNER_FILE)))}"
+    rf"{re.escape(LOCK)}|{re.escape(EPOCH_FILE)}|{re.escape(OWNER_FILE)}"
 )
 _IN_FOLDERS = {
     "rollouts": re.compile(r"step-\d{6,}\.jsonl"),
