@@ -6,6 +6,7 @@ from pathlib import Path
 
 from selfplay.config import load_config
 from selfplay.config.loading import dump_config
+from selfplay.core.manifest import seal
 from selfplay.evaluation import GameRecord, MatchResult, NashConvResult, write_evaluation
 
 PROGRAM = '[program]\ntype = "debate"\ntopics = ["Cats are better than dogs."]\n'
@@ -71,6 +72,8 @@ def write_run(
         for name, result in results.items():
             write_evaluation(path / "evaluation", step, name, result)
     if finished:
-        (path / "checkpoints" / f"step-{updates:06d}").mkdir(parents=True)
+        checkpoint = path / "checkpoints" / f"step-{updates:06d}"
+        checkpoint.mkdir(parents=True)
+        seal(checkpoint)
         (path / "report.html").write_text("")
     return path

@@ -98,6 +98,18 @@ class LeagueServices(Services):
         return {f"{name}/{key}": one for name, by in learners for key, one in by.tensors().items()}
 
 
+def copy_while_written(directory: Path, copy: Path) -> None:
+    """Copy a directory in which a thread of the learner may write; begin again if a file went meanwhile."""
+    for attempt in range(10):
+        try:
+            shutil.copytree(directory, copy)
+            return
+        except shutil.Error:
+            if attempt == 9:
+                raise
+            shutil.rmtree(copy)
+
+
 def copy_after(run: LeagueServices, place: str, copies: Path) -> None:
     """Copy the run's directory when a method of a service returns in the stage of ``KILLED_AT``."""
     service = run.learner if place in ("update", "start_again") else run.pool
@@ -108,7 +120,7 @@ def copy_after(run: LeagueServices, place: str, copies: Path) -> None:
         returned = await returned if inspect.isawaitable(returned) else returned
         played = place != "finish" or run.pool.weights.step == KILLED_AT
         if run.learner.saved().step == KILLED_AT and played and not (copies / place).exists():
-            shutil.copytree(run.directory.path, copies / place)
+            copy_while_written(run.directory.path, copies / place)
         return returned
 
     setattr(service, place, copying)
