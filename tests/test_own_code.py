@@ -253,7 +253,7 @@ def test_an_evaluation_whose_episodes_fail_says_why_in_every_command(method, fin
         status, said = run_command(command, capfd)
         assert status == 1
         line = said.splitlines()[-1]
-        assert line.startswith("error: 1 episodes of the evaluation failed; the last: ")
+        assert line.startswith("error: 1 episode of the evaluation failed; the last: ")
         assert f"Talk.{method} failed: SystemExit" in line
 
 

@@ -31,6 +31,7 @@ from selfplay.core.scores import is_bounded
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
+from selfplay.read.numbers import counted
 from selfplay.training.proofs import build_proofs
 from selfplay.training.rewards import build_credit
 
@@ -124,7 +125,7 @@ def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: f
     errors = [rollout.error for result in results for rollout in result.all_rollouts() if rollout.error]
     if not errors:
         return ""
-    line = f"{len(errors)} episodes of the evaluation failed; the last: {errors[-1]}"
+    line = f"{counted(len(errors), 'episode')} of the evaluation failed; the last: {errors[-1]}"
     if len(errors) > max_failed_fraction * len(results):
         raise SelfplayError(line)
     return line

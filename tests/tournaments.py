@@ -1,5 +1,6 @@
-"""``selfplay tournament`` in a process of its own, which is killed (``kill -9``) in the middle."""
+"""``selfplay tournament``, here or in a process of its own that is killed (``kill -9``)."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,7 +8,19 @@ import sys
 import time
 from pathlib import Path
 
+from selfplay.cli.main import main
+
 COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
+
+
+def play(out: Path, *arguments: object, status: int = 0) -> None:
+    """Run the command, and expect that it ends with this status."""
+    words = ["tournament", *map(str, arguments), "--env", "kuhn_poker", "--out", str(out)]
+    assert main(words) == status
+
+
+def payoffs(out: Path) -> dict:
+    return json.loads((out / "payoffs.json").read_text())
 
 
 def kill_when_it_has(games: int, out: Path, arguments: list[str]) -> bool:

@@ -1,0 +1,105 @@
+"""The log of a tournament: what counts as played, cut and damaged lines."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfplay.commands.tournament_files import PlayedGame, TournamentFiles
+from selfplay.core import InputError
+from tournaments import payoffs, play
+
+
+def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):
+    out = tmp_path / "out"
+    play(out, "random", "optimal", "--games", 20, "--budget", 100)
+    play(out, "random", "optimal", "--games", 10)
+    assert sum(row["games"] for row in payoffs(out)["payoffs"] if row["seat"] == 0) == 100
+    play(out, "random", "optimal", "--games", 10, "--budget", 40)
+    assert sum(row["games"] for row in payoffs(out)["payoffs"] if row["seat"] == 0) == 100
+
+
+def test_a_game_of_others_in_the_log_is_an_error_of_one_line(tmp_path, capsys):
+    out = tmp_path / "out"
+    play(out, "random", "optimal", "--games", 4)
+    log = without_checksums(out / "games.jsonl")
+    (out / "games.jsonl").write_text(log.replace('["random", "optimal"]', '["random", "third"]', 1))
+    play(out, "random", "optimal", "--games", 4, status=2)
+    assert "games.jsonl: game 0 is not one of random and optimal. Delete its line" in capsys.readouterr().err
+
+
+def without_checksums(file: Path) -> str:
+    """The lines of a log as older versions wrote them."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return "".join(json.dumps({k: v for k, v in line.items() if k != "crc"}) + "\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rewards": [99.0, -99.0]}, "game 0 has rewards that kuhn_poker cannot pay, [99.0, -99.0]"),
+        ({"rewards": [1.0, 1.0, 1.0]}, "no finished game is so"),
+        ({"rewards": []}, "no finished game is so"),
+        ({"rewards": [1e999, 0.0]}, "the line is damaged"),
+        ({"game": -1}, "no finished game is so"),
+        ({"game": 10**12}, "game 1000000000000 is none of this tournament"),
+        ({"game": 10**30}, "none of this tournament"),
+        ({"invalid": 2}, "no finished game is so"),
+        ({"invalid": "0"}, "the line is damaged"),
+        ({"crc": 1}, "no finished game is so"),
+    ],
+)
+def test_a_line_that_no_game_writes_is_an_error_of_one_line(tmp_path, capsys, changes, said):
+    out = tmp_path / "out"
+    play(out, "random", "optimal", "--games", 4)
+    first, *others = without_checksums(out / "games.jsonl").splitlines()
+    line = json.dumps(json.loads(first) | changes)
+    (out / "games.jsonl").write_text("\n".join([line, *others, ""]))
+    play(out, "random", "optimal", "--games", 4, status=2)
+    assert said in capsys.readouterr().err
+
+
+def test_no_flipped_bit_in_the_log_counts_as_a_result(tmp_path):
+    """A bit in a name that the reader does not know leaves the result as it was."""
+    settings = {"members": [], "games": 1, "base_model": "", "dtype": "", "quantization": "none"}
+    files = TournamentFiles.open(tmp_path, settings)
+    files.add(PlayedGame(3, ["a", "b"], [1.0, -1.0], None))
+    files.close()
+    whole = (tmp_path / "games.jsonl").read_bytes()
+    for bit in range(8 * (len(whole) - 1)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "games.jsonl").write_bytes(flipped)
+        try:
+            files = TournamentFiles.open(tmp_path, settings)
+        except InputError:
+            continue
+        found = [(game.game, game.players, game.rewards, game.invalid) for game in files.played.values()]
+        files.close()
+        assert found in ([], [(3, ["a", "b"], [1.0, -1.0], None)])
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """A tournament of scripts that was left alone."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    play(out, "random", "optimal", "--games", 30, "--budget", 100)
+    return out
+
+
+@settings(max_examples=8, deadline=None)
+@given(kept=st.data())
+def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, alone, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cut") / "out"
+    shutil.copytree(alone, out)
+    log = (alone / "games.jsonl").read_bytes()
+    (out / "games.jsonl").write_bytes(log[: kept.draw(st.integers(0, len(log)))])
+    for name in ("payoffs.json", "payoffs.csv", "tournament.html"):
+        (out / name).unlink()
+    play(out, "random", "optimal", "--games", 30, "--budget", 100)
+    for name in ("payoffs.json", "payoffs.csv", "tournament.html"):
+        assert (out / name).read_bytes() == (alone / name).read_bytes()
+    assert len((out / "games.jsonl").read_bytes().splitlines()) == len(log.splitlines())
