@@ -13,7 +13,7 @@ from hostile_text import ACTS_ON_A_TERMINAL, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
 from selfplay.cli.main import main
 from selfplay.commands.list_runs import list_runs, read_run
-from selfplay.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name
+from selfplay.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name, read_state
 from selfplay.commands.runs_table import age_text, runs_table
 from selfplay.config import load_config
 from selfplay.core import InputError
@@ -305,6 +305,18 @@ def test_the_list_says_how_far_a_psro_came(tmp_path):
     os.close(lock)
     (tmp_path / "psro" / "psro.json").write_text("{")
     assert (list_runs(tmp_path)[0].state, list_runs(tmp_path)[0].kind) == ("damaged", "psro")
+
+
+def test_no_flipped_bit_and_no_cut_in_what_a_psro_found_goes_unnoticed(tmp_path):
+    write_psro(tmp_path, 1)
+    state = tmp_path / "psro.json"
+    whole = state.read_bytes()
+    assert read_state(tmp_path).iterations[-1].nash_conv == 0.25
+    flips = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
+    for damaged in [*flips, *(whole[:at] for at in range(len(whole)))]:
+        state.write_bytes(damaged)
+        with pytest.raises(InputError, match="is damaged"):
+            read_state(tmp_path)
 
 
 def test_a_psro_wrote_when_its_best_response_did_and_failed_when_that_failed(tmp_path):

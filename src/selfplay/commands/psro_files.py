@@ -13,6 +13,7 @@ from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
 from selfplay.core.files import LOCK, finish_replacements, lock_directory, remove_directory, write_file
+from selfplay.core.sealed_json import sealed, unsealed
 from selfplay.population import PayoffMatrix
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE, PSRO_PAGE
@@ -120,8 +121,7 @@ class PsroDirectory:
 
     def write_state(self, state: PsroState) -> None:
         """Write what was found."""
-        content = msgspec.json.format(msgspec.json.encode(state), indent=1)
-        write_file(self.path / STATE, content + b"\n")
+        write_file(self.path / STATE, sealed(msgspec.to_builtins(state)))
 
     def write_page(self, html: str) -> None:
         """Write the page about what was found."""
@@ -167,6 +167,6 @@ def read_state(path: Path) -> PsroState | None:
     if not file.is_file():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=PsroState)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return msgspec.convert(unsealed(file.read_bytes()), PsroState)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error

@@ -1,18 +1,16 @@
 """``manifest.json``: the hash of every other file of a saved directory, and of the base model it belongs to.
 
-It is written last. Its own text is the only one that these hashes can have, and it contains a hash of itself,
-so that no changed byte in a saved directory goes unnoticed. The folders of a directory have manifests of
-their own, which are listed like files.
+It is written last and sealed, so that no changed byte in a saved directory goes unnoticed. The folders of a
+directory have manifests of their own, which are listed like files.
 """
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from selfplay.core.adapters import MANIFEST_FILE
 from selfplay.core.errors import DamagedState
 from selfplay.core.files import read_regular, sha256_of
+from selfplay.core.sealed_json import sealed, unsealed
 
 Hashes = Mapping[str, str]
 """SHA-256 in hexadecimal by the name of a file."""
@@ -45,7 +43,7 @@ def seal(directory: Path, base: Hashes | None = None, names: Collection[str] | N
             files[f"{path.name}/{MANIFEST_FILE}"] = sha256_of(path / MANIFEST_FILE)
         elif path.name != MANIFEST_FILE and (names is None or path.name in names):
             files[path.name] = sha256_of(path)
-    (directory / MANIFEST_FILE).write_bytes(_encoded(files, base or {}))
+    (directory / MANIFEST_FILE).write_bytes(sealed({"base": dict(base or {}), "files": files}))
 
 
 def is_sealed(directory: Path) -> bool:
@@ -93,21 +91,10 @@ def base_of(directory: Path) -> Hashes:
     return _read(directory)[1]
 
 
-def _encoded(files: Hashes, base: Hashes) -> bytes:
-    content = {"base": dict(base), "files": dict(files)}
-    text = json.dumps(content, sort_keys=True).encode()
-    sealed = content | {"sha256": hashlib.sha256(text).hexdigest()}
-    return json.dumps(sealed, sort_keys=True, indent=1).encode() + b"\n"
-
-
 def _read(directory: Path) -> tuple[Hashes, Hashes]:
     path = directory / MANIFEST_FILE
     try:
-        content = read_regular(path, MOST_BYTES)
-        found = json.loads(content)
-        files, base = dict(found["files"]), dict(found["base"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = unsealed(read_regular(path, MOST_BYTES))
+        return dict(found["files"]), dict(found["base"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(path) from error
-    if _encoded(files, base) != content:
-        raise damaged(path)
-    return files, base

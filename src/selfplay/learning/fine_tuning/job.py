@@ -12,7 +12,6 @@ The order of the examples follows from the seed and the number of the epoch, and
 number of the step, so the saved state is all that the next step depends on.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -30,6 +29,7 @@ from selfplay.core.adapters import LEARNER_FILE, STATE_FILE
 from selfplay.core.errors import DamagedState
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for, write_file
 from selfplay.core.manifest import check_files, seal
+from selfplay.core.sealed_json import sealed, unsealed
 from selfplay.learning.algorithms.dpo import Dpo, Pair
 from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
 from selfplay.learning.algorithms.sft import Sft
@@ -168,16 +168,15 @@ class FineTuningJob:
         else:
             pairs = loss.with_reference(both)
             known = [one.reference for one in pairs]
-            write_file(path, json.dumps({"pairs": known, "sha256": _hash_of(known)}).encode())
+            write_file(path, sealed({"pairs": known}))
         number = len(self.data.train)
         return Data(pairs[:number], self.data.families, pairs[number:])
 
     def _known_reference(self, path: Path) -> list[Any]:
         """Return the reference's log-probabilities if they are there and whole."""
         try:
-            content = read_json(path)
-            return list(content["pairs"]) if content["sha256"] == _hash_of(content["pairs"]) else []
-        except (DamagedState, KeyError, TypeError):
+            return list(unsealed(path.read_bytes())["pairs"])
+        except (OSError, ValueError, KeyError, TypeError):
             return []
 
     def _load_state(self) -> int:
@@ -205,10 +204,6 @@ class FineTuningJob:
     def _trained_tokens(self) -> int:
         """Return the tokens of all examples, as if nothing was shared, over all epochs."""
         return self.numbers.n_epochs * sum(_tokens_of(example) for example in self.data.train)
-
-
-def _hash_of(pairs: Any) -> str:
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
 def _name(step: int) -> str:
