@@ -39,6 +39,12 @@ def with_content(content: object, finish_reason: str = "stop", **message: object
     return answer
 
 
+def with_logprobs(logprobs: object) -> dict:
+    answer = with_tokens([1], [52], [-0.5])
+    answer["choices"][0]["logprobs"] = logprobs
+    return answer
+
+
 def endless(status: int):
     """Send bytes as fast as they are taken."""
 
@@ -73,6 +79,10 @@ TEXTS = {
     "a refusal as a part": (with_content([{"type": "refusal", "refusal": "No."}]), "No."),
     "only reasoning": (with_content(None, "length", reasoning="2 and 2", reasoning_content="2 and 2"), ""),
     "what a filter took": (with_content(None, "content_filter"), ""),
+    "what Gemini's filter took": (completion(choices=[{"finish_reason": "content_filter", "index": 0}]), ""),
+    "log-probabilities as a list": (with_logprobs([]), "4"),
+    "log-probabilities in the older form": (with_logprobs({"tokens": ["4"], "token_logprobs": [0]}), "4"),
+    "log-probabilities without numbers": (with_logprobs({"content": [{"logprob": None}]}), "4"),
     "calls of tools that were not offered": (with_content(None, "tool_calls", tool_calls=[{"id": "1"}]), ""),
     "a pair of surrogates": (http('{"choices":[{"message":{"content":"\\ud83d\\ude00"}}]}'), "😀"),
     "packed": (packed(gzip.compress(b'{"choices":[{"message":{"content":"4"}}]}')), "4"),
@@ -115,6 +125,13 @@ def refusal(status: int, message: str, **fields: object) -> bytes:
     return http(error(message, **fields), status)
 
 
+def in_a_choice(error: dict) -> bytes:
+    """An answer that its server gave up, as OpenRouter says it."""
+    answer = with_content("2 and 2", "error")
+    answer["choices"][0]["error"] = error
+    return http(answer)
+
+
 QUOTA = "You exceeded your current quota, please check your plan and billing details."
 ENDS_THE_COMMAND = {
     "OpenAI, no credit": (
@@ -147,6 +164,52 @@ ENDS_THE_COMMAND = {
     ),
     "a method": (http("", 405), "405, no reason given"),
     "HTML": (http("<html><body>Not here</body></html>", 404), "404, <html><body>Not here"),
+    "OpenRouter, in a choice": (
+        in_a_choice({"code": 402, "message": "Insufficient credits"}),
+        "402, Insufficient credits",
+    ),
+    "Anthropic, no credit": (
+        refusal(400, "Your credit balance is too low", type="invalid_request_error"),
+        "400, Your credit balance is too low",
+    ),
+    "LiteLLM, a spent budget": (
+        refusal(400, "Budget has been exceeded!", type="budget_exceeded", code="400"),
+        "400, Budget has been exceeded!",
+    ),
+    "xAI, no credit": (
+        http({"code": "exhausted", "error": "Your team reached its monthly spending limit"}, 429),
+        "429, Your team reached its monthly spending limit",
+    ),
+    "Zhipu, no credit": (refusal(429, "Insufficient balance", code="1113"), "429, Insufficient balance"),
+    "MiniMax, in a good answer": (
+        http({"choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}),
+        "500, {'choices': None, 'base_resp': {'status_code': 1008, 'status_msg': 'insufficient balance'}}",
+    ),
+    "Gemini, a region": (
+        http([{"error": {"code": 400, "message": "User location is not supported for the API use."}}], 400),
+        "400, User location is not supported",
+    ),
+    "Groq, terms": (refusal(400, "terms", code="model_terms_required"), "400, terms"),
+    "LiteLLM, no such model": (refusal(400, "Unknown m", param="model", code="400"), "400, Unknown m"),
+    "DeepSeek, no such model": (refusal(400, "Model Not Exist"), "400, Model Not Exist"),
+    "Bedrock, no such model": (
+        http({"message": "The provided model identifier is invalid."}, 400),
+        "400, The provided model identifier is invalid",
+    ),
+    "Groq, a model of the past": (refusal(400, "gone", code="model_decommissioned"), "400, gone"),
+    "Together, no such model": (refusal(400, "not here", code="model_not_available"), "400, not here"),
+    "Azure, a model that does not chat": (
+        refusal(400, "does not work", code="OperationNotSupported"),
+        "400, does not work",
+    ),
+    "OpenAI, too many stop strings": (
+        refusal(400, "Invalid 'stop': array too long", param="stop", code="array_above_max_length"),
+        "400, Invalid 'stop': array too long",
+    ),
+    "a page of a proxy": (
+        http("<!DOCTYPE html><html><head><title>\nJust a  moment\n</title></head>", 403),
+        "403, the page 'Just a moment'",
+    ),
     "a list": (http([{"error": {"code": 403, "message": "denied", "status": "X"}}], 403), "403, denied"),
     "an account that is gone": (refusal(401, "Closed", code="account_deactivated"), "401, Closed"),
 }
@@ -174,6 +237,19 @@ ENDS_THE_CALL = {
         ContextError,
         "maximum context length",
     ),
+    "an aggregator": Lasting(
+        http(
+            {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": "roles odd"}}},
+            400,
+        ),
+        EpisodeError,
+        "400, Provider returned error: roles odd",
+    ),
+    "an aggregator, too long": Lasting(
+        http({"error": {"message": "No", "metadata": {"raw": "maximum context length"}}}, 400),
+        ContextError,
+        "400, No: maximum context length",
+    ),
     "Azure, a filter": Lasting(refusal(400, "filtered", code="content_filter"), EpisodeError, "filtered"),
     "OpenAI, a policy": Lasting(
         refusal(403, "violates the policy", code="content_policy_violation"), EpisodeError, "violates"
@@ -184,7 +260,19 @@ ENDS_THE_CALL = {
     "a request larger than a minute's limit": Lasting(
         refusal(413, "Request too large", code="rate_limit_exceeded"), EpisodeError, "too large"
     ),
-    "FastAPI": Lasting(http({"detail": [{"loc": ["body"], "msg": "odd"}]}, 422), EpisodeError, "odd"),
+    "FastAPI": Lasting(
+        http(
+            {"detail": [{"loc": ["body", "messages", 0], "msg": "odd", "input": "insufficient credit"}]}, 422
+        ),
+        EpisodeError,
+        "422, body.messages.0: odd",
+    ),
+    "a problem by RFC 9457": Lasting(http({"title": "Bad", "status": 400}, 400), EpisodeError, "400, Bad"),
+    "Cloudflare": Lasting(
+        http({"errors": [{"message": "AiError: odd", "code": 5006}], "success": False}, 400),
+        EpisodeError,
+        "400, AiError: odd",
+    ),
     "content is a number": Lasting(http(with_content(4)), EpisodeError, "cannot be read"),
     "content is an object": Lasting(http(with_content({"text": "4"})), EpisodeError, "cannot be read"),
     "content is a list of texts": Lasting(http(with_content(["4"])), EpisodeError, "cannot be read"),
@@ -230,6 +318,51 @@ async def test_an_error_of_these_messages_or_an_answer_of_another_kind_is_not_as
     assert len(server.lines) == case.requests
 
 
+TOO_LONG = [
+    "prompt is too long: 208310 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 199000 + 4096 > 200000",
+    "The prompt is too long: 131073, model maximum context length: 131071",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Input tokens exceed the configured limit of 272000 tokens.",
+    "Invalid 'messages[0].content': string too long. Expected a string with maximum length 10485760",
+    "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+    "the request exceeds the available context size, try increasing it",
+    "Trying to keep the first 5000 tokens when context the overflows, with context length of only 4096",
+    "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 4000 and 200",
+    "litellm.ContextWindowExceededError: OpenAIException - no",
+    "Input is too long for requested model.",
+]
+
+
+@pytest.mark.parametrize("words", TOO_LONG)
+@pytest.mark.parametrize("body", [error, lambda words: {"error": words}, lambda words: {"message": words}])
+async def test_a_prompt_that_is_too_long_is_known_by_the_words_of_many_servers(words, body):
+    async with serving(http(body(words), 400)) as server:
+        assert f"400, {words}" in await failure(client_of(server), ContextError)
+    assert len(server.lines) == 1
+
+
+REJECTED_KEYS = {
+    "Gemini": http([{"error": {"code": 400, "message": f"API key not valid: {KEY}"}}], 400),
+    "Gemini, old": http([{"error": {"code": 400, "message": "API key expired. Renew it."}}], 400),
+    "xAI": http({"code": "invalid argument", "error": f"Incorrect API key provided: {KEY}"}, 400),
+    "a gateway, in a good answer": http({"success": False, "message": f"no {KEY}", "code": 401}),
+}
+
+
+@pytest.mark.parametrize("reply", REJECTED_KEYS.values(), ids=REJECTED_KEYS)
+async def test_a_rejected_key_is_known_also_where_the_status_does_not_say_so(reply):
+    async with serving(reply) as server:
+        line = await failure(client_of(server, api_key=KEY), InputError)
+    assert line.startswith(f"api_key: was rejected by 127.0.0.1:{server.port} (40")
+    assert KEY not in line
+    assert len(server.lines) == 1
+
+
 SOON = {
     "OpenAI": refusal(429, "Rate limit reached", type="requests", code="rate_limit_exceeded"),
     "Gemini": http([{"error": {"code": 429, "message": "busy", "status": "RESOURCE_EXHAUSTED"}}], 429),
@@ -251,6 +384,35 @@ async def test_limits_of_a_minute_failures_of_a_server_and_damaged_answers_are_a
         assert (await asyncio.wait_for(client.complete(QUESTION), LIMIT)).text == "4"
         assert (await failure(client, TransientError)).endswith("(tries: 2)")
     assert len(server.lines) == 4
+
+
+PAGE = '<!DOCTYPE html><html lang="en"><head>\n<title>502 Bad Gateway</title></head><body>nginx</body></html>'
+WORDS = {
+    "a page": (http(PAGE, 502), "502, the page '502 Bad Gateway' ("),
+    "a page in a good answer": (
+        http(PAGE),
+        "the answer cannot be read: no JSON, but the page '502 Bad Gateway' (",
+    ),
+    "a greeting": (http("Ollama is running"), "the answer cannot be read: no JSON, but Ollama is running ("),
+    "a stream": (http("data: {}\n\ndata: [DONE]"), "no JSON, but data: {} data: [DONE] ("),
+    "nothing": (http(" "), "the answer cannot be read: no JSON, but nothing ("),
+    "no choices": (
+        http({"choices": [], "promptFeedback": {"blockReason": "PROHIBITED"}}),
+        "the answer has no choices: {'choices': [], 'promptFeedback': {'blockReason': 'PROHIBITED'}} (",
+    ),
+    "an error of one's own kind": (http({"error_code": 3, "error_msg": "odd"}), "has no choices: odd ("),
+    "an error in a choice": (
+        in_a_choice({"code": 502, "message": "Upstream idle timeout"}),
+        "the answer was cut short by an error: Upstream idle timeout (",
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "said"), WORDS.values(), ids=WORDS)
+async def test_what_a_server_says_in_its_own_way_is_in_the_error(reply, said):
+    async with serving(reply) as server:
+        line = await failure(client_of(server, retries=0), TransientError)
+    assert said in line
 
 
 # How long to wait.
@@ -276,6 +438,23 @@ async def test_the_next_try_waits_for_as_long_as_the_server_asks(headers, second
     assert len(pauses) == 1
     earlier = 10 if "date" in str(headers) or callable(headers.get("retry_after")) else 0
     assert max(0, seconds - earlier) <= pauses[0] <= seconds + 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("You exceeded your current quota.\nPlease retry in 34.07s.", 34.07),
+        ("Requests have exceeded the token rate limit. Please retry after 6 seconds.", 6),
+        ("No deployments available for selected model, Try again in 5 seconds.", 5),
+        ("Please try again in 7m12s", 0),
+        ("Try again in . s", 0),
+    ],
+)
+async def test_a_wait_that_only_the_words_ask_for_counts(words, seconds, pauses):
+    async with serving(http(error(words), 429), http(completion())) as server:
+        await client_of(server, backoff=0.5).complete(QUESTION)
+    assert len(pauses) == 1
+    assert seconds <= pauses[0] <= seconds + 0.5
 
 
 @pytest.mark.parametrize(

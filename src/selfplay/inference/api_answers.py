@@ -31,27 +31,47 @@ class Message(msgspec.Struct):
 
 
 _SAID = ("text", "output_text", "refusal")
+_SHOWN = 10_000
+"""So much of an answer that is no JSON is looked at, for an error: the title of a page is near its begin."""
 
 
-class Logprob(msgspec.Struct):
-    """The log-probability of a token, in nats."""
-
+class _Logprob(msgspec.Struct):
     logprob: float
 
 
-class Logprobs(msgspec.Struct):
-    """The log-probabilities of a choice, one for each token."""
-
-    content: list[Logprob] | None = None
+class _Logprobs(msgspec.Struct):
+    content: list[_Logprob]
 
 
 class Choice(msgspec.Struct):
-    """An answer."""
+    """An answer. One that a filter took may have no message."""
 
-    message: Message
+    message: Message | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    logprobs: Logprobs | None = None
+    logprobs: Any = None
+    error: Any = None
+
+    @property
+    def text(self) -> str:
+        """What the model says.
+
+        Raises:
+            Unexpected: this is no answer of a chat.
+        """
+        if self.message is not None:
+            return self.message.text
+        if "content_filter" in (self.finish_reason or ""):
+            return ""
+        raise Unexpected("a choice has no message")
+
+    @property
+    def token_logprobs(self) -> list[float]:
+        """The log-probabilities, one for each token, in nats; nothing if they have not OpenAI's form."""
+        try:
+            return [token.logprob for token in msgspec.convert(self.logprobs, _Logprobs).content]
+        except msgspec.ValidationError:
+            return []
 
 
 class Completion(msgspec.Struct):
@@ -69,7 +89,7 @@ class Version(msgspec.Struct):
 
 
 class Damaged(Exception):
-    """The answer is no JSON, for example because it was cut off."""
+    """The answer is no JSON, for example because it was cut off; its text is what there is of it."""
 
 
 class Unexpected(Exception):
@@ -87,5 +107,7 @@ def decoded(content: bytes | str, kind: type[Kind]) -> Kind:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise Unexpected(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        begin = content[:_SHOWN]
+        text = begin if isinstance(begin, str) else begin.decode(errors="replace")
+        raise Damaged(text.strip() or "nothing") from None

@@ -1,10 +1,10 @@
-"""What an API's error means: decided by the error's own code where it has one that is known, else by the
-HTTP status.
+"""What an API's error means: decided by the error's own code where it has one that is known, then by its
+words where the status does not say enough, else by the HTTP status.
 
-An error is the whole of a bad status, or stands in place of the choices in a good one. Servers differ in its
-place and shape; ``read_error`` knows OpenAI's, vLLM's, Mistral's, Gemini's and FastAPI's.
+An error is the whole of a bad status, or stands in place of the choices in a good one.
 """
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from selfplay.core.text import one_line
+from selfplay.inference.api_words import told, words_of
 
 Meaning = Literal["retry", "key", "account", "model", "context", "content", "request"]
 """``retry``: another try may succeed. ``key``, ``account`` and ``model``: no call of this client will.
@@ -27,6 +27,8 @@ _CODES: dict[str, Meaning] = {
     "billing_hard_limit_reached": "account",
     "billing_not_active": "account",
     "billing_error": "account",
+    "budget_exceeded": "account",
+    "model_terms_required": "account",
     "arrearage": "account",
     "access_terminated": "account",
     "account_deactivated": "account",
@@ -35,7 +37,11 @@ _CODES: dict[str, Meaning] = {
     "authentication_error": "key",
     "model_not_found": "model",
     "invalid_model": "model",
+    "model_not_available": "model",
+    "model_not_supported": "model",
+    "model_decommissioned": "model",
     "deploymentnotfound": "model",
+    "operationnotsupported": "model",
     "context_length_exceeded": "context",
     "exceed_context_size_error": "context",
     "content_filter": "content",
@@ -48,26 +54,35 @@ _CODES: dict[str, Meaning] = {
     "server_error": "retry",
 }
 """By the fields ``code`` and ``type``, in small letters."""
-_PHRASES: dict[str, Meaning] = {
-    "maximum context length": "context",
-    "context_length_exceeded": "context",
-    "exceed_context_size": "context",
-    "is not a valid model id": "model",
-    "flagged": "content",
-}
-"""By the words, in small letters, of servers that give no code."""
 _OF_THE_MESSAGES = (400, 413, 422)
-_STATUSES_WITHOUT_CODES = {
-    "context": _OF_THE_MESSAGES,
-    "model": _OF_THE_MESSAGES,
-    "content": (*_OF_THE_MESSAGES, 403),
+_PHRASES: dict[Meaning, tuple[tuple[int, ...], re.Pattern[str]]] = {
+    "context": (
+        _OF_THE_MESSAGES,
+        re.compile(
+            r"context[ _]?(length|size|window|limit)|(prompt|input|string) (is )?too long|too many tokens"
+            r"|maximum (model|prompt) length|input tokens? .{0,30}exceed|`inputs` .{0,30}must be"
+        ),
+    ),
+    "key": (_OF_THE_MESSAGES, re.compile(r"(incorrect|invalid) api key|api key (not valid|expired)")),
+    "account": (
+        (*_OF_THE_MESSAGES, 429, 500, 503),
+        re.compile(
+            r"credit balance|insufficient (balance|credit|fund|quota)|spending limit"
+            r"|location is not supported"
+        ),
+    ),
+    "model": (
+        _OF_THE_MESSAGES,
+        re.compile(r"not a valid model id|invalid model name|model not exist|model identifier is invalid"),
+    ),
+    "content": ((*_OF_THE_MESSAGES, 403), re.compile("flagged")),
 }
-"""The statuses for which words decide."""
+"""By the words, in small letters, of servers that give no code: the statuses for which they decide."""
 _STATUSES: dict[int, Meaning] = {401: "key", 402: "account", 403: "account", 404: "model"}
 _UNSUPPORTED = ("unsupported_parameter", "unsupported_value")
-_MAX_WORDS = 200
-_MASKED = 6
-"""So many characters of a key in a row are never shown."""
+_OF_EVERY_CALL = ("temperature", "stop", "seed", "top_p")
+"""Parameters that do not depend on the messages: one that is refused is refused again in the next call."""
+_WAIT = re.compile(r"(?:retry|try again) (?:in|after) ([\d.]+) ?s")
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,7 @@ class ApiError:
         status: the HTTP status, or what the body says it is.
         words: what the server says, in one line without the key.
         codes: its ``code`` and ``type`` in small letters.
+        param: the parameter that it names.
         text: its whole text in small letters, in which names of fields are looked for.
         retry_after: seconds that the server asks to wait, 0 or more.
     """
@@ -85,6 +101,7 @@ class ApiError:
     status: int
     words: str
     codes: frozenset[str]
+    param: str
     text: str
     retry_after: float = 0.0
 
@@ -94,8 +111,12 @@ class ApiError:
         for code, meaning in _CODES.items():
             if code in self.codes and meaning != "retry":
                 return meaning
-        for phrase, meaning in _PHRASES.items():
-            if phrase in self.text and self.status in _STATUSES_WITHOUT_CODES[meaning]:
+        if self.param == "model" and self.status in _OF_THE_MESSAGES:
+            return "model"
+        for meaning, (statuses, phrase) in _PHRASES.items():
+            # What ends the command is not looked for in the whole text, which may quote a prompt.
+            where = self.text if meaning == "context" else self.words.lower()
+            if self.status in statuses and phrase.search(where):
                 return meaning
         if self.status in (408, 409, 429) or self.status >= 500:
             return "retry"
@@ -108,7 +129,8 @@ class ApiError:
     @property
     def is_of_these_messages(self) -> bool:
         """Whether a ``request`` is refused for its messages, so that the next one may be answered."""
-        return self.status in _OF_THE_MESSAGES and not self.codes & set(_UNSUPPORTED)
+        of_every_call = bool(self.codes & set(_UNSUPPORTED)) or self.param in _OF_EVERY_CALL
+        return self.status in _OF_THE_MESSAGES and not of_every_call
 
 
 def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> ApiError:
@@ -116,33 +138,16 @@ def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> 
 
     In a good answer, whose status says nothing, the body's number counts.
     """
-    if isinstance(body, list) and body:
-        body = body[0]
-    if isinstance(body, dict) and isinstance(body.get("error"), dict):
-        body = body["error"]
-    fields = body if isinstance(body, dict) else {}
+    fields, said = told(body)
     codes = {str(fields[name]).lower() for name in ("code", "type", "status") if fields.get(name)}
     number = str(fields.get("code", ""))
     if status < 300:
         is_status = len(number) == 3 and number.isascii() and number.isdecimal() and number >= "400"
         status = int(number) if is_status else 500
-    said = fields.get("message") or fields.get("detail") or fields or body
-    return ApiError(
-        status,
-        words_of(said, key),
-        frozenset(codes),
-        str(body).lower(),
-        _seconds_to_wait(headers),
-    )
-
-
-def words_of(said: object, key: str) -> str:
-    """Return what a server said in one line of at most 200 characters, without the key or a piece of it."""
-    line = one_line(str(said))[: 2 * _MAX_WORDS]
-    for length in range(len(key), _MASKED - 1, -1):
-        for first in range(len(key) - length + 1):
-            line = line.replace(key[first : first + length], "***")
-    return line[:_MAX_WORDS].strip() or "no reason given"
+    words = words_of(said, key)
+    wait = _seconds_to_wait(headers) or _number((_WAIT.search(words.lower()) or ["", ""])[1])
+    param = str(fields.get("param", ""))
+    return ApiError(status, words, frozenset(codes), param, str(body).lower(), wait)
 
 
 def _seconds_to_wait(headers: Mapping[str, str]) -> float:

@@ -36,9 +36,10 @@ from selfplay.core.hosts import is_loopback
 from selfplay.core.messages import as_text, said
 from selfplay.core.text import one_line, without_control_tokens
 from selfplay.inference.api_answers import Completion, Damaged, Unexpected, Version, decoded
-from selfplay.inference.api_errors import ApiError, read_error, words_of
+from selfplay.inference.api_errors import ApiError, read_error
 from selfplay.inference.api_fields import TOKENS, in_form, rejected_field, with_tokens
 from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
+from selfplay.inference.api_words import said_in, words_of
 
 Answer = TypeVar("Answer")
 
@@ -67,11 +68,11 @@ class _Fault(Exception):
 
 
 class _Refused(Exception):
-    """An error in place of the choices of a good answer."""
+    """An error in a good answer: in place of its choices, or in a choice."""
 
-    def __init__(self, error: ApiError) -> None:
+    def __init__(self, what: str, error: ApiError) -> None:
         self.error = error
-        super().__init__(error.words)
+        super().__init__(f"{what}: {error.words}")
 
 
 class OpenAIClient(InferenceClient):
@@ -260,14 +261,15 @@ class OpenAIClient(InferenceClient):
         raw = await self._connected().chat.completions.with_raw_response.create(**request)
         headers = raw.http_response.headers
         answer = decoded(raw.http_response.content, Completion)
+        status = raw.http_response.status_code
         if not answer.choices:
-            if answer.error:
-                raise _Refused(read_error(raw.http_response.status_code, answer.error, headers, self._secret))
-            raise _Fault("the answer has no choices")
+            body = answer.error or decoded(raw.http_response.content, dict)
+            raise _Refused("the answer has no choices", read_error(status, body, headers, self._secret))
         choice = answer.choices[0]
         if choice.finish_reason == "error":
-            raise _Fault("the answer was cut short by an error")
-        text = choice.message.text
+            error = read_error(status, choice.error or "", headers, self._secret)
+            raise _Refused("the answer was cut short by an error", error)
+        text = choice.text
         version = headers.get(VERSION_HEADER, "")
         is_version = version.isdecimal() and version.isascii() and len(version) <= _MAX_DIGITS
         kept_ids = choice.token_ids if version else None  # `selfplay serve` takes them back
@@ -277,16 +279,11 @@ class OpenAIClient(InferenceClient):
             policy_version=int(version) if is_version else self._version,
             finish_reason=one_line(choice.finish_reason or "stop")[:_MAX_REASON],
         )
-        logprobs = choice.logprobs.content if choice.logprobs else None
-        if (
-            answer.prompt_token_ids
-            and choice.token_ids
-            and logprobs
-            and len(logprobs) == len(choice.token_ids)
-        ):
+        logprobs = choice.token_logprobs
+        if answer.prompt_token_ids and choice.token_ids and len(logprobs) == len(choice.token_ids):
             response.prompt_token_ids = answer.prompt_token_ids
             response.completion_token_ids = choice.token_ids
-            response.completion_logprobs = [token.logprob for token in logprobs]
+            response.completion_logprobs = logprobs
         return response
 
     async def _ask_version(self) -> int:
@@ -340,9 +337,11 @@ class OpenAIClient(InferenceClient):
         except _Refused as refused:
             problem = self._verdict(refused.error, about)
             if isinstance(problem, _Fault):
-                problem = _Fault(f"the answer has no choices: {refused}", problem.retry_after)
+                problem = _Fault(str(refused), problem.retry_after)
         except Damaged as error:
-            problem = _Fault(f"the answer cannot be read: {error}")
+            problem = _Fault(
+                f"the answer cannot be read: no JSON, but {words_of(said_in(str(error)), self._secret)}"
+            )
         except Unexpected as error:
             problem = EpisodeError(f"{self._server}, {about}: the answer cannot be read: {error}")
         except UnusableAnswer as error:

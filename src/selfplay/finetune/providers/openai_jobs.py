@@ -21,8 +21,9 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.hosts import is_loopback
 from selfplay.core.text import one_line
 from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
-from selfplay.inference.api_errors import read_error, words_of
+from selfplay.inference.api_errors import read_error
 from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
+from selfplay.inference.api_words import words_of
 
 NAME_FIELD = "selfplay_job"
 """The key of a job's metadata under which its name is kept; the keys of what else it is begin with it."""
