@@ -156,7 +156,7 @@ async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, wh
     await again.train(STEPS)
     assert again.ended() == expected
     lines = read_metrics(path / "metrics.jsonl")
-    assert all(line["time/games_per_second"] > 0 for line in lines), "it knows what was played before the kill"
+    assert all(line["time/games_per_second"] > 0 for line in lines), "it knows what was played before"
     assert again.tensors().keys() == tensors.keys()
     assert all(torch.equal(one, tensors[name]) for name, one in again.tensors().items())
 
