@@ -53,6 +53,7 @@ LONG_ROPE = {
 DYNAMIC_ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 
+PER_LAYER_INPUT = {"vocab_size_per_layer_input": 259, "hidden_size_per_layer_input": 8}
 ROUTED = {**MOE, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
 
 # Family: (model type, settings besides SHAPE). A prompt of Kuhn poker has several hundred tokens.
@@ -144,6 +145,45 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**MAMBA, **MOE, "shared_intermediate_size": 16, "layer_types": ["mamba", "attention"] * 2},
     ),
     "MiniMax": ("minimax", {**MOE, "layer_types": ["linear_attention", "full_attention"] * 2}),
+    "AFMoE": ("afmoe", {**MOE, "sliding_window": 32, **SLIDING}),
+    "JetMoE": ("jetmoe", {**MOE, "kv_channels": 8}),
+    "CWM": ("cwm", {"sliding_window": 32, "bos_token_id": 1, **SLIDING}),
+    "Dots 1": (
+        "dots1",
+        {**ROUTED, "n_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 32, **SLIDING},
+    ),
+    "Gemma 3n": (
+        "gemma3n_text",
+        {
+            "intermediate_size": [48] * 4,
+            "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+            "num_kv_shared_layers": 2,
+            "laurel_rank": 4,
+            **PER_LAYER_INPUT,
+            "sliding_window": 32,
+            **SLIDING,
+        },
+    ),
+    "Gemma 4": (
+        "gemma4_text",
+        {"num_kv_shared_layers": 2, "global_head_dim": 8, **PER_LAYER_INPUT, "sliding_window": 32, **SLIDING},
+    ),
+    "Gemma 4, experts": (
+        "gemma4_text",
+        {
+            **MOE,
+            "enable_moe_block": True,
+            "top_k_experts": 2,
+            "global_head_dim": 8,
+            **PER_LAYER_INPUT,
+            "sliding_window": 32,
+            **SLIDING,
+        },
+    ),
+    "BioGPT": ("biogpt", {}),
+    "GPT-J": ("gptj", {"rotary_dim": 8}),
+    "GPT-Neo": ("gpt_neo", {"attention_types": [[["global", "local"], 2]], "num_layers": 4}),
+    "RecurrentGemma": ("recurrent_gemma", {"lru_width": 32, "attention_window_size": 32}),
     "Mamba 2": ("mamba2", {"num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1, "state_size": 8}),
 }
 

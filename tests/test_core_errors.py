@@ -13,6 +13,8 @@ from selfplay.core.errors import first_line
     [
         ("\n  Torch is out of memory...\nSee the manual.", "Torch is out of memory"),
         (".part is missing", ".part is missing"),
+        ("Error in r:\n    Expected int.\nMore", "Error in r: Expected int"),
+        ("Error in r:", "Error in r:"),
         ("", "OSError"),
         (" \n ", "OSError"),
     ],

@@ -37,6 +37,7 @@ TARGETS = {
     "Persimmon": ["query_key_value", "dense"],
     "OPT": ["q_proj", "out_proj", "fc1"],
     "StarCoder 2": ["q_proj", "c_fc", "c_proj"],
+    "JetMoE": ["kv_proj"],
 }
 # What cannot be trained is not saved; test_learning_load_check.py says which and why.
 UNTRAINED = {
@@ -50,6 +51,8 @@ UNTRAINED = {
     "Bamba",
     "Granite 4 (hybrid)",
     "MiniMax",
+    "GPT-Neo",
+    "RecurrentGemma",
     "Mamba 2",
 }
 

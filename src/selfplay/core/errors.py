@@ -61,9 +61,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message without its full stop."""
+    """Return the first line of an error's message without its full stop, and the next after a colon."""
     lines = message_of(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".")
+    announced = lines[1].strip() if len(lines) > 1 and lines[0].endswith(":") else ""
+    return f"{lines[0]} {announced}".strip().rstrip(".")
 
 
 def message_of(error: BaseException) -> str:

@@ -3,9 +3,8 @@
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from selfplay.core import InputError
@@ -15,7 +14,7 @@ from selfplay.learning.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Att
 from selfplay.learning.model_files import check_quantization
 from selfplay.learning.quantised import keep_layout, nf4
 
-LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+OTHER_FAMILY = "Use a model of another family, such as Llama or Qwen3."
 
 
 def load_decoder(
@@ -50,7 +49,12 @@ def load_decoder(
             output_loading_info=True,
             **settings,
         )
-    except LOAD_ERRORS as error:
+    except Exception as error:  # a family may raise anything about its configuration
+        if error.args == (ATTENTION_NAME,):  # a family looks its attention up in a table of its own
+            problem = (
+                f"{model_name} cannot be trained: {config.model_type} models have only their own attention"
+            )
+            raise InputError("model", problem, OTHER_FAMILY) from error
         raise _cannot_be_loaded(model_name, error) from error
     absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
     if absent:
@@ -66,15 +70,22 @@ def load_decoder(
 
 def _configuration(model_name: str) -> Any:
     try:
-        return AutoConfig.from_pretrained(model_name, trust_remote_code=False)
-    except LOAD_ERRORS as error:
+        config = AutoConfig.from_pretrained(model_name, trust_remote_code=False)
+    except Exception as error:  # as in load_decoder
         raise _cannot_be_loaded(model_name, error) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        problem = (
+            f"{model_name} cannot be trained: transformers has no causal language model {config.model_type}"
+        )
+        raise InputError("model", problem, OTHER_FAMILY)
+    return config
 
 
 def _cannot_be_loaded(model_name: str, error: Exception) -> InputError:
-    return InputError(
-        "model", f"{model_name} cannot be loaded ({first_line(error)})", "Check the name or path."
-    )
+    problem = f"{model_name} cannot be loaded ({first_line(error)})"
+    named = isinstance(error, OSError)
+    fix = "Check the name or path." if named else "Correct its config.json, or download it again."
+    return InputError("model", problem, fix)
 
 
 def hidden_states(causal_lm: Any, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:

@@ -28,6 +28,7 @@ Both are relative to the mean difference between neighbouring positions. In bflo
 differed by 0.001 to 0.04, unsupported families by 0.14 and more.
 """
 FIX = "Use a model that mixes tokens only by attention, such as Llama or Qwen3."
+LENGTH = "Write its longest context, in tokens, into its config.json."
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,29 @@ def check_tree(model_name: str, causal_lm: Any) -> ContextLimit:
     Raises:
         InputError: they differ, or the model cannot be run over a tree.
     """
-    config = causal_lm.config.get_text_config()
     try:
+        config = causal_lm.config.get_text_config()
         with torch.no_grad():
             differences, spread, windows = _differences(causal_lm, int(config.vocab_size))
-        limit = _context_limit(config, windows)
+        _check_equal(differences, spread, causal_lm.dtype, int(config.num_hidden_layers), len(windows))
+        return _context_limit(config, windows)
     except InputError as error:
-        raise InputError("model", f"{model_name} cannot be trained: {error.problem}", FIX) from error
+        raise InputError("model", f"{model_name} cannot be trained: {error.problem}", error.fix) from error
     except Exception as error:  # an unknown architecture may raise anything
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise InputError("model", f"{model_name} cannot be run over a tree ({reason})", FIX) from error
-    tolerance = EXACT if causal_lm.dtype == torch.float32 else ROUNDED
-    elsewhere = int(config.num_hidden_layers) - len(windows)
-    why = f"; {elsewhere} of its {config.num_hidden_layers} layers are not attention" if elsewhere > 0 else ""
+
+
+def _check_equal(
+    differences: dict[str, float], spread: float, dtype: torch.dtype, layers: int, attending: int
+) -> None:
+    tolerance = EXACT if dtype == torch.float32 else ROUNDED
+    elsewhere = layers - attending
+    why = f"; {elsewhere} of its {layers} layers are not attention" if elsewhere > 0 else ""
     for where, nats in differences.items():
         if not nats <= tolerance * spread:
             differs = f"its log-probabilities {where} are {nats:.2g} nats from those of its own forward pass"
-            raise InputError("model", f"{model_name} cannot be trained: {differs}{why}", FIX)
-    return limit
+            raise InputError("model", f"{differs}{why}", FIX)
 
 
 class _Remembering:
@@ -163,7 +169,7 @@ def _context_limit(config: Any, windows: dict[int, int | None]) -> ContextLimit:
     """
     longest = getattr(config, "max_position_embeddings", None)
     if not longest:
-        raise InputError("model", "its configuration has no max_position_embeddings", FIX)
+        raise InputError("model", "its configuration has no max_position_embeddings", LENGTH)
     if getattr(config, "attn_temperature_tuning", None):
         raise InputError("model", "it scales queries by their index in the pass, not by their position", FIX)
     limits = [ContextLimit(int(longest))]

@@ -152,7 +152,7 @@ def _tree_attention(
         sliding_window,
         product,
     )
-    return output_THe.unsqueeze(0), None
+    return output_THe.unsqueeze(0).contiguous(), None  # some families take a view of it
 
 
 AttentionInterface.register(ATTENTION_NAME, _tree_attention)

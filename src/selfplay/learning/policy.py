@@ -9,7 +9,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
@@ -170,6 +170,7 @@ class PolicyModel:
         left_out = left_out_by_lora(self.model, first, kinds, partly=lora.may_be_absent)
         self._causal_lm = self.model.get_base_model()
         self._layers = [m for m in self._causal_lm.modules() if isinstance(m, GradientCheckpointingLayer)]
+        self._prepare_recomputing()
         self._find_adapted_layers()
         self._active = first
         for name in others:
@@ -218,6 +219,27 @@ class PolicyModel:
             yield
         finally:
             self._set_recomputing(False)
+
+    def _prepare_recomputing(self) -> None:
+        """Enable the recomputation of layers if this family has it, without dropout or random numbers."""
+        if not self._causal_lm.supports_gradient_checkpointing:
+            return
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        with warnings.catch_warnings():
+            # transformers still uses its old name.
+            warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
+            self._causal_lm.gradient_checkpointing_enable(
+                options | {"context_fn": lambda: (self._without_dropout(), nullcontext())}
+            )
+
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        """Run a layer that recomputes in the mode of inference, as it runs again for the gradient."""
+        self._set_recomputing(False)
+        try:
+            yield
+        finally:
+            self._set_recomputing(True)
 
     def _set_recomputing(self, enabled: bool) -> None:
         """Set the mode of layers, which recompute only in training mode. Their submodules do not change."""
@@ -392,10 +414,10 @@ def _drawing_from(seed: int) -> Iterator[None]:
         yield
 
 
-def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
-    """Add the first adapter and enable the recomputation of layers."""
+def _add_lora(base: PreTrainedModel, config: LoraConfig, name: str) -> Any:
+    """Add the first adapter."""
     with warnings.catch_warnings():
-        # Both libraries still use its old name.
+        # PEFT still uses its old name.
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
         for known in KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", known)
@@ -405,9 +427,6 @@ def _add_lora(base: torch.nn.Module, config: LoraConfig, name: str) -> Any:
             raise InputError(
                 "lora.target_modules", first_line(error), "Name linear layers of this model."
             ) from error
-        model.get_base_model().gradient_checkpointing_enable(
-            {"use_reentrant": False, "preserve_rng_state": False}  # no dropout: no random numbers are drawn
-        )
     return model
 
 
