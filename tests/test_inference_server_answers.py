@@ -208,7 +208,25 @@ def test_the_version_and_the_health_are_objects(live):
 def test_there_are_no_pages_for_browsers(live, path):
     response = live.get(path, headers=AUTHORIZED)
     assert response.status_code == 404
-    assert response.json() == error(f"GET {path}: Not Found", "invalid_request_error")
+    assert response.json() == error(f"GET {path}: Not Found. The API is below /v1", "invalid_request_error")
+
+
+@pytest.mark.parametrize("slashes", ["{}/", "/{}", "{}//"])
+def test_a_slash_too_many_in_an_address_changes_nothing(live, slashes):
+    """Neither a redirection: not every client follows one, and behind a proxy it leads elsewhere."""
+    for path in ("/v1/models", "/v1/models/tiny", "/health"):
+        given = live.get(slashes.format(path), headers=AUTHORIZED)
+        assert (given.status_code, given.json()) == (200, live.get(path, headers=AUTHORIZED).json())
+    path = slashes.format("/v1/chat/completions")
+    body = {"model": "tiny", "messages": ASK, "max_tokens": 1}
+    assert live.post(path, json=body).status_code == 200
+    assert live.post(path, json=body, headers={}).status_code == 401
+
+
+def test_an_address_without_v1_is_told_so(live):
+    response = live.post("/chat/completions", json={})
+    assert response.json()["error"]["message"] == "POST /chat/completions: Not Found. The API is below /v1"
+    assert live.post("/v1/responses", json={}).json()["error"]["message"] == "POST /v1/responses: Not Found"
 
 
 # Adapters

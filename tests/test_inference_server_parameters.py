@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ from openai.types.chat import completion_create_params as chat_params
 from live_server import ASK, TOKEN, engine_over, running
 from openai_http import httpx2
 from selfplay.inference.server import create_app
-from selfplay.inference.server_parameters import MESSAGE_NEUTRAL, NEUTRAL, PART_NEUTRAL, WITHOUT_EFFECT
+from selfplay.inference.server_parameters import (
+    MESSAGE_NEUTRAL,
+    NEUTRAL,
+    WITHOUT_EFFECT,
+    WITHOUT_EFFECT_IN_MESSAGES,
+)
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
 from tiny_models import tiny_policy
 
@@ -181,6 +186,47 @@ def test_parameters_without_effect_are_accepted_whatever_their_value_is(server, 
 
 
 @pytest.mark.parametrize("path", FIELDS)
+def test_a_null_is_as_good_as_nothing_whatever_the_parameter_is(server, path):
+    required = {"model", "messages", "prompt"}
+    names = (FIELDS[path] | OF_OPENAI[path] | OF_OTHERS | set(NEUTRAL) | {"extra_headers"}) - required
+    plain = {name: value for name, value in PLAIN[path].items() if name in required}
+    expected = text(server.ask(path, temperature=0))
+    assert text(server.ask(path, **{**dict.fromkeys(names), **PLAIN[path], "temperature": 0})) == expected
+    bare = server.http.post(path, json={**plain, **dict.fromkeys(names)})
+    assert bare.status_code == 200
+    for name in required & plain.keys():
+        refused = server.ask(path, **{name: None})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_the_defaults_of_other_servers_change_nothing(server, path):
+    """A client that sends all its fields sends those of OpenAI's, vLLM's and SGLang's requests."""
+    defaults = {
+        **{"best_of": 1, "n": 1, "logit_bias": {}, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+        **{"stop": [], "stream": False, "stop_token_ids": [], "min_tokens": 0, "length_penalty": 1.0},
+        **{"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
+        **{"skip_special_tokens": True, "spaces_between_special_tokens": True, "use_beam_search": False},
+        **{"include_stop_str_in_output": False, "bad_words": [], "no_stop_trim": False, "priority": 0},
+        **{"separate_reasoning": True, "stream_reasoning": True, "include_reasoning": True, "echo": False},
+    }
+    of_chats = {
+        **{"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "logprobs": False},
+        **{"top_logprobs": 0, "response_format": {"type": "text"}, "store": False, "modalities": ["text"]},
+        **{"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": False},
+    }
+    sent = defaults | (of_chats if path == CHAT else {"suffix": ""})
+    assert text(server.ask(path, **sent)) == text(server.ask(path))
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_the_best_of_as_many_answers_as_are_wanted_are_all_of_them(server, path):
+    assert choices(server.ask(path, n=2, best_of=2)) == choices(server.ask(path, n=2))
+    for asked in ({"n": 2, "best_of": 3}, {"best_of": 2}, {"n": 2, "best_of": "2"}):
+        assert server.ask(path, **asked).json()["error"]["param"] == "best_of"
+
+
+@pytest.mark.parametrize("path", FIELDS)
 def test_a_wrong_value_of_a_parameter_is_refused_with_its_name(server, path):
     for name in sorted(FIELDS[path] - {"model"}):
         refused = 0
@@ -236,6 +282,7 @@ MESSAGE_FIELDS = {
     *OTHER_FIELDS.split(),
     *MESSAGE_NEUTRAL,
 } - HONOURED
+assert not MESSAGE_FIELDS & WITHOUT_EFFECT_IN_MESSAGES
 
 
 def ask_with(server: Server, **fields: Any) -> httpx2.Response:
@@ -249,7 +296,7 @@ def test_a_field_of_a_message_is_refused_by_name_unless_its_value_changes_nothin
     for value in VALUES:
         response = ask_with(server, **{name: value})
         if response.status_code == 200:
-            assert value in MESSAGE_NEUTRAL[name]
+            assert value is None or value in MESSAGE_NEUTRAL[name]
             assert text(response) == expected
         else:
             error = response.json()["error"]
@@ -295,11 +342,17 @@ def test_the_error_for_a_message_says_what_is_wrong_and_where(server, message, p
     assert words in error["message"]
 
 
-def test_fields_of_text_parts_are_refused_unless_they_change_nothing(server):
-    part = {"type": "text", "text": "rules"}
+def test_fields_that_change_nothing_are_accepted_in_messages_and_in_their_parts(server):
     expected = text(server.ask(CHAT))
-    neutral: Mapping[str, Any] = {name: values[0] for name, values in PART_NEUTRAL.items()}
-    assert text(server.ask(CHAT, messages=[{"role": "user", "content": [{**part, **neutral}]}])) == expected
+    cached = {name: {"type": "ephemeral"} for name in WITHOUT_EFFECT_IN_MESSAGES}
+    for fields in ({"annotations": []}, cached, {"unknown": None}):
+        part = {"type": "text", "text": "rules", **fields}
+        assert text(server.ask(CHAT, messages=[{"role": "user", "content": [part]}])) == expected
+        assert text(server.ask(CHAT, messages=[{"role": "user", "content": "rules", **fields}])) == expected
+    refused = server.ask(
+        CHAT, messages=[{"role": "user", "content": [{"type": "text", "text": "x", "annotations": [1]}]}]
+    )
+    assert refused.json()["error"]["param"] == "messages.0.content.0.annotations"
 
 
 def test_a_message_that_is_no_object_is_refused(server):

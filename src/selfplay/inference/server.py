@@ -26,7 +26,7 @@ from selfplay.inference.server_generate import GenerateRequest, Generation
 from selfplay.inference.server_limits import BodyLimit, TokenCheck
 from selfplay.inference.server_questions import Question, Questions
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
-from selfplay.inference.server_responses import Responses
+from selfplay.inference.server_responses import Paths, Responses
 from selfplay.inference.server_schema import (
     ApiError,
     LoadAdapterRequest,
@@ -81,11 +81,12 @@ def create_app(
         made: when a model was made, in seconds since 1970; ``None``: when the server started.
         running: what is entered while the server runs.
     """
-    app = FastAPI(title="selfplay", openapi_url=None, lifespan=lambda app: running())
+    app = FastAPI(title="selfplay", openapi_url=None, lifespan=lambda app: running(), redirect_slashes=False)
     app.add_middleware(BodyLimit, larger=larger_bodies or {})
     if token is not None:
         app.add_middleware(TokenCheck, token=token)
     app.add_middleware(Responses)
+    app.add_middleware(Paths)
     _add_error_answers(app)
     questions = Questions(engine, aliases or {})
     _add_answers(app, questions)
@@ -269,5 +270,7 @@ def _add_error_answers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        path = request.url.path
+        hint = "" if path.startswith("/v1/") or error.status_code != 404 else ". The API is below /v1"
+        message = f"{request.method} {path}: {error.detail}{hint}"
         return ApiError(error.status_code, message, headers=error.headers).response()

@@ -8,7 +8,12 @@ from typing import Any
 
 from selfplay.core import Message, Messages
 from selfplay.core.messages import said
-from selfplay.inference.server_parameters import MESSAGE_NEUTRAL, PART_NEUTRAL, check_extra
+from selfplay.inference.server_parameters import (
+    MESSAGE_NEUTRAL,
+    PART_NEUTRAL,
+    WITHOUT_EFFECT_IN_MESSAGES,
+    check_extra,
+)
 from selfplay.inference.server_schema import ApiError
 
 ROLES = ("system", "developer", "user", "assistant", "text")
@@ -32,7 +37,7 @@ def _to_message(given: dict[str, Any], where: str) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         raise _wrong(f"{where}.role", f"{role!r:.50} is not a role", f"Use one of {', '.join(ROLES)}")
     extra = {name: value for name, value in given.items() if name not in _FIELDS}
-    check_extra(extra, _FIELDS, MESSAGE_NEUTRAL, where=f"{where}.")
+    check_extra(extra, _FIELDS, MESSAGE_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=f"{where}.")
     content = _text(given.get("content"), f"{where}.content")
     ids = given.get("token_ids")
     if ids is not None:
@@ -60,7 +65,7 @@ def _part_text(part: Any, where: str) -> str:
     if not isinstance(part.get("text"), str):
         raise _wrong(f"{where}.text", f"{part.get('text')!r:.50} is not a text", "Give a string")
     extra = {name: value for name, value in part.items() if name not in _PART_FIELDS}
-    check_extra(extra, _PART_FIELDS, PART_NEUTRAL, where=f"{where}.")
+    check_extra(extra, _PART_FIELDS, PART_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=f"{where}.")
     text: str = part["text"]
     return text
 

@@ -2,6 +2,7 @@
 
 A request may hold what the server honours (the fields of its class), what is listed here with such a value,
 and nothing else: a parameter that is ignored silently would give another answer than its sender believes.
+A null is nowhere a value: clients that send all their fields send it for those that are not set.
 """
 
 import difflib
@@ -20,103 +21,106 @@ WITHOUT_EFFECT = frozenset(
 )
 """Parameters that never change an answer of this server, whatever their value is."""
 
-_OFF = (None, False)
+_OFF = (False,)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # OpenAI
-    "audio": (None,),
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "function_call": (None, "none", "auto"),
-    "functions": (None, []),
-    "modalities": (None, [], ["text"]),
-    "prediction": (None,),
-    "presence_penalty": (None, 0),
-    "reasoning_effort": (None, "none"),
-    "response_format": (None, {"type": "text"}),
+    "audio": (),
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": ([], ["text"]),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
     "store": _OFF,
-    "suffix": (None, ""),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
-    "verbosity": (None, "medium"),
-    "web_search_options": (None,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
     # vLLM
-    "add_generation_prompt": (None, True),
+    "add_generation_prompt": (True,),
     "add_special_tokens": _OFF,
-    "allowed_token_ids": (None,),
-    "bad_words": (None, []),
-    "chat_template": (None, ""),
-    "chat_template_kwargs": (None, {}),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": ("",),
+    "chat_template_kwargs": ({},),
     "continue_final_message": _OFF,
-    "detokenize": (None, True),
-    "documents": (None, []),
+    "detokenize": (True,),
+    "documents": ([],),
     "echo": _OFF,
-    "guided_choice": (None, []),
-    "guided_decoding_backend": (None,),
-    "guided_grammar": (None, ""),
-    "guided_json": (None, {}),
-    "guided_regex": (None, ""),
-    "guided_whitespace_pattern": (None, ""),
+    "guided_choice": ([],),
+    "guided_decoding_backend": (),
+    "guided_grammar": ("",),
+    "guided_json": ({},),
+    "guided_regex": ("",),
+    "guided_whitespace_pattern": ("",),
     "ignore_eos": _OFF,
-    "include_reasoning": (None, True),
+    "include_reasoning": (True,),
     "include_stop_str_in_output": _OFF,
-    "kv_transfer_params": (None, {}),
-    "length_penalty": (None, 1),
-    "logits_processors": (None, []),
-    "min_tokens": (None, 0),
-    "mm_processor_kwargs": (None, {}),
-    "prompt_embeds": (None,),
-    "prompt_logprobs": (None,),
-    "repetition_penalty": (None, 1),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "min_tokens": (0,),
+    "mm_processor_kwargs": ({},),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "repetition_penalty": (1,),
     "return_tokens_as_token_ids": _OFF,
-    "skip_special_tokens": (None, True),
-    "spaces_between_special_tokens": (None, True),
-    "structured_outputs": (None, {}),
-    "thinking_token_budget": (None,),
-    "truncate_prompt_tokens": (None,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": ({},),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
     "use_beam_search": _OFF,
-    "vllm_xargs": (None, {}),
+    "vllm_xargs": ({},),
     # SGLang
-    "custom_logit_processor": (None,),
-    "custom_params": (None, {}),
-    "ebnf": (None, ""),
-    "json_schema": (None, ""),
-    "lora_path": (None,),
+    "custom_logit_processor": (),
+    "custom_params": ({},),
+    "ebnf": ("",),
+    "json_schema": ("",),
+    "lora_path": (),
     "no_stop_trim": _OFF,
-    "regex": (None, ""),
+    "regex": ("",),
     "return_hidden_states": _OFF,
-    "sampling_seed": (None,),
-    "separate_reasoning": (None, True),
-    "session_params": (None, {}),
-    "stop_regex": (None, "", []),
-    "stream_reasoning": (None, True),
+    "sampling_seed": (),
+    "separate_reasoning": (True,),
+    "session_params": ({},),
+    "stop_regex": ("", []),
+    "stream_reasoning": (True,),
     # others
-    "dry_multiplier": (None, 0),
-    "enable_thinking": (None,),
-    "mirostat": (None, 0),
-    "no_repeat_ngram_size": (None, 0),
-    "thinking": (None,),
-    "top_a": (None, 0),
-    "typical_p": (None, 1),
+    "dry_multiplier": (0,),
+    "enable_thinking": (),
+    "mirostat": (0,),
+    "no_repeat_ngram_size": (0,),
+    "thinking": (),
+    "top_a": (0,),
+    "typical_p": (1,),
 }
 """Parameters that would change an answer, with the values that do not."""
 
 MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "annotations": (None, []),
-    "audio": (None,),
-    "function_call": (None,),
-    "name": (None,),
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "name": (),
     "prefix": _OFF,
-    "reasoning": (None, ""),
-    "reasoning_content": (None, ""),
-    "reasoning_details": (None, []),
-    "refusal": (None, ""),
-    "tool_call_id": (None,),
-    "tool_calls": (None, []),
+    "reasoning": ("",),
+    "reasoning_content": ("",),
+    "reasoning_details": ([],),
+    "refusal": ("",),
+    "tool_call_id": (),
+    "tool_calls": ([],),
 }
 """Fields of a message, as :data:`NEUTRAL`."""
 
-PART_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"annotations": (None, []), "cache_control": (None,)}
+PART_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"annotations": ([],)}
 """Fields of a text part, as :data:`NEUTRAL`."""
+
+WITHOUT_EFFECT_IN_MESSAGES = frozenset({"cache_control"})
+"""Fields of messages and text parts that never change an answer."""
 
 _NO_TOOLS = "this server has no tools"
 _REASONS = {
@@ -134,6 +138,7 @@ def check_extra(
     extra: Mapping[str, Any],
     known: Collection[str],
     neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL,
+    without_effect: Collection[str] = WITHOUT_EFFECT,
     *,
     where: str = "",
 ) -> None:
@@ -143,12 +148,15 @@ def check_extra(
         extra: the fields that are not honoured, with their values.
         known: the fields that are.
         neutral: what else there may be, with values that change nothing.
+        without_effect: what there may be with any value.
         where: what precedes the name of a field in an error, such as ``messages.1.``.
 
     Raises:
         ApiError: a field is unknown, or would change the answer.
     """
     for name, value in extra.items():
+        if value is None or name in without_effect:
+            continue
         path = f"{where}{name}"
         if name in neutral:
             # 0 is not False: a flag that is a number is as wrong as one that is a word.
@@ -157,9 +165,8 @@ def check_extra(
             ):
                 reason = _REASONS.get(name, f"this server cannot do that (got {value!r:.100})")
                 raise ApiError(400, f"{path}: {reason}. Leave it out", param=path, code="unsupported_value")
-        elif neutral is not NEUTRAL or name not in WITHOUT_EFFECT:
-            there = [*known, *neutral, *(WITHOUT_EFFECT if neutral is NEUTRAL else ())]
-            close = difflib.get_close_matches(name[:64], there, 1, _CLOSE)
+        else:
+            close = difflib.get_close_matches(name[:64], [*known, *neutral, *without_effect], 1, _CLOSE)
             fix = f"Did you mean {close[0]}?" if close else "Leave it out"
             raise ApiError(
                 400,

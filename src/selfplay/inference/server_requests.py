@@ -72,7 +72,10 @@ class DrawParameters(BaseModel):
         Raises:
             ApiError: there is something of this kind.
         """
-        check_extra(self.model_extra or {}, type(self).model_fields, where=where)
+        extra = dict(self.model_extra or {})
+        if type(extra.get("best_of")) is int and extra["best_of"] == self.n:
+            del extra["best_of"]  # the best n of n are all of them
+        check_extra(extra, type(self).model_fields, where=where)
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             for token in ids or ():
                 if not 0 <= token < vocabulary_size:
@@ -131,7 +134,7 @@ class ChatRequest(AnswerRequest):
         Raises:
             ApiError: ``top_logprobs`` has no ``logprobs``.
         """
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs. Set it to true", param="top_logprobs")
         return self.options_of(self.top_logprobs, self.as_drawn())
 

@@ -1,6 +1,7 @@
-"""Middleware for every response: its id, and one line in the log if the server has a fault."""
+"""Middleware around every request: its path, the id of its response, a line in the log for a fault."""
 
 import logging
+import re
 import traceback
 import uuid
 
@@ -11,6 +12,22 @@ from selfplay.inference.server_schema import ApiError
 
 REQUEST_ID_HEADER = "x-request-id"
 _log = logging.getLogger("uvicorn.error")
+
+
+class Paths:
+    """Middleware that takes surplus slashes out of paths, which clients make of an address that ends in one.
+
+    A redirection would not do: not every client follows it, and behind a proxy it leads to another address.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
+        await self.app(scope, receive, send)
 
 
 class Responses:
