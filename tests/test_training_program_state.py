@@ -82,6 +82,6 @@ def test_an_error_of_load_state_dict_is_a_line_that_names_it(tmp_path):
 def test_a_state_that_json_cannot_hold_is_a_line_that_names_state_dict(tmp_path):
     one = text_run(tmp_path, "NoJson")
     with pytest.raises(
-        SelfplayError, match=r"the program's state_dict failed: .*set is not JSON serializable"
+        SelfplayError, match=r"the program's state_dict returned what .*: .*set is not JSON serializable"
     ):
         asyncio.run(one.source.state())

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -26,7 +27,7 @@ from selfplay.cli.train import train
 from selfplay.cli.watch import watch
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.errors import message_of
-from selfplay.core.own_code import is_from_outside, is_of_own_code, own_failure
+from selfplay.core.own_code import is_from_outside, own_failure, runs_own_code
 from selfplay.core.text import one_line
 
 app = typer.Typer(
@@ -84,7 +85,7 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:
         if isinstance(error, typer.Abort) or is_from_outside(error):
             return 130
-        if isinstance(error, SystemExit) or is_of_own_code(error):  # wherever a user's code was called
+        if isinstance(error, SystemExit) or runs_own_code():  # what it left behind may fail anywhere
             return _fail(own_failure(error), 1)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
@@ -96,14 +97,20 @@ class _OneLine(logging.Handler):
     """Prints a record as one line on stderr, with the reason of its error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        reason = f": {own_failure(error)}" if error is not None else ""
         if record.levelno >= logging.WARNING:
-            print(f"note: {one_line(record.getMessage())[:100]}{reason}", file=sys.stderr)
+            _note(record.getMessage(), record.exc_info[1] if record.exc_info else None)
+
+
+def _note(problem: str, error: BaseException | None) -> None:
+    """Print an error that ends nothing as one line: Python itself would print its trace."""
+    reason = f": {own_failure(error)}" if error is not None else ""
+    print(f"note: {one_line(problem)[:100]}{reason}", file=sys.stderr)
 
 
 def run() -> None:
     """Entry point of the ``selfplay`` command."""
+    threading.excepthook = lambda failed: _note("a thread failed", failed.exc_value)
+    sys.unraisablehook = lambda failed: _note("an error that nobody can catch", failed.exc_value)
     if "OMP_WAIT_POLICY" not in os.environ:
         # Read when torch is loaded. GNU's OpenMP lets a thread spin for milliseconds while it waits for
         # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.

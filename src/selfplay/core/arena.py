@@ -14,7 +14,7 @@ from selfplay.core.errors import InputError, SelfplayError
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.own_code import list_of, method_of, returned
-from selfplay.core.scores import check_scored
+from selfplay.core.played import check_played
 from selfplay.core.seeds import derive_seed
 from selfplay.core.training_batch import (
     check_batch,
@@ -159,7 +159,7 @@ class Arena(EpisodeRunner):
         if len(set(ids)) < len(ids):
             raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
         for rollout in trained_rollouts(results):
-            check_scored(rollout)
+            check_played(rollout)
         apply_credit(results, assigned(self.credit_assigner, results))
         made = self.build_training_batch(results, verbose)
         batch = returned(made, TrainingBatch, method_of(self, "build_training_batch"))

@@ -18,7 +18,6 @@ from selfplay.core.errors import TransientError
 from selfplay.core.messages import Messages
 from selfplay.core.own_code import awaitable, check_json, list_of, method_of, returned
 from selfplay.core.rubric import Rubric
-from selfplay.core.scores import check_scored
 from selfplay.core.types import GenerateResult, Rollout, Step
 
 
@@ -156,10 +155,6 @@ class Episode(ABC):
         finally:
             context.limit = None
             current_episode.reset(outer)
-        check_scored(rollout)
-        check_json(rollout.extras, f"what {method_of(self, 'get_extras')} returned")
-        check_json([step.info for step in rollout.steps], "info of the steps")
-        check_json([rollout.artifact, rollout.meta, rollout.metrics], "artifact, meta or metrics")
         return children
 
     def _rollout(self, arena: Arena, artifact: Any) -> Awaitable[EpisodeState]:

@@ -16,6 +16,7 @@ from selfplay.core.errors import InputError, SelfplayError, TransientError
 from selfplay.core.gather import all_results
 from selfplay.core.model_caller import ModelCaller
 from selfplay.core.own_code import awaitable, list_of, loggable, method_of, own_code, returned
+from selfplay.core.played import check_result
 from selfplay.core.retries import with_retries
 from selfplay.core.seeds import derive_seed
 from selfplay.core.types import EpisodeRequest, GenerateResult, Rollout
@@ -94,6 +95,7 @@ class EpisodeRunner(ModelCaller):
 
         Raises:
             InputError: there is no such episode.
+            EpisodeError: it handed over what cannot be logged or learned from.
             TransientError: it took longer than ``episode_timeout``.
         """
         if episode_type not in self.episodes:
@@ -102,7 +104,9 @@ class EpisodeRunner(ModelCaller):
         episode = self.episodes[episode_type]
         source = method_of(episode, "generate")
         playing = awaitable(episode.generate(self, artifact, meta), source)
-        return returned(await playing, GenerateResult, source)
+        result = returned(await playing, GenerateResult, source)
+        check_result(result, episode)
+        return result
 
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None

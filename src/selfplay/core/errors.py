@@ -70,7 +70,7 @@ def first_line(error: Exception) -> str:
 def message_of(error: BaseException) -> str:
     """Return an error's message, whatever its own ``__str__`` does."""
     try:
-        return str(error)
+        return str(error) or type(error).__name__
     except BaseException:  # noqa: BLE001 - the class is a user's, and its message only tells what happened
         return f"{type(error).__name__} without a message"
 
@@ -102,7 +102,7 @@ def place_of(frame: TracebackType) -> str:
 
 def frames_of(error: BaseException) -> Iterator[TracebackType]:
     """Yield the frames that an error passed through, the innermost last."""
-    trace = error.__traceback__
+    trace = BaseException.__getattribute__(error, "__traceback__")  # a user's class may have its own
     while trace is not None:
         yield trace
         trace = trace.tb_next

@@ -9,6 +9,7 @@ Ctrl-C, the cancellation of a task, the end of a generator.
 import asyncio
 import inspect
 import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -110,9 +111,9 @@ def own_failure(error: BaseException) -> str:
     return one_line(reason)[:LONGEST_REASON]
 
 
-def is_of_own_code(error: BaseException) -> bool:
-    """Return whether an error passed through a file that a configuration names."""
-    return any(module_of(one).startswith(OWN_MODULE) for one in frames_of(error))
+def runs_own_code() -> bool:
+    """Return whether this process has run a file that a configuration names."""
+    return any(name.startswith(OWN_MODULE) for name in [*sys.modules])
 
 
 def returned(value: object, kind: type[Kind], source: str) -> Kind:
@@ -126,6 +127,20 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     _check_is_awaited(value, source)
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
+
+
+def state_returned(value: object, source: str) -> dict[str, Any]:
+    """Return the state for a checkpoint that the method ``source`` has returned.
+
+    Raises:
+        EpisodeError: it is no dictionary, or JSON cannot hold it.
+    """
+    state: dict[str, Any] = returned(value, dict, source)
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EpisodeError(f"{source} returned what a checkpoint cannot hold: {error}") from error
+    return state
 
 
 def truth(value: object, source: str) -> bool:

@@ -3,7 +3,7 @@
 from numbers import Real
 
 from selfplay.core.errors import EpisodeError, shown
-from selfplay.core.types import Rollout, Step
+from selfplay.core.types import Step
 
 LARGEST_REWARD = 1e30
 """Sums and squares of rewards up to this size are finite."""
@@ -22,13 +22,6 @@ def check_rewards(rewards: dict[str, float], steps: list[Step]) -> None:
         finite_reward(reward, f"the weighted sum for role {role_id}")
 
 
-def check_scored(rollout: Rollout) -> None:
-    """Check the rewards of a rollout and of its steps; see :func:`check_rewards`."""
-    check_rewards(rollout.rewards, rollout.steps)
-    for step in rollout.steps:
-        finite_reward(step.reward, f"a step of role {step.role_id}")
-
-
 def finite_reward(value: object, source: str) -> float:
     """Return ``value`` as a float; ``True`` becomes 1.
 
@@ -36,9 +29,9 @@ def finite_reward(value: object, source: str) -> float:
         EpisodeError: ``value`` is not a finite number (game libraries return strings and NaN), or is so large
             that sums and squares of rewards are not.
     """
-    if not is_bounded(value):
+    if not is_bounded(value) or not is_bounded(number := float(value)):  # type: ignore[arg-type]
         raise EpisodeError(f"{source} gave {shown(value)}, which is not a finite number up to 1e30")
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def is_bounded(value: object) -> bool:

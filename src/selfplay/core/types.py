@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from selfplay.core.adapters import TRAINED
 from selfplay.core.agents import AgentSpec
+from selfplay.core.errors import shown
 from selfplay.core.history import History
 from selfplay.core.messages import Messages
 
@@ -267,16 +268,29 @@ class EpisodeRequest:
         if self.meta is None:
             self.meta = {}
         if not isinstance(self.episode_type, str):
-            raise TypeError(f"an episode type is a text, not {self.episode_type!r}")
-        if not isinstance(self.meta, dict):
-            raise TypeError(f"the meta of a request is a dictionary, not {self.meta!r}")
+            raise TypeError(f"an episode type is a text, not {shown(self.episode_type)}")
         for name in ("error", "error_type", "retried"):
-            if name in self.meta:
+            if isinstance(self.meta, dict) and name in self.meta:
                 raise ValueError(f"the meta of a request has {name}, which belongs to failed episodes")
-        for name, kind in (("rollout_id", str), ("seed", int), ("policy_version", int), ("step", int)):
-            if not isinstance(self.meta.get(name), kind | None):
-                raise TypeError(f"{name} in the meta of a request is {self.meta[name]!r}, not of {kind}")
-        try:
-            hash(self.meta.get("group"))
-        except TypeError as error:
-            raise TypeError(f"a group is a text or a number, not {self.meta['group']!r}") from error
+        check_meta(self.meta)
+
+
+_META = {"rollout_id": str, "seed": int, "policy_version": int, "step": int, "retried": int}
+"""The entries of ``meta`` that this package reads, with their types."""
+
+
+def check_meta(meta: object) -> None:
+    """Check the ``meta`` of a request or rollout.
+
+    Raises:
+        TypeError: it is no dictionary, a known entry has another type, or ``group`` cannot be hashed.
+    """
+    if not isinstance(meta, dict):
+        raise TypeError(f"meta is a dictionary, not {shown(meta)}")
+    for name, kind in _META.items():
+        if not isinstance(meta.get(name), kind | None):
+            raise TypeError(f"{name} in meta is {shown(meta[name])}, not of {kind}")
+    try:
+        hash(meta.get("group"))
+    except TypeError as error:
+        raise TypeError(f"a group is a text or a number, not {shown(meta['group'])}") from error

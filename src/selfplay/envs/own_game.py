@@ -11,7 +11,7 @@ from typing import Any
 from selfplay.core import InputError
 from selfplay.core.errors import shown
 from selfplay.core.own_classes import own_class
-from selfplay.core.own_code import own_code
+from selfplay.core.own_code import own_code, returned
 from selfplay.envs.checked_game import CheckedGame
 from selfplay.envs.game import Game
 
@@ -27,7 +27,9 @@ def possible_players(env_id: str) -> list[int]:
 
 def start_game(env_id: str, num_players: int, seed: int) -> Game:
     """Start a game; see ``catalog.make_game``."""
-    return CheckedGame(_checked_class(env_id)(env_id, num_players, seed), env_id, num_players)
+    kind = _checked_class(env_id)
+    game = returned(kind(env_id, num_players, seed), Game, kind.__name__)  # type: ignore[type-abstract]
+    return CheckedGame(game, env_id, num_players)
 
 
 def tells_moves(env_id: str) -> bool:

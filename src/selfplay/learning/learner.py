@@ -14,6 +14,8 @@ from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.adapters import reference_of
+from selfplay.core.errors import shown
+from selfplay.core.own_code import method_of, returned
 from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.answer_table import AnswerTable
@@ -119,6 +121,9 @@ class Learner:
             raise InputError(
                 "adapter", f"{adapter!r} is not a policy of this model", f"Use {', '.join(policy.policies)}."
             )
+        if not hasattr(algorithm, "adapter"):
+            problem = f"{method_of(algorithm, 'initialize')} does not initialize the algorithm"
+            raise InputError("learning.algorithm", problem, "Begin it with super().initialize(...)")
         if algorithm.adapter != adapter:
             raise InputError(
                 "adapter",
@@ -351,7 +356,7 @@ class Learner:
 
         ``several`` is whether the update has several steps.
         """
-        measured = _copies(self.algorithm.state())
+        measured = _state_of(self.algorithm)
         before = None
         if several or self.critic is not None:
             before = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
@@ -404,7 +409,7 @@ class Learner:
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
             tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
-        state = _copies(self.algorithm.state())
+        state = _state_of(self.algorithm)
         return tensors | {ALGORITHM_PREFIX + key: value for key, value in state.items()}
 
     def start_again(self, tensors: dict[str, Tensor]) -> None:
@@ -441,6 +446,20 @@ class Learner:
         self.version = version
         self.started = started
         self.samples_seen = samples_seen
+
+
+def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:
+    """Return copies of an algorithm's own state.
+
+    Raises:
+        SelfplayError: it holds something else than tensors by name, or no plain tensors.
+    """
+    state, source = algorithm.state(), method_of(algorithm, "state")
+    for name, tensor in returned(state, dict, source).items():
+        plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_meta
+        if not isinstance(name, str) or not plain:
+            raise SelfplayError(f"{source} returned {shown(state)}, not dense tensors by name")
+    return _copies(state)
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

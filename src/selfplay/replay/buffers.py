@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from selfplay.core import InputError, SelfplayError, Step, Trajectory
 from selfplay.core.errors import shown
 from selfplay.core.own_code import own_code
+from selfplay.core.played import check_step
 from selfplay.core.scores import is_bounded
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.random_state import random_state, set_random_state
@@ -290,6 +291,7 @@ class BaseBuffer(ABC):
             if self.step_reward_transformation is not None and is_bounded(transformed):
                 with own_code():
                     reward = self.step_reward_transformation(trajectory, index, transformed)
+                    check_step(step)
             if not is_bounded(reward):
                 raise SelfplayError(
                     f"the reward of step {index} of player {trajectory.pid} in {env_id} became "
@@ -340,20 +342,24 @@ class BaseBuffer(ABC):
         self.sampled += len(steps)
         self.batches += 1
         if self.sampling_reward_transformation is not None:
-            drawn = {id(step) for step in steps}
+            drawn = {id(step): step.info for step in steps}
             with own_code():
                 steps = self.sampling_reward_transformation(steps)
-            if not isinstance(steps, list) or not drawn.issuperset(map(id, steps)):
+            if not isinstance(steps, list) or not drawn.keys() >= set(map(id, steps)):
                 raise SelfplayError(
                     "the sampling transforms returned other steps than they were given; "
                     "return those, not copies"
                 )
+            for step in steps:
+                if step.info is not drawn[id(step)]:
+                    raise SelfplayError("the sampling transforms replaced the info of a step; add to it")
+                if not is_bounded(step.reward):
+                    raise SelfplayError(
+                        f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
+                        f"the reward {shown(step.reward)}"
+                    )
+                check_step(step)
         for step in steps:
-            if not is_bounded(step.reward):
-                raise SelfplayError(
-                    f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
-                    f"the reward {shown(step.reward)}"
-                )
             step.info["reward_stages"]["sampled"] = step.reward
         if self.batch_log is not None:
             self.batch_log.write(self.batches, steps)

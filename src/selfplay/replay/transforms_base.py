@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from selfplay.core import InputError
-from selfplay.core.own_code import method_of, returned
+from selfplay.core.own_code import method_of, state_returned
 
 Transform = TypeVar("Transform", bound="RewardTransform")
 
@@ -33,10 +33,10 @@ class ComposedTransforms(RewardTransform, Generic[Transform]):
         """Return the transforms' states in order, each with the name of its class.
 
         Raises:
-            EpisodeError: a transform's ``state_dict`` returned no dictionary.
+            EpisodeError: a transform's ``state_dict`` returned no dictionary, or what JSON cannot hold.
         """
         states = [
-            returned(transform.state_dict(), dict, method_of(transform, "state_dict"))
+            state_returned(transform.state_dict(), method_of(transform, "state_dict"))
             for transform in self.transforms
         ]
         return {

@@ -1,7 +1,6 @@
 """ProgramSource: records of an arena program's episodes, between ``begin_step`` and ``end_step``."""
 
 import asyncio
-import json
 from collections import Counter
 from typing import Any
 
@@ -26,7 +25,7 @@ from selfplay.core.agents import seated
 from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
-from selfplay.core.own_code import called, own_code, returned
+from selfplay.core.own_code import called, list_of, own_code, returned, state_returned
 from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
@@ -151,6 +150,7 @@ class ProgramSource:
             self.serving.check()
         with own_code():
             batch = returned(self.arena.end_step(number, results), TrainingBatch, "the program's end_step")
+            list_of(TrainingRecord, batch.records, "what the program's end_step returned as records")
         progress.played = len(results)
         self._log_rollouts(saved.step, results)
         self._count(batch, results, started)
@@ -360,6 +360,4 @@ class ProgramSource:
             SelfplayError: its ``state_dict`` fails, or returns what JSON cannot hold.
         """
         with own_code("the program's state_dict failed"):
-            state = returned(self.arena.state_dict(), dict, "the program's state_dict")
-            json.dumps(state)
-        return state
+            return state_returned(self.arena.state_dict(), "the program's state_dict")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from selfplay.core.errors import EpisodeError, shown
-from selfplay.core.own_code import method_of, returned
+from selfplay.core.own_code import method_of, returned, state_returned
 from selfplay.core.scores import finite_reward
 from selfplay.core.types import GenerateResult, Rollout
 
@@ -40,23 +40,22 @@ def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[Roll
         for rollout in trained_rollouts(results)
         for index, step in enumerate(rollout.steps)
     }
-    for key, weight in weights.items():
-        if key not in keys:
-            raise EpisodeError(f"{source} has the key {shown(key)}, not (rollout id, step index) of a step")
-        finite_reward(weight, f"{source} for a step")
+    unknown = next((key for key in weights if key not in keys), None)
+    if unknown is not None:
+        raise EpisodeError(f"{source} has the key {shown(unknown)}, not (rollout id, step index) of a step")
     missing = next((key for key, policy in keys.items() if policy and key not in weights), None)
     if missing is not None:
         raise EpisodeError(f"{source} gave no advantage for step {missing[1]} of the rollout {missing[0]}")
-    return weights
+    return {key: finite_reward(weight, f"{source} for a step") for key, weight in weights.items()}
 
 
 def state_of(credit: CreditAssigner) -> dict[str, Any]:
     """Return the state of ``credit`` for a checkpoint.
 
     Raises:
-        EpisodeError: its ``state_dict`` returned no dictionary.
+        EpisodeError: its ``state_dict`` returned no dictionary, or what JSON cannot hold.
     """
-    return returned(credit.state_dict(), dict, method_of(credit, "state_dict"))
+    return state_returned(credit.state_dict(), method_of(credit, "state_dict"))
 
 
 def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:

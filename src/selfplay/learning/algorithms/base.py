@@ -17,6 +17,7 @@ from torch import Tensor
 from selfplay.core import InputError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.core.algorithm_names import KLEstimator, KLPlace, Reference, Regulariser, check_name
+from selfplay.core.errors import shown
 from selfplay.learning.attention_choice import learner_limits
 from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
 from selfplay.learning.corrections import sum_to_end
@@ -240,7 +241,13 @@ class BaseAlgo(ABC):
         return metrics
 
     def add_metric(self, name: str, values_S: Tensor) -> None:
-        """Add one plan's tokens to a metric that is a mean over all drawn tokens."""
+        """Add one plan's tokens to a metric that is a mean over all drawn tokens.
+
+        Raises:
+            TypeError: the name is not a text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a metric is a text, not {shown(name)}")
         self._token_sums[name] += float(values_S.detach().sum())
 
     def _plan_loss(

@@ -1,0 +1,129 @@
+"""What an episode hands over: every field is of its kind before logs, credit and learners read it."""
+
+from array import array
+from math import isfinite
+from operator import index
+from typing import Any, TypeVar
+
+from selfplay.core.agents import AgentSpec
+from selfplay.core.errors import EpisodeError, shown
+from selfplay.core.messages import as_messages, check_text
+from selfplay.core.own_code import check_json, list_of, method_of, truth
+from selfplay.core.scores import check_rewards, finite_reward
+from selfplay.core.types import GenerateResult, Rollout, Step, check_meta
+
+Kind = TypeVar("Kind")
+
+
+def check_result(result: GenerateResult, episode: object) -> None:
+    """Check what ``episode`` has played, sub-episodes included; numbers become Python's own.
+
+    Raises:
+        EpisodeError: a field is of another kind, or cannot be written into a log.
+    """
+    _check_fields(result)
+    rollout = result.rollout
+    check_json(rollout.extras, f"what {method_of(episode, 'get_extras')} returned")
+    check_json([step.info for step in rollout.steps], "info of the steps")
+    check_json([rollout.artifact, rollout.meta], "artifact or meta")
+
+
+def check_played(rollout: Rollout) -> None:
+    """Check the steps of a rollout, and that every role that acted has a reward; see :func:`check_step`."""
+    for step in list_of(Step, rollout.steps, "rollout.steps"):
+        check_step(step)
+    rollout.rewards = _numbers(rollout.rewards, "rollout.rewards")
+    check_rewards(rollout.rewards, rollout.steps)
+
+
+def check_step(step: Step) -> None:
+    """Check the fields of a step; numbers become Python's own.
+
+    Raises:
+        EpisodeError: a field is of another kind, or there is not one log-probability for each drawn token.
+    """
+    step.role_id = _text(step.role_id, "role_id of a step")
+    source = f"a step of role {step.role_id}"
+    step.policy = _text(step.policy, f"policy of {source}")
+    step.env_id = _text(step.env_id, f"env_id of {source}")
+    for messages in (step.prompt, step.completion):
+        try:
+            as_messages(_of(list, messages, f"prompt or completion of {source}"))
+        except (TypeError, ValueError) as error:
+            raise EpisodeError(f"prompt or completion of {source}: {error}") from error
+    step.pid = _integer(step.pid, f"pid of {source}")
+    step.policy_version = _integer(step.policy_version, f"policy_version of {source}")
+    step.temperature = finite_reward(step.temperature, f"temperature of {source}")
+    step.reward = finite_reward(step.reward, source)
+    step.advantage = finite_reward(step.advantage, f"the advantage of {source}")
+    info = _of(dict, step.info, f"info of {source}")
+    list_of(str, info.get("legal_answers", []), f"legal_answers of {source}")
+    step.prompt_token_ids = _array("I", step.prompt_token_ids, f"prompt_token_ids of {source}")
+    ids = step.completion_token_ids = _array(
+        "I", step.completion_token_ids, f"completion_token_ids of {source}"
+    )
+    logprobs = step.completion_logprobs = _array(
+        "d", step.completion_logprobs, f"completion_logprobs of {source}"
+    )
+    if ids is None or logprobs is None:
+        return
+    if len(ids) != len(logprobs) or not isfinite(sum(logprobs)):
+        raise EpisodeError(f"{source} does not have one finite log-probability for each drawn token")
+
+
+def _check_fields(result: GenerateResult) -> None:
+    rollout = _of(Rollout, result.rollout, "the rollout of a result")
+    rollout.episode_type = _text(rollout.episode_type, "rollout.episode_type")
+    rollout.id = _text(rollout.id, "rollout.id")
+    try:
+        check_meta(rollout.meta)
+    except TypeError as error:
+        raise EpisodeError(f"rollout.{error}") from error
+    _of(dict, rollout.extras, "rollout.extras")
+    check_played(rollout)
+    rollout.advantages = _numbers(rollout.advantages, "rollout.advantages")
+    rollout.metrics = _numbers(rollout.metrics, "rollout.metrics")
+    rollout.started_at = finite_reward(rollout.started_at, "rollout.started_at")
+    if rollout.ended_at is not None:
+        rollout.ended_at = finite_reward(rollout.ended_at, "rollout.ended_at")
+    list_of(AgentSpec, [*_of(dict, rollout.agents, "rollout.agents").values()], "rollout.agents")
+    result.is_trainable = truth(result.is_trainable, "result.is_trainable")
+    for child in list_of(GenerateResult, result.children, "result.children"):
+        _check_fields(child)
+
+
+def _of(kind: type[Kind], value: object, source: str) -> Kind:
+    if not isinstance(value, kind):
+        raise EpisodeError(f"{source} is {shown(value)}, not of {kind}")
+    return value
+
+
+def _text(value: object, source: str) -> str:
+    text = str.__str__(_of(str, value, source))
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise EpisodeError(f"{source}: {error}") from error
+    return text
+
+
+def _integer(value: object, source: str) -> int:
+    try:
+        return int(index(value))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise EpisodeError(f"{source} is {shown(value)}, not a whole number") from error
+
+
+def _numbers(value: object, source: str) -> dict[str, float]:
+    return {
+        _text(key, source): finite_reward(one, f"{source} of {shown(key)}")
+        for key, one in _of(dict, value, source).items()
+    }
+
+
+def _array(code: str, value: object, source: str) -> list[Any] | None:
+    """Return a list of ids (``I``) or of floating-point numbers (``d``), which C checks and converts."""
+    try:
+        return None if value is None else array(code, _of(list, value, source)).tolist()
+    except (TypeError, OverflowError) as error:
+        raise EpisodeError(f"{source} is {shown(value)}: {error}") from error
