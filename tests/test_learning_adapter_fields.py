@@ -11,6 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from family_models import family_model
 from selfplay.commands.model_source import find_model
 from selfplay.core import InputError
 from selfplay.core.adapter_config import FIELDS
@@ -43,6 +44,7 @@ VALUES: dict[str, list[object]] = {
         r".*\.[qv]_proj",
         "(a+)+$",
         None,
+        [],
     ],
     "exclude_modules": [["model.layers.0.self_attn.q_proj"], ["down_proj"], r".*\.0\..*"],
     "lora_alpha": [3, 0.5, -2, "8"],
@@ -259,8 +261,13 @@ MORE = {
     "a bias": f"{LAYER}.lora_B.bias",
     "embeddings": "base_model.model.model.embed_tokens.weight",
     "the output layer": "base_model.model.lm_head.weight",
-    "no prefix": "model.layers.0.self_attn.q_proj.lora_A.weight",
     "a name of a terminal": "\x1b[2Jx",
+}
+
+OTHER_NAMES = {
+    "no prefix": ("base_model.model.", ""),
+    "another prefix": ("base_model.model.", "module."),
+    "the adapter's name": (".weight", ".default.weight"),
 }
 
 
@@ -288,10 +295,13 @@ def change_weights(adapter: Path, directory: Path, changed) -> Path:
         (lambda w: w | {A: w[A][:3].clone(), B: w[B][:, :3].clone()}, "rank: .*q_proj has 3, not 4"),
         (lambda w: w | {A: w[A][None].contiguous()}, "no matrix"),
         *((lambda w, name=name: w | {name: torch.zeros(4, 4)}, "no LoRA of") for name in MORE.values()),
+        *((lambda w, old=old, new=new: {k.replace(old, new): v for k, v in w.items()}, "otherwise than PEFT")
+          for old, new in OTHER_NAMES.values()),
     ],
     ids=[
         *("NaN", "infinity", "too large for float32", "int32", "float8", "bool", "one missing"),
         *("a kind missing", "empty", "more layers", "another width", "another rank", "3-D", *MORE),
+        *OTHER_NAMES,
     ],
 )  # fmt: skip
 async def test_weights_that_are_no_lora_of_this_model_are_refused_with_their_own_reason(
@@ -315,3 +325,47 @@ async def test_weights_of_every_floating_point_type_are_served(dtype, served, ad
     )
     expected = logprobs_of(PeftModel.from_pretrained(base(), directory))
     assert await logprobs_with(served, directory) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("others", [["adapter_model.bin"], ["adapter_model-00001-of-00002.safetensors"]])
+def test_weights_in_another_file_are_refused_by_its_name(others, served, adapter, tmp_path):
+    directory = change(adapter, tmp_path / "adapter")
+    for other in others:
+        shutil.copyfile(directory / ADAPTER_FILE, directory / other)
+    (directory / ADAPTER_FILE).unlink()
+    with pytest.raises(
+        InputError, match=rf"has {others[0][:14]}.* and no {ADAPTER_FILE}\. Save it with PEFT"
+    ):
+        served.load("mine", directory)
+
+
+async def test_an_adapter_of_single_experts_is_served_after_peft_has_joined_them(tmp_path):
+    """As with transformers 4, which had a layer for each expert."""
+    base, old, new = family_model("Mixtral"), tmp_path / "old", tmp_path / "new"
+    shapes = {"w1": (48, 32), "w2": (32, 48), "w3": (48, 32)}
+    experts = [f"layers.{layer}.block_sparse_moe.experts.{one}" for layer in range(4) for one in range(4)]
+    weights = {}
+    for layer, (rows, columns) in ((f"{one}.{name}", shapes[name]) for one in experts for name in shapes):
+        weights[f"base_model.model.model.{layer}.lora_A.weight"] = 0.2 * torch.randn(2, columns)
+        weights[f"base_model.model.model.{layer}.lora_B.weight"] = 0.2 * torch.randn(rows, 2)
+    old.mkdir()
+    save_file(weights, old / ADAPTER_FILE)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": 2,
+        "lora_alpha": 4,
+        "target_modules": [*shapes],
+    }
+    (old / ADAPTER_CONFIG).write_text(json.dumps(config))
+    policy = PolicyModel(str(base), LoraSettings(1))
+    engine = EmbeddedEngine(policy)
+    served = ServedAdapters(policy, engine)
+    with pytest.raises(
+        InputError, match=r"experts\.0\.w1 is one expert, .* Load it with PEFT and save it again"
+    ):
+        served.load("mine", old)
+    in_peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), old)
+    in_peft.save_pretrained(new)
+    assert await logprobs_with(served, new) == pytest.approx(logprobs_of(in_peft), abs=1e-5)
+    engine.close()

@@ -42,6 +42,7 @@ SET_LORA = "Set lora to the values that it was trained with."
 _MERGE = "Merge it into its base model with PEFT, and use the merged model."
 _CONVERT = "Save it with PEFT's path_initial_model_for_weight_conversion."
 _LIST = "Write a list of names in its place."
+_LIST_OR_MERGE = "Write a list of names in its place, or merge it into its base model with PEFT."
 _CAUSAL = "Give the adapter of a causal language model."
 _NAME = re.compile(r"\w[\w-]*(\.[\w-]+)*")
 # A name, or r".*\.gate_up_proj", as PEFT writes for experts. Other expressions may take forever to match.
@@ -158,7 +159,7 @@ def _are_names(value: object) -> bool:
 
 
 def _are_modules(value: object) -> bool:
-    return value == EVERY_LINEAR_LAYER or (_are_names(value) and bool(value))
+    return value == EVERY_LINEAR_LAYER or _are_names(value)  # none if it has target_parameters only
 
 
 def _are_names_or_off(value: object) -> bool:
@@ -229,7 +230,7 @@ FIELDS: dict[str, Field] = {
     # The shape.
     "r": Field(_is_rank, "which cannot be a rank", "Save the adapter again."),
     "lora_alpha": Field(_is_scale, "which cannot be a scale", "Save the adapter again."),
-    "target_modules": Field(_are_modules, "which is no list of layers' names", _LIST),
+    "target_modules": Field(_are_modules, "which is no list of layers' names", _LIST_OR_MERGE),
     "target_parameters": Field(_are_names_or_off, "which is no list of parameters' names", _LIST),
     "exclude_modules": Field(_are_names_or_off, "which is no list of layers' names", _LIST),
     "layers_pattern": Field(_is_layers_pattern, "which is no list of names", _LIST),

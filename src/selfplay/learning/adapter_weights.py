@@ -3,7 +3,8 @@
 Only :func:`read_weights` needs torch.
 """
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 PREFIX = "base_model.model."
 """What PEFT writes before the name of each layer."""
 _ENDINGS = (".lora_A.weight", ".lora_B.weight")
+_OTHER_NAME = re.compile(r".*\.lora_[AB]\.(\w+\.)?weight")
+_OTHER_FILES = ("adapter_model.bin", "adapter_model-*.safetensors")
+"""What other programs write in place of one safetensors file."""
+_SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _TYPES = ("F64", "F32", "F16", "BF16")
 
 
@@ -30,7 +35,8 @@ def read_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 
     Raises:
         DamagedState: the file is missing or damaged.
-        InputError: it has tensors that are not those of a LoRA adapter, or of another type.
+        InputError: it has tensors that are not those of a LoRA adapter, or of another type, or the weights
+            are in another file.
     """
     path = _weight_file(directory)
     try:
@@ -69,7 +75,7 @@ def read_weights(directory: Path) -> "dict[str, Tensor]":
     return weights
 
 
-def misfit(found: Shapes, expected: Shapes, layers: Container[str]) -> InputError | None:
+def misfit(found: Shapes, expected: Shapes, layers: Collection[str]) -> InputError | None:
     """Return how an adapter's tensors differ from those that a model has for it; ``None`` if they do not.
 
     Args:
@@ -79,6 +85,12 @@ def misfit(found: Shapes, expected: Shapes, layers: Container[str]) -> InputErro
     """
     own_base = "Give the adapter's own base model."
     for name in sorted(found.keys() - expected.keys()):
+        stacked = any(layer.endswith(".experts") for layer in layers)
+        if stacked and layer_of(name) not in layers and _SINGLE_EXPERT.search(name):
+            problem = (
+                f"its weights do not fit: {_shown(name)} is one expert, and this model keeps them in one"
+            )
+            return InputError("adapter", problem, "Load it with PEFT and save it again, which joins them.")
         if layer_of(name) not in layers:
             return InputError(
                 "adapter", f"its weights do not fit: this model has no {_shown(name)}", own_base
@@ -102,7 +114,11 @@ def misfit(found: Shapes, expected: Shapes, layers: Container[str]) -> InputErro
 
 
 def _check_tensor(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    if not name.startswith(PREFIX) or not name.endswith(_ENDINGS):
+    named = name.startswith(PREFIX) and name.endswith(_ENDINGS)
+    if not named and _OTHER_NAME.fullmatch(name):
+        problem = f"{path} names its weights otherwise than PEFT, such as {ascii(name)[1:-1][:100]}"
+        raise InputError("adapter", problem, "Save it with PEFT's save_pretrained.")
+    if not named:
         problem = f"{path} has weights that are no LoRA of a linear layer: {_shown(name)}"
         if "embed" in name:
             problem += ", as PEFT saves them when the vocabulary was changed"
@@ -127,6 +143,10 @@ def _shown(name: str) -> str:
 def _weight_file(directory: Path) -> Path:
     path = directory / ADAPTER_FILE
     if not path.is_file():  # a pipe could be read forever
+        for other in _OTHER_FILES:
+            if not path.exists() and any(directory.glob(other)):
+                problem = f"{directory} has {other} and no {ADAPTER_FILE}"
+                raise InputError("adapter", problem, "Save it with PEFT's save_pretrained, in one file.")
         raise _damaged(path)
     return path
 

@@ -151,7 +151,7 @@ class PolicyModel:
         base = base_model.load_decoder(model_name, dtype, place, quantization).eval()
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
-        check_targets(kinds, lora.target_modules)
+        check_targets(kinds, [*lora.target_modules, *lora.more.get("target_parameters", ())])
         self.tokenizer = _load_tokenizer(model_name)
         self.base = fingerprint(model_name)  # once both are loaded, they are in Hugging Face's cache
         config = lora.for_peft()
