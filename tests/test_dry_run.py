@@ -206,6 +206,8 @@ def test_a_model_without_a_chat_template_fits_plain_text_alone(model):
         name: value for name, value in json.loads(tokenizer.read_text()).items() if name != "chat_template"
     }
     tokenizer.write_text(json.dumps(kept))
+    (model / "chat_template.json").write_text('{"chat_template": "only a processor reads it"}')
+    (model / "additional_chat_templates").mkdir()
     with pytest.raises(InputError, match=r"model.name: .* has no chat template, but the prompts are chats"):
         checked(model)
     assert checked(model, **{"envs.0.template": "default"})

@@ -15,7 +15,9 @@ from selfplay.core.files import sha256_of
 from selfplay.core.manifest import Hashes, base_of, is_sealed
 from selfplay.learning.model_files import model_directory
 
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""The files of which transformers loads the first that is there, unless the configuration names another."""
 CONFIGS = (CONFIG, "generation_config.json", "tokenizer_config.json")
 TOKENIZER = (
     "tokenizer.json",
@@ -45,7 +47,7 @@ def fingerprint(model: str) -> Hashes:
     if directory is None or not (directory / CONFIG).is_file():
         return {}
     hashes = {}
-    for name in [*_weight_files(directory), *TOKENIZER]:
+    for name in [*_weight_files(directory), *TOKENIZER, *_templates(directory)]:
         if (directory / name).is_file():
             hashes[name] = _hash(directory / name)
     for name in CONFIGS:
@@ -81,11 +83,22 @@ def differing_files(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
 
 
 def _weight_files(directory: Path) -> list[str]:
-    """Return the names of the files that transformers loads."""
-    if (directory / INDEX).is_file():
-        parts = json.loads((directory / INDEX).read_bytes()).get("weight_map", {})
-        return [INDEX, *sorted(set(parts.values()))]
-    return sorted(path.name for path in directory.glob("*.safetensors") if "adapter" not in path.name)
+    """Return the names of the files that transformers loads, which may stand beside others."""
+    named = json.loads((directory / CONFIG).read_bytes()).get("transformers_weights")
+    for name in WEIGHTS if named is None else (named,):
+        if not (directory / name).is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return [name]
+        parts = json.loads((directory / name).read_bytes()).get("weight_map", {})
+        return [name, *sorted(set(parts.values()))]
+    return []
+
+
+def _templates(directory: Path) -> list[str]:
+    """Return the names of the files of further chat templates."""
+    folder = "additional_chat_templates"
+    return sorted(f"{folder}/{file.name}" for file in (directory / folder).glob("*.jinja"))
 
 
 def _hash_without_notes(path: Path) -> str:

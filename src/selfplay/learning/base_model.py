@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -56,6 +57,9 @@ def load_decoder(
             )
             raise InputError("model", problem, OTHER_FAMILY) from error
         raise _cannot_be_loaded(model_name, error) from error
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        problem = f"beside {model_name} is an adapter, which transformers adds to the model"
+        raise InputError("model", problem, "Move its adapter_config.json away.")
     absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
     if absent:
         raise InputError(
@@ -84,7 +88,11 @@ def _configuration(model_name: str) -> Any:
 def _cannot_be_loaded(model_name: str, error: Exception) -> InputError:
     problem = f"{model_name} cannot be loaded ({first_line(error)})"
     named = isinstance(error, OSError)
-    fix = "Check the name or path." if named else "Correct its config.json, or download it again."
+    fix = (
+        "Check the name or path; weights must be safetensors."
+        if named
+        else "Correct its config.json, or download it again."
+    )
     return InputError("model", problem, fix)
 
 

@@ -41,8 +41,8 @@ def check_model_fits(
 
 
 def _has_chat_template(directory: Path) -> bool:
-    files = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-    if any((directory / file).exists() for file in files):
+    files = ("chat_template.jinja", "additional_chat_templates/*.jinja")
+    if any(any(directory.glob(file)) for file in files):
         return True
     return bool(_json(directory / "tokenizer_config.json").get("chat_template"))
 
