@@ -132,6 +132,7 @@ def short(tmp_path_factory) -> Path:
 # Iterations
 
 
+@pytest.mark.slow
 def test_mixtures_come_near_the_equilibrium_of_rock_paper_scissors(solved):
     first, paper, scissors = state_of(solved)["iterations"]
     assert first["mixture"] == {"member-000": 1.0}
@@ -248,6 +249,7 @@ def kill_when(arguments: list[str], there) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_psro_that_is_killed_and_moved_goes_on_and_ends_as_one_left_alone(short, tmp_path):
     """It is killed in both trainings and in both rounds of payoff games, and moved in one of each."""
     folder, other = tmp_path / "here", tmp_path / "there"

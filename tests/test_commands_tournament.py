@@ -27,12 +27,12 @@ from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_tables import print_tournament
 from selfplay.config import load_config
 from selfplay.core import InputError
-from selfplay.population import PayoffTable, resampled_shares
+from selfplay.population import PayoffTable
 from selfplay.population.rankings import rank
 from test_report_page import Page
 from test_training_local import configure, run
 from test_training_seats import DILEMMA, SIDES
-from tournaments import kill_when_it_has, payoffs, play
+from tournaments import few_resamples, kill_when_it_has, payoffs, play  # noqa: F401 - a fixture
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from playing_model import save_playing_model
@@ -502,10 +502,7 @@ def test_hostile_names_and_answers_stay_text(text):
         for first, second in ((name, "b"), ("b", "c"), ("c", name)):
             games.append(((first, second), (1.0, -1.0)))
             table.add(len(games), *games[-1])
-        with pytest.MonkeyPatch.context() as patch:
-            # Names do not depend on how many matrices are drawn, and every one of them is solved.
-            patch.setattr(resampled_shares, "RESAMPLES", 4)
-            rankings = rank(table, [name, "b", "c"], games)
+        rankings = rank(table, [name, "b", "c"], games)
         return Page(tournament_html(name, 0, table, rankings, {}))
 
     if text in ("b", "c"):

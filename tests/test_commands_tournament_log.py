@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from selfplay.commands.tournament_files import PlayedGame, TournamentFiles
 from selfplay.core import InputError
-from tournaments import payoffs, play
+from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 
 def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):

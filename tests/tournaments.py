@@ -6,11 +6,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from selfplay.cli.main import main
+from selfplay.population import resampled_shares
 
 COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """Solve few matrices: only the ranges of shares depend on their number, and they take most time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resampled_shares, "RESAMPLES", 4)
+        yield
 
 
 def play(out: Path, *arguments: object, status: int = 0) -> None:
