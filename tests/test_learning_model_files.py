@@ -73,7 +73,11 @@ def cut_header(directory: Path) -> None:
     [
         (lambda d: (d / "config.json").unlink(), "no config.json"),
         (lambda d: (d / "config.json").write_text('{"model_type": "llama",'), "not valid JSON"),
-        (lambda d: (d / "config.json").write_text("[]"), "model_type"),
+        (lambda d: (d / "config.json").write_text("[]"), "no JSON object"),
+        (lambda d: (d / "config.json").write_text("{}"), "model_type"),
+        (lambda d: (d / "config.json").write_text("[" * 100_000), "config.json is not valid JSON"),
+        (lambda d: (d / "generation_config.json").write_text('{"eos'), "generation_config.json is not valid"),
+        (lambda d: (d / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json is no JSON object"),
         (truncate, "truncated"),
         (cut_header, "truncated"),
         (lambda d: (d / "model.safetensors").write_bytes(b""), "truncated"),
@@ -112,6 +116,11 @@ def more_layers(directory: Path) -> None:
     change_json(directory / "config.json", num_hidden_layers=3, layer_types=None)
 
 
+def template_without_text(directory: Path) -> None:
+    (directory / "chat_template.jinja").unlink(missing_ok=True)
+    change_json(directory / "tokenizer_config.json", chat_template=5)
+
+
 def wider(directory: Path) -> None:
     change_json(directory / "config.json", hidden_size=64)
 
@@ -126,6 +135,9 @@ def wider(directory: Path) -> None:
         (lambda d: change_json(d / "config.json", model_type="nonesuch"), "cannot be loaded"),
         (lambda d: (d / "tokenizer.json").write_text("{"), "no usable tokenizer"),
         (lambda d: change_json(d / "tokenizer_config.json", eos_token=None), "no eos_token"),
+        (lambda d: change_json(d / "generation_config.json", eos_token_id="</s>"), "eos_token_id '</s>'"),
+        (lambda d: change_json(d / "generation_config.json", eos_token_id=[1, "x"]), "has the eos_token_id"),
+        (template_without_text, "chat template of .* is no text"),
     ],
 )
 def test_a_model_that_does_not_load_is_rejected_in_one_line(

@@ -30,7 +30,7 @@ from itertools import pairwise
 from selfplay.core.answer_tokens import ENOUGH, AnswerTokens
 from selfplay.core.chat_template import ChatTemplate
 from selfplay.core.control_tokens import ControlTokens, Tokenizer
-from selfplay.core.errors import InputError
+from selfplay.core.errors import InputError, shown
 from selfplay.core.joints import ASKED, SAID, Joints
 from selfplay.core.messages import Messages
 from selfplay.core.rendering import rendered
@@ -232,6 +232,21 @@ class ChatTokens:
             if end is not None and (end in known or ASKED["content"] not in rest):
                 return end
         return known[0]
+
+
+def configured_stops(eos_token_id: object, model_name: str) -> list[int]:
+    """Return the tokens that end an answer, of a configuration: a token's id, a list of them, or ``None``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    listed = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
+    given = [one for one in listed if one is not None]
+    numbers = [one for one in given if isinstance(one, int) and not isinstance(one, bool)]
+    if len(numbers) < len(given):
+        problem = f"the generation configuration of {model_name} has the eos_token_id {shown(eos_token_id)}"
+        raise InputError("model", problem, "Write a token's id, or a list of them.")
+    return numbers
 
 
 def decoded(tokenizer: Tokenizer, ids: list[int]) -> str:

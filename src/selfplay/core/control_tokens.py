@@ -204,10 +204,13 @@ def template_source(tokenizer: Tokenizer, model_name: str) -> str:
     """Return the source of a tokenizer's chat template; empty if it has none.
 
     Raises:
-        InputError: it has several and none is the default.
+        InputError: it has several and none is the default, or it is no text.
     """
     if tokenizer.chat_template is None:
         return ""
+    if not isinstance(tokenizer.chat_template, str | dict):
+        problem = f"the chat template of {model_name} is no text"
+        raise InputError("model", problem, "Save one as chat_template.jinja in the model's directory.")
     if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
         names = ", ".join(sorted(map(repr, tokenizer.chat_template)))
         raise InputError(

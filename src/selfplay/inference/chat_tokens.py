@@ -5,7 +5,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from selfplay.core import InputError
-from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.chat_tokens import ChatTokens, configured_stops
 
 
 def load_chat_tokens(model_name: str) -> ChatTokens:
@@ -25,15 +25,12 @@ def load_chat_tokens(model_name: str) -> ChatTokens:
         raise InputError(
             "model", f"the tokenizer of {model_name} has no eos_token", "Set it, so that answers can end."
         )
-    return ChatTokens(tokenizer, model_name, _configured_stops(model_name))
+    return ChatTokens(tokenizer, model_name, configured_stops(_end(model_name), model_name))
 
 
-def _configured_stops(model_name: str) -> list[int]:
+def _end(model_name: str) -> Any:
     """Return the end-of-sequence tokens of the generation configuration, or else of the model's."""
-    configured: Any
     try:
-        configured = GenerationConfig.from_pretrained(model_name).eos_token_id
+        return GenerationConfig.from_pretrained(model_name).eos_token_id
     except OSError:
-        configured = AutoConfig.from_pretrained(model_name, trust_remote_code=False).eos_token_id
-    listed = configured if isinstance(configured, list) else [configured]
-    return [int(number) for number in listed if number is not None]
+        return AutoConfig.from_pretrained(model_name, trust_remote_code=False).eos_token_id

@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from selfplay.core import InputError
 from selfplay.core.adapters import Quantization
@@ -142,12 +143,21 @@ def _check_config(directory: Path) -> None:
     file = directory / "config.json"
     if not file.is_file():
         raise InputError("model", f"{directory} has no config.json", "Give a Hugging Face model directory")
-    try:
-        config = json.loads(file.read_text())
-    except ValueError as error:
-        raise InputError("model", f"{file} is not valid JSON", "Download it again.") from error
-    if not isinstance(config, dict) or "model_type" not in config:
+    if "model_type" not in _json_object(file):
         raise InputError("model", f"{file} names no model_type", "Download it again.")
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            _json_object(directory / name)
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise InputError("model", f"{file} is not valid JSON", "Download it again.") from error
+    if not isinstance(content, dict):
+        raise InputError("model", f"{file} is no JSON object", "Download it again.")
+    return content
 
 
 def _check_safetensors(directory: Path) -> None:

@@ -34,7 +34,7 @@ from selfplay.core.adapters import (
     average_of,
     is_reserved,
 )
-from selfplay.core.chat_tokens import ChatTokens
+from selfplay.core.chat_tokens import ChatTokens, configured_stops
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.adapter_rows import AdapterRows
@@ -175,7 +175,9 @@ class PolicyModel:
         self._active = first
         for name in others:
             self._add_adapter(name, _initial_seed(seed, name))
-        self.tokens = ChatTokens(self.tokenizer, model_name, _configured_stops(self._causal_lm))
+        generation = self._causal_lm.generation_config
+        stops = configured_stops(generation.eos_token_id if generation else None, model_name)
+        self.tokens = ChatTokens(self.tokenizer, model_name, stops)
         self.stop_token_ids = self.tokens.stop_token_ids
         self.context_length = limit.tokens
         notes = (left_out, limit.note(), *self.tokens.notes())
@@ -447,10 +449,3 @@ def _load_tokenizer(model_name: str) -> Any:
             "model", f"the tokenizer of {model_name} has no eos_token", "Set it, so that answers can end."
         )
     return tokenizer
-
-
-def _configured_stops(model: torch.nn.Module) -> list[int]:
-    """Return the tokens that end an answer according to the model's generation configuration."""
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    listed = configured if isinstance(configured, list) else [configured]
-    return [int(number) for number in listed if number is not None]
