@@ -4,6 +4,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import openai
 import pytest
@@ -59,6 +60,33 @@ def test_the_pieces_of_a_stream_join_to_the_whole_answer(live, seed):
     assert tokens == whole.choices[0].token_ids
     assert (last.choices, last.usage) == ([], whole.usage)
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("route", "asked"),
+    [
+        ("chat/completions", {"messages": ASK}),
+        ("completions", {"prompt": ["rules", "rules of"]}),
+        ("completions", {"prompt": ["rules", [5, 6]], "echo": True}),
+    ],
+)
+def test_every_chunk_has_the_counts_so_far_if_they_are_wanted(live, route, asked):
+    body = {"model": "tiny", "seed": 1, "n": 2, "max_tokens": 8, **asked}
+    whole = live.post(f"/v1/{route}", json=body).json()["usage"]
+
+    def counts(**options):
+        options = {"include_usage": True, **options}
+        sent = live.post(f"/v1/{route}", json={**body, "stream": True, "stream_options": options}).text
+        return [json.loads(line[6:])["usage"] for line in sent.split("\n\n") if line.startswith("data: {")]
+
+    found = counts(continuous_usage_stats=True)
+    assert found[-1] == whole
+    assert all(one["total_tokens"] == one["prompt_tokens"] + one["completion_tokens"] for one in found)
+    for before, after in pairwise(found):
+        assert before["prompt_tokens"] <= after["prompt_tokens"]
+        assert before["completion_tokens"] <= after["completion_tokens"]
+    assert len({one["completion_tokens"] for one in found}) > 3
+    assert set(map(json.dumps, counts(continuous_usage_stats=False))) == {"null", json.dumps(whole)}
 
 
 def test_a_stream_of_several_choices_gives_the_index_of_each(live):

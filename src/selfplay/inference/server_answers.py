@@ -55,9 +55,11 @@ class ChatCompletion:
     def usage_chunk(self) -> Iterator[dict[str, Any]]:
         """Yield the last chunk of a stream if the request asks for token counts."""
         if self.request.wants_usage():
-            drawn = sum(choice.drawn for choice in self._choices.values())
-            counts = usage(len(self._prompt), drawn)
-            yield {**self.head, "object": "chat.completion.chunk", "choices": [], "usage": counts}
+            chunk = {**self.head, "object": "chat.completion.chunk", "choices": []}
+            yield {**chunk, "usage": self._usage_so_far()}
+
+    def _usage_so_far(self) -> dict[str, int]:
+        return usage(len(self._prompt), sum(choice.drawn for choice in self._choices.values()))
 
     def _stream(self) -> AnswerStream:
         return AnswerStream(self.texts, self.request.stop)
@@ -73,7 +75,9 @@ class ChatCompletion:
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "finish_reason": reason, **tokens}
         chunk = {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
-        return {**chunk, "usage": None} if self.request.wants_usage() else chunk
+        if not self.request.wants_usage():
+            return chunk
+        return {**chunk, "usage": self._usage_so_far() if self.request.wants_usage_so_far() else None}
 
     def _tokens(self, piece: Piece) -> dict[str, Any]:
         """Return the fields that the request asks for about the tokens of a piece."""

@@ -44,7 +44,7 @@ class TextCompletion:
         if index not in self._choices:
             prompt = self._prompt(index, part)
             self._choices[index] = self._stream(prompt.text)
-            self._prompts[index] = len(part.prompt_token_ids or [])
+            self._prompts[index // (self.request.n or 1)] = len(part.prompt_token_ids or [])
             if self.request.echo:
                 yield self._chunk([self._choice(index, prompt) | self._ids(part, Piece("", [], None))])
         for piece in self._choices[index].add(part):
@@ -53,11 +53,11 @@ class TextCompletion:
     def usage_chunk(self) -> Iterator[dict[str, Any]]:
         """Yield the last chunk of a stream if the request asks for token counts."""
         if self.request.wants_usage():
-            per_prompt = [
-                count for index, count in self._prompts.items() if index % (self.request.n or 1) == 0
-            ]
-            drawn = sum(choice.drawn for choice in self._choices.values())
-            yield {**self.head, "choices": [], "usage": usage(sum(per_prompt), drawn)}
+            yield {**self.head, "choices": [], "usage": self._usage_so_far()}
+
+    def _usage_so_far(self) -> dict[str, int]:
+        drawn = sum(choice.drawn for choice in self._choices.values())
+        return usage(sum(self._prompts.values()), drawn)
 
     def _prompt_tokens(self, answers: Sequence[ModelResponse]) -> int:
         """Return the number of tokens of all prompts, each counted once."""
@@ -80,7 +80,9 @@ class TextCompletion:
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         chunk = {**self.head, "choices": choices}
-        return {**chunk, "usage": None} if self.request.wants_usage() else chunk
+        if not self.request.wants_usage():
+            return chunk
+        return {**chunk, "usage": self._usage_so_far() if self.request.wants_usage_so_far() else None}
 
     def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
         logprobs = self._logprobs(piece.tokens) if self.request.logprobs is not None else None

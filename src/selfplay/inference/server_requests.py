@@ -1,6 +1,6 @@
 """The bodies of requests for answers, in OpenAI's format with some of vLLM's fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -32,12 +32,12 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StreamOptions(BaseModel):
-    """Options for the end of a stream."""
+    """Whether a stream has counts of tokens: at its end, and, as in vLLM, those so far in each chunk."""
 
     model_config = ConfigDict(extra="forbid")
 
     include_usage: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None  # padding against eavesdroppers, which changes no answer
 
 
@@ -107,6 +107,10 @@ class AnswerRequest(DrawParameters):
     def wants_usage(self) -> bool:
         """Return whether the stream ends with token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    def wants_usage_so_far(self) -> bool:
+        """Return whether each chunk of the stream has token counts too."""
+        return self.wants_usage() and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def as_drawn(self) -> bool:
         """Return whether log-probabilities are those of the draw, as whoever asks for ids to learn from
