@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import openai
 import pytest
@@ -322,6 +323,19 @@ def test_a_path_that_no_adapter_can_have_is_one_line(shared_base, path):
     assert refused.status_code == 400
     assert refused.json()["error"]["message"].isprintable()
     assert len(refused.json()["error"]["message"]) < 1200
+
+
+@pytest.mark.parametrize("field", ["\ud800", "\x1b[2J\n", "x" * 100_000, "\u202eevil"])
+def test_words_of_a_file_or_client_come_back_short_and_printable(serving_base, tmp_path, field):
+    change_config(tmp_path / "first", **{field: 5})
+    by_file = post_json(serving_base, {"lora_name": "mine", "lora_path": "first"})
+    path = f"/v1/models/{quote(field[:60_000], errors='replace')}"
+    of_client = serving_base.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
+    for refused in (by_file, of_client):
+        error = refused.json()["error"]
+        assert refused.status_code in (400, 404)
+        assert error["message"].isprintable()
+        assert len(error["message"]) <= 4000
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,11 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from selfplay.core.text import one_line
+
+LONGEST_MESSAGE, LONGEST_PARAM = 4000, 200
+"""Characters of an error that a client gets back; they may quote a name of the client's or of a file."""
+
 
 class LoadAdapterRequest(BaseModel):
     """Body of ``/v1/load_lora_adapter``, as in vLLM. ``load_inplace`` replaces the adapter of this name."""
@@ -44,7 +49,9 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """Return the body of the response, which is also the last event of a stream that fails."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else one_line(self.param)[:LONGEST_PARAM]
+        message = one_line(self.message)[:LONGEST_MESSAGE]
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:
