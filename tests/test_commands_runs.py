@@ -150,7 +150,7 @@ DAMAGES = {
     ),
     "a directory for a file": (
         lambda path: ((path / "metrics.jsonl").unlink(), (path / "metrics.jsonl").mkdir()),
-        "metrics.jsonl cannot be read (Is a directory)",
+        "metrics.jsonl: is not a regular file",
     ),
 }
 

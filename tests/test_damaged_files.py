@@ -1,6 +1,7 @@
 """Damaged files, other base models and edited configurations: noticed before anything changes, never trained
 on."""
 
+import errno
 import hashlib
 import io
 import json
@@ -15,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from selfplay.cli.main import main
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
 from selfplay.core.errors import DamagedState
+from selfplay.core.files import CHECKED
 from selfplay.core.manifest import check_files, seal
 from selfplay.learning.base_fingerprint import fingerprint
 from selfplay.training.given_adapters import copy_adapter
@@ -86,6 +89,41 @@ def test_a_pipe_in_place_of_a_file_is_damage_and_is_not_waited_for(tmp_path, nam
     os.mkfifo(tmp_path / name)
     with pytest.raises(DamagedState, match=f"{name} is missing or damaged"):
         check_files(tmp_path)
+
+
+COMMANDS = (
+    ["train", "--resume", "{run}", "--learning.steps", str(UPDATES)],
+    ["report", "{run}"],
+    ["compare", "{run}", "{other}"],
+    ["watch", "{run}"],
+    ["runs", "{run}/.."],
+)
+
+
+@pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
+def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(copied, unfinished, kind, capfd):
+    for file in sorted(path for path in copied.rglob("*") if path.is_file()):
+        of_a_run = CHECKED.isdisjoint(file.parts) and file.name != "config.toml"
+        if not of_a_run or (kind is os.mkdir and not file.suffix):
+            continue
+        content = file.read_bytes()
+        file.unlink()
+        kind(file)
+        for command in COMMANDS:
+            main([one.format(run=copied, other=unfinished) for one in command])
+            said = capfd.readouterr()
+            assert "is not a regular file" in " ".join((said.out + said.err).split()), (file, command)
+        file.rmdir() if file.is_dir() else file.unlink()
+        file.write_bytes(content)
+
+
+def test_an_error_of_a_file_is_one_line(tmp_path, monkeypatch, capfd):
+    def refused(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied", "/runs/x/rollouts")
+
+    monkeypatch.setattr("selfplay.commands.list_runs.list_runs", refused)
+    assert main(["runs", str(tmp_path)]) == 1
+    assert capfd.readouterr().err == "error: /runs/x/rollouts: Permission denied\n"
 
 
 @given(st.data())

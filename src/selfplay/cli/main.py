@@ -89,6 +89,8 @@ def main(arguments: list[str]) -> int:
             return _fail(own_failure(error), 1)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}", 1)
         raise
     return status if isinstance(status, int) else 0
 

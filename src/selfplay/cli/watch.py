@@ -61,10 +61,12 @@ def _cluster_source(address: str, run: str | None) -> "ClusterSource":
 
 
 def _directory_source(run: str | None) -> tuple[Path, "Source"]:
+    from selfplay.core.files import check_kinds
     from selfplay.read.source import RunDirectorySource
     from selfplay.training.run_names import find_run
 
     run_dir = newest_run() if run is None else find_run(run)
+    check_kinds(run_dir)
     return run_dir, RunDirectorySource(run_dir)
 
 

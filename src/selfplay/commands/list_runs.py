@@ -21,7 +21,7 @@ from selfplay.config.play import Games
 from selfplay.config.psro import PsroSettings
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval
-from selfplay.core.files import is_locked
+from selfplay.core.files import check_kinds, is_locked
 from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
@@ -133,6 +133,7 @@ def read_run(path: Path) -> ListedRun:
     """Return what is known of a run; one that cannot be read is damaged."""
     listed = ListedRun(path, _last_written(path))
     try:
+        check_kinds(path)
         if (path / PSRO_FILE).is_file():
             _read_psro_into(listed)
         else:

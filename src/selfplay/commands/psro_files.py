@@ -12,7 +12,14 @@ from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG
-from selfplay.core.files import LOCK, finish_replacements, lock_directory, remove_directory, write_file
+from selfplay.core.files import (
+    LOCK,
+    check_kinds,
+    finish_replacements,
+    lock_directory,
+    remove_directory,
+    write_file,
+)
 from selfplay.core.sealed_json import sealed, unsealed
 from selfplay.population import PayoffMatrix
 from selfplay.training.run_directory import RunDirectory
@@ -93,6 +100,7 @@ class PsroDirectory:
             if CONFIG not in names and not names <= {LOCK, f".{CONFIG}.partial"}:
                 raise InputError("--name", f"{path} exists and is not a PSRO", fix)
             path.mkdir(parents=True, exist_ok=True)
+            check_kinds(path)
             lock = lock_directory(path)
         except BlockingIOError as error:
             problem = f"{path} is in use by another process"

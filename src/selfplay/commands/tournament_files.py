@@ -15,7 +15,7 @@ import msgspec
 
 from selfplay.commands.tournament_schedule import ScheduledGame
 from selfplay.core import InputError, Rollout
-from selfplay.core.files import LOCK, append_at, lock_directory, remove_partial, sync, write_file
+from selfplay.core.files import LOCK, append_at, check_kinds, lock_directory, remove_partial, sync, write_file
 from selfplay.envs.catalog import reward_bounds
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.training.run_kinds import TOURNAMENT_FILE, TOURNAMENT_PAGE
@@ -88,6 +88,7 @@ class TournamentFiles:
                 if path.exists() and not (path / SETTINGS).is_file() and any(_foreign(path)):
                     raise InputError("--out", f"{path} is not a tournament's directory", "Name a new one")
                 path.mkdir(parents=True, exist_ok=True)
+                check_kinds(path)
                 lock = _locked(path)
                 on_failure.callback(os.close, lock)
                 remove_partial(path, _WRITTEN)

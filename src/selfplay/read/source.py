@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from selfplay.core import InputError
-from selfplay.core.files import is_locked
+from selfplay.core.files import check_kinds, is_locked, read_regular
 from selfplay.read.episodes import LoggedEpisode, last_episode
 from selfplay.read.evaluation_files import EvaluationFiles
 from selfplay.read.files import Folder, decoded, number_of
@@ -116,10 +116,8 @@ class RunDirectorySource:
             return
         path = newest / "state.json"
         try:
-            if path.stat().st_size > MAX_STATE_BYTES:
-                return
-            state = decoded(path.read_bytes(), _State)
-        except (FileNotFoundError, NotADirectoryError):
+            state = decoded(read_regular(path, MAX_STATE_BYTES), _State)
+        except OSError:
             return
         if state is not None:
             self._meetings, self._meetings_of = state.source.pool.matches, newest
@@ -159,6 +157,7 @@ def read_run(run_dir: Path, *, whole: bool = False) -> RunView:
     """
     if not run_dir.is_dir():
         raise InputError(str(run_dir), "is not a run directory", "Name a directory under runs/.")
+    check_kinds(run_dir)
     source = RunDirectorySource(run_dir, whole=whole)
     view = source.read()
     while view.share_read < 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.errors import DamagedState
-from selfplay.core.files import LOCK, is_locked, lock_directory, remove_directory, write_file
+from selfplay.core.files import LOCK, check_kinds, is_locked, lock_directory, remove_directory, write_file
 from selfplay.core.manifest import check_files
 from selfplay.core.shell_command import shell_command
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
@@ -96,11 +96,12 @@ class RunDirectory:
         """Open an existing run for reading.
 
         Raises:
-            InputError: ``path`` is not a run.
+            InputError: ``path`` is not a run, or something in it is not the file that it should be.
         """
         run = cls(path)
         if not run.config_file.is_file():
             raise InputError("RUN", f"{path} is not a run directory", "Name one that has a config.toml.")
+        check_kinds(path)
         return run
 
     def never_began(self) -> bool:
