@@ -257,15 +257,6 @@ class Count(Game):
     def observation(self, pid):
         return f"It is {self.count}."
 
-    def brief(self, pid):
-        return super().brief(pid)
-
-    def view(self, pid):
-        return super().view(pid)
-
-    def normalise(self, action):
-        return super().normalise(action)
-
     def legal_actions(self):
         return ["1", "2"]
 

@@ -245,6 +245,22 @@ async def test_the_error_for_an_unregistered_role_names_it():
         await arena.try_episode("talk", "A lamp.")
 
 
+@pytest.mark.parametrize("method", ["get_initial_prompt", "env_response"])
+async def test_a_text_for_a_role_that_is_not_there_is_an_error(method):
+    class Misspelt(Talk):
+        def get_initial_prompt(self, arena, artifact, state):
+            return {"buyer": "Buy.", "seler" if method == "get_initial_prompt" else "seller": "Sell."}
+
+        async def env_response(self, state, arena, artifact):
+            return {"seler": "He haggles."}
+
+    arena = arena_with(Misspelt(max_turns=2), buyer="", seller="")
+    with pytest.raises(
+        InputError, match=rf"Misspelt.{method}: there is no role seler.*there are: buyer, seller"
+    ):
+        await arena.run_episode("talk", "A lamp.")
+
+
 async def test_a_role_that_heard_nothing_cannot_answer():
     arena = arena_with(Talk(max_turns=2), buyer="", seller="")
     with pytest.raises(EpisodeError, match=r"buyer must answer but .* heard nothing"):

@@ -87,7 +87,7 @@ def test_a_reward_that_is_not_a_finite_number_is_an_error(value):
     def odd(rollout, arena):
         return {"a": value}
 
-    with pytest.raises(EpisodeError, match=r"reward function odd for role a gave .*not a finite number"):
+    with pytest.raises(EpisodeError, match=r"reward function odd for a gave .*not a finite number"):
         score(Rubric([odd]), "a")
 
 
@@ -99,7 +99,7 @@ def test_every_kind_of_finite_number_is_a_reward(value):
 
 
 def test_a_sum_that_overflows_is_an_error():
-    with pytest.raises(EpisodeError, match=r"the weighted sum for role a gave 1e\+31"):
+    with pytest.raises(EpisodeError, match=r"the weighted sum for a gave 1e\+31"):
         score(Rubric([lambda rollout, arena: {"a": 1e30}], [10.0]), "a")
 
 

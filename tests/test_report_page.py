@@ -343,7 +343,19 @@ def test_a_single_evaluation_has_no_before_column(tmp_path):
     html = build(tmp_path)
     assert "100 games, update 7<" in html
     assert "<td>Wins</td><td></td><td><b>60.0%</b>" in html
+    assert "Mean reward" not in html
     assert 'class="dot before"' not in html
+
+
+def test_mean_rewards_stand_beside_the_shares_of_a_match(tmp_path):
+    (tmp_path / "evaluation").mkdir()
+    for step, low in ((0, -0.25), (4, 1.5)):
+        reward = [low, low + 0.5, low + 1]
+        match = {"env_id": "a", "kind": "match", "games": 10, "draws": 10, "mean_reward": reward}
+        (tmp_path / "evaluation" / f"step-{step:06d}-alone.json").write_text(json.dumps(match))
+    html = build(tmp_path)
+    assert "<td>Mean reward</td><td><b>0.25</b>" in html
+    assert '<td><b>2</b> <span class="interval">1.5 to 2.5</span></td>' in html
 
 
 def test_damaged_and_unrelated_files_are_skipped(tmp_path):

@@ -52,6 +52,8 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         return _wrong_choice(field, shown, detail["ctx"]["expected"])
     if kind == "list_type" and isinstance(detail["input"], dict):
         return InputError(field, f"must be a list (got {shown})", f"Write [[{field}]], one for each entry")
+    if kind == "list_type" and detail["loc"][-1] == "envs":
+        return InputError(field, f"must be a list of tables (got {shown})", f"Write [[{field}]]")
     if kind in _TYPES:
         problem, fix = _TYPES[kind]
         return InputError(field, f"{problem} (got {shown})", fix.format(shown))

@@ -53,7 +53,7 @@ class ChatEpisode(Episode):
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
         """Let the roles talk until ``is_done`` returns true or ``state.done`` is set."""
         state = state or EpisodeState()
-        state.say(_texts(self.get_initial_prompt(arena, artifact, state), self, "get_initial_prompt"))
+        state.say(_texts(self.get_initial_prompt(arena, artifact, state), arena, self, "get_initial_prompt"))
         state.current_actor = _role(self.get_initial_actor(artifact, state), arena, self, "get_initial_actor")
         while not state.done:
             await asyncio.sleep(0)  # lets the time limit end a chat whose answers come at once
@@ -62,7 +62,7 @@ class ChatEpisode(Episode):
                 break
             answering = self.env_response(state, arena, artifact)
             answer = await awaitable(answering, method_of(self, "env_response"))
-            state.say(_texts(answer, self, "env_response"))
+            state.say(_texts(answer, arena, self, "env_response"))
             if not state.done:
                 following = self.get_next_actor(state, artifact)
                 state.current_actor = _role(following, arena, self, "get_next_actor")
@@ -201,17 +201,20 @@ class AlternatingRolesEpisode(MultiTurnEpisode):
         return second if state.current_actor == first else first
 
 
-def _texts(value: object, episode: ChatEpisode, method: str) -> Said:
+def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Said:
     """Return what a method says: a text, or texts by role.
 
     Raises:
         EpisodeError: it is something else, or cannot be encoded.
+        InputError: the arena has no such role.
     """
     source = method_of(episode, method)
     texts = {EVERYBODY: value} if isinstance(value, str) else returned(value, dict, source)
     for role, text in texts.items():
         if not isinstance(role, str) or not isinstance(text, str):
             raise EpisodeError(f"{source} returned a dictionary that does not hold texts by role")
+        if role != EVERYBODY:
+            _role(role, arena, episode, method)
         try:
             check_text(text)
         except ValueError as error:

@@ -51,7 +51,7 @@ class Rubric:
             for key, value in returned(values, dict, source).items():
                 if not isinstance(key, str):
                     raise EpisodeError(f"{source} has the key {shown(key)}, which is not a text")
-                rollout.metrics[f"{name}/{key}"] = finite_reward(value, f"{source} for role {key}")
+                rollout.metrics[f"{name}/{key}"] = finite_reward(value, f"{source} for {key}")
             if weight:
                 _check_roles(name, values, rollout, arena)
                 for role_id, value in values.items():

@@ -43,11 +43,13 @@ class CheckedGame(Game):
 
     def brief(self, pid: int) -> str:
         """See ``Game``."""
-        return self._text("brief", self.game.brief(pid))
+        is_own = type(self.game).brief is not Game.brief
+        return self._text("brief" if is_own else "observation", self.game.brief(pid))
 
     def view(self, pid: int) -> str:
         """See ``Game``."""
-        return self._text("view", self.game.view(pid))
+        is_own = type(self.game).view is not Game.view
+        return self._text("view" if is_own else "observation", self.game.view(pid))
 
     def legal_actions(self) -> list[str] | None:
         """See ``Game``."""

@@ -24,6 +24,7 @@ from selfplay.core.own_classes import name_of
 from selfplay.core.own_code import is_from_outside
 from selfplay.core.play import seat_role
 from selfplay.envs.catalog import check_playable, make_game
+from selfplay.envs.checked_game import CheckedGame
 from selfplay.envs.game import Game
 from selfplay.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
 from selfplay.envs.templates import PromptTemplate
@@ -91,8 +92,9 @@ class GameEpisode(Episode):
     move the player is asked again, at most ``error_allowance`` times in a row; the next invalid move ends the
     game. If the game itself detects an invalid move, the game's own rules decide instead. A move on which the
     game raises ends it at once, because its state may be partly changed. The same holds if the game raises
-    when the position after the move is read, or if its rewards after the last move are not finite numbers. If
-    a script's move makes the game raise, the episode fails, as it does if the game raises before any move.
+    when the position after the move is read, or if its rewards after the last move are not finite numbers:
+    models find what breaks a library. In a game of your own that is an error of its code, and the episode
+    fails. It also fails if a script's move makes the game raise, or if the game raises before any move.
 
     If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
     of all seats, in order, if the move had ended the game. Buffers give the step at most its player's,
@@ -274,15 +276,18 @@ class GameEpisode(Episode):
     def _apply(self, table: _Table, pid: int, action: str) -> bool:
         """Make the move and read the next position; return whether the move was valid.
 
-        If the game raises on either, the player is at fault.
+        If the game raises on the move, the player is at fault; so too if it raises on reading the position,
+        unless it is a game of the user's own.
         """
-        game = table.game
+        game, is_made = table.game, False
         try:
             valid = game.apply(action)
+            is_made = True
             table.position = self._position(table.spec, game)
             return valid
         except BaseException as error:
-            if is_from_outside(error) or table.mover(pid).kind == "script":
+            is_of_own_code = is_made and isinstance(game, CheckedGame)
+            if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)
             table.raised = game.game_info()[pid]["raised"]

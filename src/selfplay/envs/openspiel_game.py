@@ -47,6 +47,8 @@ def load_game(env_id: str) -> Any:
     import pyspiel
 
     name = env_id.split("(", 1)[0].strip()
+    if name.endswith(".py"):
+        raise InputError("env.id", f"{name!r} names a file without a class", f"Write it like {name}:MyGame")
     if name not in pyspiel.registered_names():
         raise InputError("env.id", f"OpenSpiel has no game {name!r}", suggest(name))
     try:

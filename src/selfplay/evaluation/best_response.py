@@ -164,6 +164,8 @@ def exploited_table(result: Exploited) -> Group:
 def _notes(result: Exploited) -> list[str]:
     settled = f" of {result.max_updates}, then it settled" if result.settled else ""
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
+    if result.total.low > 0 and not result.found:
+        none = f"{result.rounds} rounds are too few to trust the interval of the sum: no gain found. "
     lines = [
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
         "their sum is a lower bound of what the best of all responses would gain.",

@@ -11,10 +11,11 @@ from selfplay.read.warnings import RunWarning
 class Evaluation(msgspec.Struct):
     """One file of ``evaluation/``, of one of three kinds.
 
-    A match (``kind`` "match") counts games. An exact evaluation has ``nash_conv``; ``policy`` gives the
-    probabilities of actions by information state and ``observations`` the text that a player reads there.
-    A program's measure (``kind`` "measure") has a name, one entry of ``values`` for each item, and their
-    mean with its 95% interval; it is a share if the values are successes and failures.
+    A match (``kind`` "match") counts games; ``mean_reward`` is the model's, as low, mid and high. An exact
+    evaluation has ``nash_conv``; ``policy`` gives the probabilities of actions by information state and
+    ``observations`` the text that a player reads there. A program's measure (``kind`` "measure") has a name,
+    one entry of ``values`` for each item, and their mean with its 95% interval; it is a share if the values
+    are successes and failures.
     """
 
     step: int = -1
@@ -26,6 +27,7 @@ class Evaluation(msgspec.Struct):
     draws: int = 0
     losses: int = 0
     invalid: dict[str, int] = {}
+    mean_reward: list[float] = []
     nash_conv: float | None = None
     legal_mass: float | None = None
     policy: dict[str, dict[str, float]] = {}
@@ -56,6 +58,10 @@ class Evaluation(msgspec.Struct):
             "Losses": wilson_interval(self.losses, self.games),
             "Lost by an invalid move": wilson_interval(self.invalid.get("model", 0), self.games),
         }
+
+    def reward(self) -> Interval | None:
+        """Return a match's mean reward with its interval; ``None`` if the file does not have it."""
+        return Interval(*self.mean_reward) if len(self.mean_reward) == 3 else None
 
     def interval(self) -> Interval:
         """Return a measure's mean with its interval, which lies between 0 and 1 only if it is a share."""

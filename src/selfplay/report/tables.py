@@ -13,7 +13,7 @@ def before_and_after_html(run: WholeRun) -> str:
     """Return the table that compares the first and the last evaluation; empty without evaluations."""
     measures = measures_of(run.evaluations)
     shares = bool(matches_of(run.evaluations)) or any(map(are_shares, measures.values()))
-    means = not all(map(are_shares, measures.values()))
+    means = bool(matches_of(run.evaluations)) or not all(map(are_shares, measures.values()))
     rows = [*_match_rows(run), *_exact_rows(run), *_measure_rows(measures)]
     if not rows:
         return ""
@@ -45,6 +45,10 @@ def _match_rows(run: WholeRun) -> Iterator[str]:
         before = {} if first is last else first.rates()
         for name, rate in last.rates().items():
             yield _row(name, before.get(name), rate)
+        rewards = [one.reward() for one in matches]
+        if rewards[-1] is not None:
+            earlier = None if first is last else rewards[0]
+            yield _row("Mean reward", earlier, rewards[-1], _ends([*(earlier or ()), *rewards[-1]]))
 
 
 def _exact_rows(run: WholeRun) -> Iterator[str]:
@@ -73,13 +77,13 @@ def _measure_row(name: str, measures: list[Evaluation]) -> str:
     first, last = measures[0], measures[-1]
     title = f'{escape(name)} <span class="muted">{counted(last.count, "item")}</span>'
     before = None if first is last else first.interval()
-    return _row(title, before, last.interval(), None if are_shares(measures) else _ends([first, last]))
+    values = [value for one in (first, last) for value in (*one.values, *one.interval())]
+    return _row(title, before, last.interval(), None if are_shares(measures) else _ends(values))
 
 
-def _ends(measures: list[Evaluation]) -> tuple[float, float]:
+def _ends(values: list[float]) -> tuple[float, float]:
     """Return the range of a bar, which covers all values and intervals."""
-    found = [value for one in measures for value in (*one.values, *one.interval())]
-    low, high = min(found), max(found)
+    low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 

@@ -190,11 +190,16 @@ async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> Gene
     arena.add_episode(episode.episode_type, episode)
     spec = PlaySpec(episode.name, env.num_players, agents, config.seed)
     result = await arena.try_episode(episode.episode_type, spec, {"seed": config.seed})
-    reason = result.rollout.error or result.rollout.extras.get("raised")
+    reason = result.rollout.error or _raised(result.rollout.extras)
     if reason and (library_of(env.id) == "python" or result.rollout.error):
         problem = f"an episode of {env.name} with made-up answers failed: {reason}"
         raise InputError(env.section, problem, "Correct it")
     return result
+
+
+def _raised(extras: dict[str, Any]) -> str:
+    """Return the reason why a game raised on a move; empty if none did."""
+    return str(extras["game_info"][extras["invalid_pid"]]["reason"]) if extras.get("raised") else ""
 
 
 async def _program(config: Config, rehearsal: Rehearsal) -> None:
