@@ -172,7 +172,7 @@ def test_a_state_that_no_checkpoint_can_hold_is_found(tmp_path):
         "    def state_dict(self):\n        return {'seen': {1, 2}}\n"
     )
     (tmp_path / "mine.toml").write_text(KUHN + '[rewards]\nfinal = [{path = "mine.py:Mine"}]\n')
-    with pytest.raises(InputError, match="Mine.state_dict returned what a checkpoint cannot hold"):
+    with pytest.raises(InputError, match=r"Mine\.state_dict returned what a checkpoint cannot hold"):
         rehearse(load_config(str(tmp_path / "mine.toml"), {}))
 
 
