@@ -66,6 +66,14 @@ def make_files(folder: Path) -> None:
     _make_adapter(folder / "other-adapter")
     _make_adapter(folder / "cut-adapter")
     _cut(folder / "cut-adapter" / "adapter_model.safetensors")
+    _make_adapter(folder / "bin-adapter")
+    weights = folder / "bin-adapter" / "adapter_model.safetensors"
+    weights.rename(weights.with_suffix(".bin"))
+    typed = shutil.copytree(folder / "tiny-model", folder / "typed-model")
+    config = (typed / "config.json").read_text()
+    (typed / "config.json").write_text(config.replace('"use_cache": true', '"use_cache": null'))
+    shutil.copytree(folder / "tiny-model", folder / "family-model")
+    (folder / "family-model" / "config.json").write_text('{"model_type": "t5"}')
     (folder / "busy-jobs").mkdir()
     _write(
         folder / "mixed" / "mixture.json",
