@@ -138,7 +138,7 @@ def _make_half_proved(run: Path) -> None:
 
 
 def _make_runs(runs: Path) -> None:
-    for name in ("old", "done", "busy", "torn", "torn-too", "spread"):
+    for name in ("old", "done", "busy", "torn", "torn-too", "piped", "spread"):
         (runs / name).mkdir(parents=True)
         (runs / name / "config.toml").write_text(TRAINABLE)
     (runs / "notes").mkdir()
@@ -146,6 +146,7 @@ def _make_runs(runs: Path) -> None:
     (runs / "spread" / "config.toml").write_text(TRAINABLE + '[run]\nruntime = "ray"\n')
     _finish(runs / "done")
     (runs / "torn" / "config.toml").write_text(TRAINABLE[:30])
+    os.mkfifo(runs / "piped" / "metrics.jsonl")
     _make_adapter(runs / "torn-too" / "checkpoints" / "step-000001")
     _cut(runs / "torn-too" / "checkpoints" / "step-000001" / "adapter_model.safetensors")
 
