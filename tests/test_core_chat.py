@@ -255,9 +255,7 @@ async def test_a_text_for_a_role_that_is_not_there_is_an_error(method):
             return {"seler": "He haggles."}
 
     arena = arena_with(Misspelt(max_turns=2), buyer="", seller="")
-    with pytest.raises(
-        InputError, match=rf"Misspelt.{method}: there is no role seler.*there are: buyer, seller"
-    ):
+    with pytest.raises(EpisodeError, match=rf"Misspelt.{method} has a text for 'seler', .*: buyer, seller"):
         await arena.run_episode("talk", "A lamp.")
 
 

@@ -99,7 +99,7 @@ def test_every_kind_of_finite_number_is_a_reward(value):
 
 
 def test_a_sum_that_overflows_is_an_error():
-    with pytest.raises(EpisodeError, match=r"the weighted sum for a gave 1e\+31"):
+    with pytest.raises(EpisodeError, match=r"the weighted sum for role a gave 1e\+31"):
         score(Rubric([lambda rollout, arena: {"a": 1e30}], [10.0]), "a")
 
 

@@ -14,6 +14,7 @@ from failing_code import Credit, Program, Talk
 from selfplay.cli.main import main, run
 from selfplay.core import GenerateResult, MockInferenceClient, Rollout, SelfplayError, Step, Trajectory
 from selfplay.core.credit.base import assigned
+from selfplay.core.played import check_played
 from selfplay.learning.algorithms import BaseAlgo, Reinforce
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.replay import SamplingRewardTransform, StepBuffer, StepRewardTransform
@@ -99,6 +100,29 @@ async def test_advantages_of_another_library_become_pythons():
     arena = Program(MockInferenceClient())
     results = await arena.generate_rollouts(arena.get_batch())
     assert {type(weight) for weight in assigned(OfNumpy(), results).values()} == {float}
+
+
+async def test_what_a_sub_episode_hands_over_is_checked_too():
+    class Nested(Talk):
+        async def generate(self, arena, artifact, meta=None):
+            result = await super().generate(arena, artifact, meta)
+            child = await Talk(max_turns=2).generate(arena, artifact, meta)
+            child.rollout.extras["said"] = "half a pair: \ud800"
+            result.children.append(child)
+            return result
+
+    arena = Program(MockInferenceClient())
+    arena.add_episode("talk", Nested(max_turns=2))
+    failing, *others = await arena.generate_rollouts(arena.get_batch())
+    assert [one.rollout.error for one in others] == [None, None]
+    assert "get_extras" in failing.rollout.error
+
+
+async def test_answers_to_one_prompt_share_its_ids():
+    prompt = [1, 2, 3]
+    steps = [Step("A", [], [], prompt_token_ids=prompt) for _ in range(2)]
+    check_played(Rollout(episode_type="talk", steps=steps, rewards={"A": 1.0}))
+    assert all(step.prompt_token_ids is prompt for step in steps)
 
 
 async def test_an_error_without_words_is_named_by_its_class():

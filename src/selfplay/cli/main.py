@@ -85,12 +85,12 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:
         if isinstance(error, typer.Abort) or is_from_outside(error):
             return 130
-        if isinstance(error, SystemExit) or runs_own_code():  # what it left behind may fail anywhere
-            return _fail(own_failure(error), 1)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
         if isinstance(error, OSError) and error.filename is not None:
-            return _fail(f"{error.filename}: {error.strerror}", 1)
+            return _fail(f"{error.filename}: {error.strerror or 'it cannot be used'}", 1)
+        if isinstance(error, SystemExit) or runs_own_code():  # what it left behind may fail anywhere
+            return _fail(own_failure(error), 1)
         raise
     return status if isinstance(status, int) else 0
 

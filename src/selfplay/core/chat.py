@@ -205,16 +205,16 @@ def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Sa
     """Return what a method says: a text, or texts by role.
 
     Raises:
-        EpisodeError: it is something else, or cannot be encoded.
-        InputError: the arena has no such role.
+        EpisodeError: it is something else, cannot be encoded, or is for a role that is not there.
     """
     source = method_of(episode, method)
     texts = {EVERYBODY: value} if isinstance(value, str) else returned(value, dict, source)
     for role, text in texts.items():
         if not isinstance(role, str) or not isinstance(text, str):
             raise EpisodeError(f"{source} returned a dictionary that does not hold texts by role")
-        if role != EVERYBODY:
-            _role(role, arena, episode, method)
+        if role != EVERYBODY and role not in arena.roles:
+            known = ", ".join(arena.roles)
+            raise EpisodeError(f"{source} has a text for {role!r:.50}, which is no role; there are: {known}")
         try:
             check_text(text)
         except ValueError as error:

@@ -105,7 +105,7 @@ class EpisodeRunner(ModelCaller):
         source = method_of(episode, "generate")
         playing = awaitable(episode.generate(self, artifact, meta), source)
         result = returned(await playing, GenerateResult, source)
-        check_result(result, episode)
+        check_result(result)
         return result
 
     async def try_episode(

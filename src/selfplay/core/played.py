@@ -8,24 +8,44 @@ from typing import Any, TypeVar
 from selfplay.core.agents import AgentSpec
 from selfplay.core.errors import EpisodeError, shown
 from selfplay.core.messages import as_messages, check_text
-from selfplay.core.own_code import check_json, list_of, method_of, truth
-from selfplay.core.scores import check_rewards, finite_reward
+from selfplay.core.own_code import check_json, list_of
+from selfplay.core.scores import check_rewards, finite_number
 from selfplay.core.types import GenerateResult, Rollout, Step, check_meta
 
 Kind = TypeVar("Kind")
+_KINDS = {"I": int, "d": float}
 
 
-def check_result(result: GenerateResult, episode: object) -> None:
-    """Check what ``episode`` has played, sub-episodes included; numbers become Python's own.
+def check_result(result: GenerateResult) -> None:
+    """Check what an episode has played, sub-episodes included; numbers become Python's own.
 
     Raises:
         EpisodeError: a field is of another kind, or cannot be written into a log.
     """
-    _check_fields(result)
-    rollout = result.rollout
-    check_json(rollout.extras, f"what {method_of(episode, 'get_extras')} returned")
+    rollout = _of(Rollout, result.rollout, "the rollout of a result")
+    rollout.episode_type = _text(rollout.episode_type, "rollout.episode_type")
+    rollout.id = _text(rollout.id, "rollout.id")
+    try:
+        check_meta(rollout.meta)
+    except TypeError as error:
+        raise EpisodeError(f"meta of a rollout: {error}") from error
+    _of(dict, rollout.extras, "rollout.extras")
+    check_played(rollout)
+    rollout.advantages = _numbers(rollout.advantages, "rollout.advantages")
+    rollout.metrics = _numbers(rollout.metrics, "rollout.metrics")
+    rollout.started_at = finite_number(rollout.started_at, "rollout.started_at")
+    if rollout.ended_at is not None:
+        rollout.ended_at = finite_number(rollout.ended_at, "rollout.ended_at")
+    for agent in _of(dict, rollout.agents, "rollout.agents").values():
+        _of(AgentSpec, agent, "an agent of a rollout")
+    if result.is_trainable not in (True, False):
+        raise EpisodeError(f"result.is_trainable is {shown(result.is_trainable)}, not true or false")
+    result.is_trainable = bool(result.is_trainable)
+    check_json(rollout.extras, "rollout.extras, which get_extras returned,")
     check_json([step.info for step in rollout.steps], "info of the steps")
     check_json([rollout.artifact, rollout.meta], "artifact or meta")
+    for child in list_of(GenerateResult, result.children, "result.children"):
+        check_result(child)
 
 
 def check_played(rollout: Rollout) -> None:
@@ -52,10 +72,13 @@ def check_step(step: Step) -> None:
         except (TypeError, ValueError) as error:
             raise EpisodeError(f"prompt or completion of {source}: {error}") from error
     step.pid = _integer(step.pid, f"pid of {source}")
-    step.policy_version = _integer(step.policy_version, f"policy_version of {source}")
-    step.temperature = finite_reward(step.temperature, f"temperature of {source}")
-    step.reward = finite_reward(step.reward, source)
-    step.advantage = finite_reward(step.advantage, f"the advantage of {source}")
+    # A client without versions says None, which an episode may copy.
+    step.policy_version = (
+        0 if step.policy_version is None else _integer(step.policy_version, f"policy_version of {source}")
+    )
+    step.temperature = finite_number(step.temperature, f"temperature of {source}")
+    step.reward = finite_number(step.reward, f"reward of {source}")
+    step.advantage = finite_number(step.advantage, f"advantage of {source}")
     info = _of(dict, step.info, f"info of {source}")
     list_of(str, info.get("legal_answers", []), f"legal_answers of {source}")
     step.prompt_token_ids = _array("I", step.prompt_token_ids, f"prompt_token_ids of {source}")
@@ -71,30 +94,9 @@ def check_step(step: Step) -> None:
         raise EpisodeError(f"{source} does not have one finite log-probability for each drawn token")
 
 
-def _check_fields(result: GenerateResult) -> None:
-    rollout = _of(Rollout, result.rollout, "the rollout of a result")
-    rollout.episode_type = _text(rollout.episode_type, "rollout.episode_type")
-    rollout.id = _text(rollout.id, "rollout.id")
-    try:
-        check_meta(rollout.meta)
-    except TypeError as error:
-        raise EpisodeError(f"rollout.{error}") from error
-    _of(dict, rollout.extras, "rollout.extras")
-    check_played(rollout)
-    rollout.advantages = _numbers(rollout.advantages, "rollout.advantages")
-    rollout.metrics = _numbers(rollout.metrics, "rollout.metrics")
-    rollout.started_at = finite_reward(rollout.started_at, "rollout.started_at")
-    if rollout.ended_at is not None:
-        rollout.ended_at = finite_reward(rollout.ended_at, "rollout.ended_at")
-    list_of(AgentSpec, [*_of(dict, rollout.agents, "rollout.agents").values()], "rollout.agents")
-    result.is_trainable = truth(result.is_trainable, "result.is_trainable")
-    for child in list_of(GenerateResult, result.children, "result.children"):
-        _check_fields(child)
-
-
 def _of(kind: type[Kind], value: object, source: str) -> Kind:
     if not isinstance(value, kind):
-        raise EpisodeError(f"{source} is {shown(value)}, not of {kind}")
+        raise EpisodeError(f"{source} is {shown(value)}, not of the type {kind.__name__}")
     return value
 
 
@@ -116,14 +118,21 @@ def _integer(value: object, source: str) -> int:
 
 def _numbers(value: object, source: str) -> dict[str, float]:
     return {
-        _text(key, source): finite_reward(one, f"{source} of {shown(key)}")
+        _text(key, source): finite_number(one, f"{source} of {shown(key)}")
         for key, one in _of(dict, value, source).items()
     }
 
 
 def _array(code: str, value: object, source: str) -> list[Any] | None:
-    """Return a list of ids (``I``) or of floating-point numbers (``d``), which C checks and converts."""
+    """Return a list of ids (``I``) or of floating-point numbers (``d``), which C checks and converts.
+
+    A list of Python's own numbers is returned itself: all answers to a prompt share its ids.
+    """
+    if value is None:
+        return None
+    numbers = _of(list, value, source)
     try:
-        return None if value is None else array(code, _of(list, value, source)).tolist()
+        checked = array(code, numbers)
     except (TypeError, OverflowError) as error:
         raise EpisodeError(f"{source} is {shown(value)}: {error}") from error
+    return numbers if set(map(type, numbers)) <= {_KINDS[code]} else checked.tolist()

@@ -23,14 +23,27 @@ def check_rewards(rewards: dict[str, float], steps: list[Step]) -> None:
 
 
 def finite_reward(value: object, source: str) -> float:
-    """Return ``value`` as a float; ``True`` becomes 1.
+    """Return the reward ``value``, which ``source`` gave, as a float; ``True`` becomes 1.
 
     Raises:
         EpisodeError: ``value`` is not a finite number (game libraries return strings and NaN), or is so large
             that sums and squares of rewards are not.
     """
+    return _finite(value, f"{source} gave", "which is not")
+
+
+def finite_number(value: object, name: str) -> float:
+    """Return the field ``name`` as a float.
+
+    Raises:
+        EpisodeError: as for :func:`finite_reward`.
+    """
+    return _finite(value, f"{name} is", "not")
+
+
+def _finite(value: object, before: str, after: str) -> float:
     if not is_bounded(value) or not is_bounded(number := float(value)):  # type: ignore[arg-type]
-        raise EpisodeError(f"{source} gave {shown(value)}, which is not a finite number up to 1e30")
+        raise EpisodeError(f"{before} {shown(value)}, {after} a finite number up to 1e30")
     return number
 
 

@@ -289,7 +289,7 @@ def check_meta(meta: object) -> None:
         raise TypeError(f"meta is a dictionary, not {shown(meta)}")
     for name, kind in _META.items():
         if not isinstance(meta.get(name), kind | None):
-            raise TypeError(f"{name} in meta is {shown(meta[name])}, not of {kind}")
+            raise TypeError(f"{name} in meta is {shown(meta[name])}, not of the type {kind.__name__}")
     try:
         hash(meta.get("group"))
     except TypeError as error:

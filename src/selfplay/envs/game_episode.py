@@ -286,7 +286,7 @@ class GameEpisode(Episode):
             table.position = self._position(table.spec, game)
             return valid
         except BaseException as error:
-            is_of_own_code = is_made and isinstance(game, CheckedGame)
+            is_of_own_code = isinstance(game, CheckedGame) and (is_made or isinstance(error, EpisodeError))
             if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)

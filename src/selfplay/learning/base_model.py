@@ -87,12 +87,14 @@ def _configuration(model_name: str) -> Any:
 
 def _cannot_be_loaded(model_name: str, error: Exception) -> InputError:
     problem = f"{model_name} cannot be loaded ({first_line(error)})"
-    named = isinstance(error, OSError)
-    fix = (
-        "Check the name or path; weights must be safetensors."
-        if named
-        else "Correct its config.json, or download it again."
-    )
+    if isinstance(error, OSError):
+        fix = "Check the name or path; weights must be safetensors."
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
+        fix = "Take a smaller model, or a device with more memory."
+    elif isinstance(error, ImportError):
+        fix = "Install the package that it names."
+    else:
+        fix = "Correct its config.json, or download it again."
     return InputError("model", problem, fix)
 
 

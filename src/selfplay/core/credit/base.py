@@ -40,9 +40,9 @@ def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[Roll
         for rollout in trained_rollouts(results)
         for index, step in enumerate(rollout.steps)
     }
-    unknown = next((key for key in weights if key not in keys), None)
-    if unknown is not None:
-        raise EpisodeError(f"{source} has the key {shown(unknown)}, not (rollout id, step index) of a step")
+    for key in weights:
+        if key not in keys:
+            raise EpisodeError(f"{source} has the key {shown(key)}, not (rollout id, step index) of a step")
     missing = next((key for key, policy in keys.items() if policy and key not in weights), None)
     if missing is not None:
         raise EpisodeError(f"{source} gave no advantage for step {missing[1]} of the rollout {missing[0]}")
