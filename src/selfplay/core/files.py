@@ -31,7 +31,10 @@ LOOKS, LOOK_SECONDS = 20, 0.01
 """How often and for how long a process waits for another that only looks whether a directory is locked."""
 SUFFIXES = {".json", ".jsonl", ".gz", ".toml", ".html", ".safetensors"}
 """How the names of files of this package end, and of no directory."""
-CHECKED = {"checkpoints", "best"}
+NOT_LOOKED_INTO = {"checkpoints", "best", "wandb", "tensorboard"}
+"""Folders of a run that ``check_kinds`` leaves out. Saved directories have a check of their own
+(``core/manifest.py``); in the others, which are not read, other programs choose the names.
+"""
 LOCK = ".lock"
 """The file in a directory that is locked by the process that may write there."""
 
@@ -128,19 +131,17 @@ def _open_regular(path: Path) -> BufferedReader:
 def check_kinds(directory: Path) -> None:
     """Check that a directory of this package holds files where it should: a pipe would be read forever.
 
-    Checkpoints are left out: each is read only after a check of its own (``core/manifest.py``).
-
     Raises:
         InputError: something below it is no regular file, or a directory has a file's name.
         OSError: it cannot be read.
     """
     for parent, folders, files in os.walk(directory):
-        for path in [Path(parent, name) for name in (*files, *folders)]:
+        for path in sorted(Path(parent, name) for name in (*files, *folders)):
             with contextlib.suppress(FileNotFoundError):  # a link to nothing, or deleted meanwhile
                 mode = path.stat().st_mode
                 if not (stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and path.suffix not in SUFFIXES)):
-                    raise InputError(str(path), "is not a regular file", "Delete it, or restore the file")
-        folders[:] = set(folders) - CHECKED
+                    raise InputError(str(path), "is not a regular file", "Move it away, or restore the file")
+        folders[:] = sorted(set(folders) - NOT_LOOKED_INTO)
 
 
 def append_at(file: FileIO, end: int, content: bytes) -> None:
