@@ -20,7 +20,7 @@ from selfplay.cli.main import main
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
 from selfplay.core.errors import DamagedState
-from selfplay.core.files import CHECKED
+from selfplay.core.files import NOT_LOOKED_INTO
 from selfplay.core.manifest import check_files, seal
 from selfplay.learning.base_fingerprint import fingerprint
 from selfplay.training.given_adapters import copy_adapter
@@ -103,7 +103,7 @@ COMMANDS = (
 @pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
 def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(copied, unfinished, kind, capfd):
     for file in sorted(path for path in copied.rglob("*") if path.is_file()):
-        of_a_run = CHECKED.isdisjoint(file.parts) and file.name != "config.toml"
+        of_a_run = NOT_LOOKED_INTO.isdisjoint(file.parts) and file.name != "config.toml"
         if not of_a_run or (kind is os.mkdir and not file.suffix):
             continue
         content = file.read_bytes()
