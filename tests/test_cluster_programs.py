@@ -197,6 +197,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=100)
 
 
+@pytest.mark.slow
 def test_a_run_whose_parts_are_killed_and_whose_last_step_is_damaged_learns_the_same_as_in_one_process(
     faults, whole
 ):

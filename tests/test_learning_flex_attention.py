@@ -127,6 +127,7 @@ def test_it_is_measured_once_for_all_learners_of_a_model(cpu_is_a_gpu):
     assert len(policy.notes) == 1
 
 
+@pytest.mark.slow
 def test_what_is_measured_keeps_to_the_limits_of_the_learner(cpu_is_a_gpu):
     cpu_is_a_gpu(Kernel)
     policy = tiny_policy()
@@ -195,6 +196,7 @@ def test_a_pass_whose_kernel_cannot_be_compiled_is_computed_in_runs(max_tokens):
     assert "FailOnRecompileLimitHit: too many variants" in policy.notes[0]
 
 
+@pytest.mark.slow
 def test_the_kernel_has_few_variants_whatever_the_tree_its_sections_and_windows(monkeypatch):
     counter = CompileCounter()
     monkeypatch.setattr(pass_sizes, "FLASH_DEVICES", {"cpu"})

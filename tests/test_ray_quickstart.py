@@ -186,6 +186,7 @@ def evaluated(pool: object) -> int:
     return accounts["eval_finished"]
 
 
+@pytest.mark.slow
 def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model, adapter):
     """Against a script, an adapter and a model behind an API: three games each."""
     engine = engine_over(PolicyModel(model, LoraSettings(2, 4.0)), max_tokens=4)

@@ -31,12 +31,23 @@ def as_messages(prompt: Messages | str) -> Messages:
     if not isinstance(messages, list):
         raise TypeError(f"messages must be a list, not {shown(messages)}")
     for message in messages:
-        for field in ("role", "content"):
-            text = message.get(field) if isinstance(message, dict) else None
-            if not isinstance(text, str):
-                raise TypeError(f"a message must have a text as its {field}: {shown(message)}")
-            check_text(text)
+        # Every move of every game passes here, with all examples of its prompt.
+        if type(message) is not dict or not _are_texts(message.get("role"), message.get("content")):
+            _check_message(message)
     return messages
+
+
+def _are_texts(role: object, content: object) -> bool:
+    """Whether both are texts of ASCII, which need no further look."""
+    return type(role) is str and type(content) is str and role.isascii() and content.isascii()
+
+
+def _check_message(message: object) -> None:
+    for field in ("role", "content"):
+        text = message.get(field) if isinstance(message, dict) else None
+        if not isinstance(text, str):
+            raise TypeError(f"a message must have a text as its {field}: {shown(message)}")
+        check_text(text)
 
 
 def check_text(text: str) -> None:

@@ -49,4 +49,5 @@ def _finite(value: object, before: str, after: str) -> float:
 
 def is_bounded(value: object) -> bool:
     """Return whether ``value`` is a real number of at most ``LARGEST_REWARD`` in either direction."""
-    return isinstance(value, Real) and -LARGEST_REWARD <= value <= LARGEST_REWARD  # type: ignore[operator]
+    is_number = type(value) is float or isinstance(value, Real)  # the second is ten times slower
+    return is_number and -LARGEST_REWARD <= value <= LARGEST_REWARD  # type: ignore[operator]
