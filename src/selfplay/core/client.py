@@ -9,7 +9,7 @@ from typing import Any
 
 from selfplay.core.adapters import TRAINED
 from selfplay.core.errors import EpisodeError, SelfplayError
-from selfplay.core.messages import Messages, as_messages, as_text
+from selfplay.core.messages import Messages, as_text, listed
 from selfplay.core.types import Step
 
 
@@ -75,6 +75,8 @@ class ModelResponse:
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
 
+        Messages are checked before the call and when the episode has ended (``played.py``), not here.
+
         Raises:
             EpisodeError: the client did not return exactly one finite log-probability for each token.
         """
@@ -88,7 +90,7 @@ class ModelResponse:
                 raise EpisodeError("the client returned a log-probability that is not a finite number")
         return Step(
             role_id=role_id,
-            prompt=as_text(as_messages(prompt)),
+            prompt=as_text(listed(prompt)),
             completion=as_text(self.completion),
             prompt_token_ids=self.prompt_token_ids,
             completion_token_ids=self.completion_token_ids,

@@ -20,6 +20,11 @@ class Message(TypedDict):
 Messages = list[Message]
 
 
+def listed(prompt: Messages | str) -> Messages:
+    """Return a string as a single user message, and messages unchanged and unchecked."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
 def as_messages(prompt: Messages | str) -> Messages:
     """Return a string as a single user message, and messages unchanged.
 
@@ -27,7 +32,7 @@ def as_messages(prompt: Messages | str) -> Messages:
         TypeError: it is something else.
         ValueError: a text has half a surrogate pair, which no tokenizer can read.
     """
-    messages: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    messages = listed(prompt)
     if not isinstance(messages, list):
         raise TypeError(f"messages must be a list, not {shown(messages)}")
     for message in messages:

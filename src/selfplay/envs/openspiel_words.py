@@ -52,8 +52,9 @@ class PlainWording(Wording):
 
         They have no brackets and no backslashes, and do not begin with the number of the player who moves.
         """
-        actions = state.legal_actions()
-        names = [_plain_name(state.action_to_string(action)) for action in actions]
+        actions, pid = state.legal_actions(), state.current_player()
+        # Games that are written in Python have only the form with the player.
+        names = [_plain_name(state.action_to_string(pid, action)) for action in actions]
         if len(set(names)) == len(names):
             return names
         return [f"{name} #{action}" for name, action in zip(names, actions, strict=True)]
@@ -185,7 +186,8 @@ class NimWording(Wording):
 
     def moves(self, state: Any) -> list[str]:
         """Give the pile and the number of stones of each move, such as ``2:3``."""
-        names = (state.action_to_string(action) for action in state.legal_actions())
+        pid = state.current_player()
+        names = (state.action_to_string(pid, action) for action in state.legal_actions())
         return [self._ACTION.sub(r"\1:\2", name) for name in names]
 
 
