@@ -1,6 +1,7 @@
 """What can fail at the start of a run fails in its dry run: own code, and a model that does not fit."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -28,6 +29,24 @@ def test_every_preset_is_rehearsed(preset):
     assert found.notes == []
     assert [line for line in found.found if line.endswith("with made-up answers")] == found.found
     assert found.calls
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ("{0: 1.0}", "gave no reward to player 1"),
+        ("[1.0, -1.0]", "Mine._own_rewards returned [1.0, -1.0], not a dict"),
+        ("{0: '1', 1: -1.0}", "for player 0 gave '1', which is not a finite number"),
+        ("{0: float('nan'), 1: 0.0}", "for player 0 gave nan, which is not a finite number"),
+    ],
+)
+def test_wrong_rewards_of_a_game_are_said_as_they_are(rewards, said, tmp_path):
+    source = "from failing_code import Count\n\nclass Mine(Count):\n    def _own_rewards(self):\n"
+    source += f"        return {rewards}\n"
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "mine.py:Mine"\n')
+    with pytest.raises(InputError, match=re.escape(said)):
+        rehearse(load_config(str(tmp_path / "mine.toml"), {}))
 
 
 UNTOUCHED = ("outcomes",)

@@ -147,6 +147,7 @@ def test_a_method_of_a_game_that_fails_costs_the_game_or_the_move(method, way, t
     rollout = played(game_in_which(method, way, tmp_path), "three" if method in BY_ILLEGAL_MOVES else "1")
     if rollout.error is None:
         assert method == "apply", "no other error is the fault of who moved"
+        assert not way.startswith("returns "), "an answer of the wrong type is the game's fault"
         info = rollout.extras["game_info"][rollout.extras["invalid_pid"]]
         assert rollout.extras["raised"] == info["raised"]
         assert "the game failed on the move: " in info["reason"]

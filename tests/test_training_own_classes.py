@@ -53,6 +53,11 @@ class Seedless(Sticks):
         super().__init__(env_id, num_players, 0)
 
 
+class Forgetful(Sticks):
+    def __init__(self, env_id, num_players, seed):
+        self.left = 10
+
+
 class Secret(Sticks):
     possible_players = (2, 3)
 
@@ -176,6 +181,10 @@ def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model
         ({"envs.0.id": "nothing.py:Nim"}, "envs.0.id: there is no file .*nothing.py"),
         ({"envs.0.id": "torn.py:Nim"}, "envs.0.id: .*torn.py cannot be imported: SyntaxError"),
         ({"envs.0.id": "games.py:Broken"}, "envs.0.id: Broken cannot be started with 2 players: .*no sticks"),
+        (
+            {"envs.0.id": "games.py:Forgetful"},
+            r"envs.0.id: Forgetful.__init__ leaves out that of Game. Call super\(\).__init__",
+        ),
         ({"envs.0.id": "games.py:Seedless"}, r"envs.0.id: Seedless cannot be started \(too many"),
         (
             {"envs.0.num_players": "3"},
