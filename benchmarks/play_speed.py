@@ -1,16 +1,17 @@
 """Play speed: the embedded engine in self-play against transformers' own batched ``generate``.
 
 - engine: whole games of mirror self-play, many in flight, with an engine whose cache is empty at the start;
-  the time for the games' own code, prompts and prefill is included;
+  the time for the games' own code, prompts and prefill is included. ``unshared`` answers as many different
+  prompts of random numbers instead, with 17 tokens each;
 - generate: ``model.generate`` with the same weights and active peft adapter on prompts drawn from those that
-  occurred in these games, padded left, in batches of 16 and of 64; same temperature, no top-k or top-p, same
-  limit of new tokens.
+  occurred there, padded left, in batches of 16 and of 64; same temperature, no top-k or top-p, same limit of
+  new tokens.
 
 The figure is generated tokens (stop token included) per second. Both run in turn, on one thread, in the type
 that a run would choose. First the log-probabilities with which the engine sampled its tokens must agree with
 a forward pass of transformers over the same tokens, in float32.
 
-Command:  python benchmarks/play_speed.py [--rounds 3]
+Command:  python benchmarks/play_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
 Needs:    this package. It takes about 15 minutes on one core, nearly all of it in ``generate``.
 """
 
@@ -26,12 +27,14 @@ import torch
 from measuring import interleave, pin_one_thread, print_table
 from plain_model import load_both, pad
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, make_arena, play_games
-from selfplay.core import Step
+from selfplay.core import Messages, Step
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import PolicyModel
+from selfplay.learning.policy import TRAINED, PolicyModel
 
-GAMES = {"kuhn": 256, "tictactoe": 64}
+UNSHARED = "unshared"
+GAMES = {"kuhn": 256, "tictactoe": 64, UNSHARED: 64}
 GATE_GAMES = 4
+UNSHARED_NUMBERS, UNSHARED_TOKENS = 18, 17
 
 
 @dataclass
@@ -54,11 +57,46 @@ class SelfPlay:
 
 
 @dataclass
+class Answers:
+    """Answers ``games`` new prompts of random numbers at every call."""
+
+    policy: PolicyModel
+    games: int
+    answered: int = 0
+    tokens: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        engine = EmbeddedEngine(self.policy)
+        engine.publish(TRAINED, TRAINED, 0)
+        self.steps += asyncio.run(self._answer(engine))
+        self.answered += self.games
+        self.tokens.append(engine.stats.generated_tokens)
+
+    async def _answer(self, engine: EmbeddedEngine) -> list[Step]:
+        seeds = range(self.answered, self.answered + self.games)
+        drawn = [random.Random(seed).choices(range(100, 1000), k=UNSHARED_NUMBERS) for seed in seeds]
+        asked: list[Messages] = [[{"role": "user", "content": " ".join(map(str, one))}] for one in drawn]
+        answers = await asyncio.gather(
+            *(
+                engine.complete(messages, max_tokens=UNSHARED_TOKENS, model=TRAINED, seed=seed)
+                for messages, seed in zip(asked, seeds, strict=True)
+            )
+        )
+        return [one.to_step("player_0", messages) for one, messages in zip(answers, asked, strict=True)]
+
+
+def contender(policy: PolicyModel, batch: str, games: int) -> SelfPlay | Answers:
+    """Return what the engine does for a row of the table."""
+    return Answers(policy, games) if batch == UNSHARED else SelfPlay(policy, ENV_IDS[batch], games)
+
+
+@dataclass
 class Generate:
     """Answers another ``batch_size`` of the games' prompts at every call."""
 
     model: Any
-    play: SelfPlay
+    play: SelfPlay | Answers
     batch_size: int
     stop_id: int
     tokens: list[int] = field(default_factory=list)
@@ -74,7 +112,7 @@ class Generate:
                 temperature=1.0,
                 top_k=0,
                 top_p=1.0,
-                max_new_tokens=MAX_TOKENS,
+                max_new_tokens=UNSHARED_TOKENS if isinstance(self.play, Answers) else MAX_TOKENS,
                 eos_token_id=self.stop_id,
                 pad_token_id=self.stop_id,
             )
@@ -99,7 +137,7 @@ def check_logprobs(batches: list[str]) -> None:
     """Check the log-probability of every token of a few games, in float32."""
     policy, model = load_both(torch.float32)
     for batch in batches:
-        play = SelfPlay(policy, ENV_IDS[batch], GATE_GAMES)
+        play = contender(policy, batch, GATE_GAMES)
         play()
         worst = largest_difference(model.eval(), play.steps)
         print(
@@ -111,7 +149,7 @@ def check_logprobs(batches: list[str]) -> None:
 
 def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int) -> list[str]:
     """Time one game; returns its row of the table."""
-    play = SelfPlay(policy, ENV_IDS[batch], games)
+    play = contender(policy, batch, games)
     play()
     stop_id = policy.stop_token_ids[0]
     contenders: dict[str, Any] = {"engine": play}
@@ -136,7 +174,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", choices=list(GAMES), default=list(GAMES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--games", type=int, help="games in flight; by default 256 for kuhn and 64 for tictactoe"
+        "--games", type=int, help="games in flight; by default 256 for kuhn and 64 for the others"
     )
     arguments = parser.parse_args()
     pin_one_thread()
