@@ -26,8 +26,9 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
-from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost, EngineHost, VLLMHost
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
 from selfplay.core import Messages, ModelResponse
+from selfplay.core.adapters import AdapterRef
 from selfplay.inference.adapter_check import tolerance_of
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.checkpoints import save_adapter

@@ -45,13 +45,14 @@ calls_of_each_client = moved("calls_of_each_client", "cluster.engine_start", "ru
 EngineClient = moved("EngineClient", "cluster.engines.client", "runtime.ray.engine_client")
 EngineService = moved("EngineService", "cluster.engines.service", "runtime.ray.engine_service")
 LocalHandle = moved("LocalHandle", "cluster.handles", "runtime.ray.handles")
-BATCHES = ("cluster.services.batches", "runtime.ray.buffer_service")
-Demand, FinishedGame, Games = (moved(name, *BATCHES) for name in ("Demand", "FinishedGame", "Games"))
-BufferService = moved("BufferService", "cluster.services.buffer", "runtime.ray.buffer_service")
+BATCHES = ("collection.buffer_entries", "runtime.ray.buffer_service")
+Demand, FinishedGame = moved("Demand", *BATCHES), moved("FinishedGame", *BATCHES)
+PackedGames = moved("PackedGames", *BATCHES)
+BufferService = moved("BufferService", "collection.buffer", "runtime.ray.buffer_service")
 COLLECTOR = ("cluster.services.collector", "runtime.ray.collector_service")
 CollectorService, Limits = moved("CollectorService", *COLLECTOR), moved("Limits", *COLLECTOR)
-PlaySettings = moved("PlaySettings", "cluster.services.games_in_flight", "runtime.ray.game_ledger")
-PoolService = moved("PoolService", "cluster.services.pool", "runtime.ray.pool_service")
+PlaySettings = moved("PlaySettings", "collection.games_in_flight", "runtime.ray.game_ledger")
+PoolService = moved("PoolService", "collection.pool", "runtime.ray.pool_service")
 GameResult = moved("GameResult", "collection.results", "runtime.ray.game_ledger")
 
 ENGINES, COLLECTORS = 64, 16
@@ -189,7 +190,7 @@ async def buffer(steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         service = BufferService(StepBuffer(10 * steps), max_staleness=1, directory=directory)
         for first in range(0, 2 * steps // GAME_STEPS, 100):
-            service.add_games(Games([game(index) for index in range(first, first + 100)]))
+            service.add_games(PackedGames([game(index) for index in range(first, first + 100)]))
         drawn = await service.draw(1, Demand(batch_size=steps, games=1))
         async with Ticker() as ticker:
             await asyncio.sleep(0.1)

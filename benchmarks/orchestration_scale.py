@@ -28,10 +28,10 @@ from time import perf_counter, process_time, sleep
 from line_chart import Line, line_chart
 from measuring import print_table
 from ray_processes import cpu_seconds, memory_mb
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import GameScheduler
 from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
+from selfplay.core.adapters import AdapterRef
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.population.environment_samplers import UniformRandomEnvSampler

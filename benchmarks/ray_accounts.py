@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from selfplay.cluster.services.buffer import BufferService
-from selfplay.cluster.services.games_in_flight import GamesInFlight
-from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.buffer import BufferService
+from selfplay.collection.games_in_flight import GamesInFlight
+from selfplay.collection.pool import PoolService
 from selfplay.config import Config, load_config
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer

@@ -29,14 +29,14 @@ from selfplay.cluster.actor_classes import (  # noqa: E402
     restarting,
 )
 from selfplay.cluster.engines.client import EngineClient  # noqa: E402
-from selfplay.cluster.engines.host import AdapterRef  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.services.batches import Demand  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
-from selfplay.cluster.services.games_in_flight import PlaySettings  # noqa: E402
+from selfplay.collection.buffer_entries import Demand  # noqa: E402
+from selfplay.collection.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse  # noqa: E402
+from selfplay.core.adapters import AdapterRef  # noqa: E402
 from selfplay.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402

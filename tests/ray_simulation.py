@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Messages, ModelResponse
-from selfplay.core.adapters import TRAINED
+from selfplay.core.adapters import TRAINED, AdapterRef
 from selfplay.training.learners import Batch, Saved
 
 

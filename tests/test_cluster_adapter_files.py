@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
-from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost
+from selfplay.cluster.engines.host import EmbeddedHost
 from selfplay.cluster.handles import LocalHandle
 from selfplay.core import SelfplayError, TransientError
-from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
+from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from selfplay.inference.adapter_check import DeliveryError, file_hash
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery

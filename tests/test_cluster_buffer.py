@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.cluster.serialization import PackedRecords
-from selfplay.cluster.services.buffer import BufferService, Demand, FinishedGame, Games
+from selfplay.collection.buffer import BufferService, Demand, FinishedGame, PackedGames
+from selfplay.collection.serialization import PackedRecords
 from selfplay.core import Rollout, SelfplayError, Step, TrainingRecord, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
@@ -237,7 +237,7 @@ def test_a_call_that_waits_for_a_batch_returns_when_it_is_ready():
 def test_games_that_arrive_pickled_together_are_in_the_journal_once(tmp_path):
     buffer = service(tmp_path)
     for first in (0, 1):
-        buffer.add_games(pickle.loads(pickle.dumps(Games([game(first), game(first + 1)]))))
+        buffer.add_games(pickle.loads(pickle.dumps(PackedGames([game(first), game(first + 1)]))))
     again = service(tmp_path)
     assert again.games() == buffer.games() == 3
     assert again.state_dict() == buffer.state_dict()

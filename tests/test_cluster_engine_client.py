@@ -8,13 +8,12 @@ import pytest
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engine_start import calls_of_each_client
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import SHARES
-from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
 from selfplay.cluster.handles import LocalHandle
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import AdapterRef, Weights
 from selfplay.inference.adapter_check import DeliveryError
 from simulated_engines import KillableHandle, RememberingHost, run_on_virtual_time
 

@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfplay.cluster.engines.host import AdapterRef, EmbeddedHost
+from selfplay.cluster.engines.host import EmbeddedHost
 from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
-from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.core.adapters import DELIVERY_FILE, AdapterRef
 from selfplay.core.manifest import seal
 from selfplay.inference.adapter_check import Delivery, DeliveryError
 from selfplay.inference.engine import EmbeddedEngine

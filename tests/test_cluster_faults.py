@@ -12,8 +12,8 @@ import pytest
 import ray
 
 from selfplay.cluster import health as health
-from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.pool import PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import SelfplayError
 from test_training_local import metrics_of

@@ -16,7 +16,6 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from selfplay.cluster import game_source
-from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.game_feed import BatchInBuffer
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.handles import LocalHandle
@@ -25,10 +24,10 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.metrics import RemoteMetrics
-from selfplay.cluster.services.buffer import BufferService, Demand
-from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
-from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.collection.buffer import BufferService, Demand
+from selfplay.collection.games_in_flight import GameResult, PlaySettings
+from selfplay.collection.pool import PoolService
 from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
 from selfplay.evaluation.measures import MeasureResult
@@ -335,7 +334,7 @@ def test_nothing_that_lost_weights_played_is_learned(tmp_path_factory, staleness
         await cluster.buffer.forget_after.remote(kept)
         await cluster.pool.forget_after.remote(kept)
         consumed = await cluster.buffer.learned_batch.remote(kept)
-        await cluster.pool.publish.remote(Weights.of(cluster.trainer.saved()), consumed)
+        await cluster.pool.publish.remote(cluster.trainer.saved().weights(), consumed)
         for service in (cluster.learner, cluster.buffer, cluster.pool):
             service.kill()
         cluster.collectors = [cluster._collector("Collector-0")]

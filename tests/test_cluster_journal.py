@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.cluster.services.journal import Journal
+from selfplay.collection.journal import Journal
 from selfplay.core import InputError, SelfplayError
 
 

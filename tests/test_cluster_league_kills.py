@@ -23,8 +23,8 @@ from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.run_actors import play_settings
 from selfplay.cluster.services.collector import CollectorService
-from selfplay.cluster.services.journal import Journal
-from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.journal import Journal
+from selfplay.collection.pool import PoolService
 from selfplay.config import Config
 from selfplay.record import read_metrics
 from selfplay.training import assembly

@@ -20,13 +20,13 @@ from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE, MANIFEST_FILE
 from selfplay.core.manifest import seal
+from selfplay.core.single_writer import Epoch
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.given_adapters import load_adapter_of
 from selfplay.training.learners import BatchOf, Saved
-from selfplay.training.single_writer import Epoch
 from tiny_models import make_record, tiny_model
 
 BOTH = ("hider", "seeker")

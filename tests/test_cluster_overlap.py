@@ -15,11 +15,11 @@ from ray_simulation import (
 )
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.services.buffer import BufferService, Demand
 from selfplay.cluster.services.collector import CollectorService
-from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.collection.buffer import BufferService, Demand
+from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.pool import PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template

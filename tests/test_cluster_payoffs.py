@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from selfplay.cluster.services.games_in_flight import GameResult
-from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.train import train
+from selfplay.collection.games_in_flight import GameResult
+from selfplay.collection.pool import PoolService
 from selfplay.population import SamplingRule
 from selfplay.training.single_process import train as train_locally
 from test_cluster_pool import PLAY, ask, weights, won

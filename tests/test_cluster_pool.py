@@ -10,12 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.services.games_in_flight import GameResult, PlaySettings
-from selfplay.cluster.services.pool import Jobs, PoolService
+from selfplay.collection.games_in_flight import GameResult, PlaySettings
+from selfplay.collection.pool import Jobs, PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.adapters import AdapterRef, Weights
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 TTT = EnvSpec("ttt", "tic_tac_toe", 2)
@@ -383,7 +382,7 @@ def test_a_match_is_rated_once(tmp_path):
 
 
 def test_games_that_a_longer_match_of_the_same_update_adds_are_rated_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay.cluster.services.pool.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("selfplay.collection.pool.SNAPSHOT_EVERY", 1)
     game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
     service = pool(tmp_path)
     for _ in range(2):

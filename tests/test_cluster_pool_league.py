@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.services.games_in_flight import GameResult
-from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.games_in_flight import GameResult
+from selfplay.collection.pool import PoolService
+from selfplay.core.adapters import AdapterRef, Weights
 from selfplay.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
 from selfplay.population.model_pool import ModelPool
 from test_cluster_pool import PLAY, ask

@@ -11,8 +11,8 @@ from selfplay.cli.main import main
 from selfplay.cluster.train import resume, train
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.single_writer import Epoch
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.single_writer import Epoch
 from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
 from test_training_longer import CONSTANT
 

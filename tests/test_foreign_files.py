@@ -14,7 +14,7 @@ from finetune_runs import guesses, make_trainer
 from job_server import serving
 from selfplay.cli.files import write_text
 from selfplay.cluster.engines.adapter_files import AdapterCache, AdapterFiles
-from selfplay.cluster.services.journal import Journal
+from selfplay.collection.journal import Journal
 from selfplay.commands.export import export
 from selfplay.commands.export_payoffs import export_payoffs
 from selfplay.commands.psro_files import PsroDirectory

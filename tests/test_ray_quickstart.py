@@ -19,9 +19,9 @@ from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, end, train_on_tak
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.collector import CollectorService
-from selfplay.cluster.services.pool import PoolService
+from selfplay.collection.buffer import BufferService
+from selfplay.collection.pool import PoolService
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import selfplay.replay
-from selfplay.cluster.services.buffer import BufferService, Demand, FinishedGame
+from selfplay.collection.buffer import BufferService, Demand, FinishedGame
 from selfplay.config import load_config
 from selfplay.core import GenerateResult, Rollout, SelfplayError, Step, trajectories_of
 from selfplay.replay import (

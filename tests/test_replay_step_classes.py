@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from selfplay.cluster.services.buffer import BufferService
+from selfplay.collection.buffer import BufferService
 from selfplay.core import GenerateResult, InputError, Rollout, Step, Trajectory
 from selfplay.replay import (
     ComposeSamplingRewardTransforms,

@@ -13,6 +13,7 @@ from run_files import match, nash, write_run
 from selfplay.commands.model_source import find_model
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.single_writer import Epoch
 from selfplay.evaluation import write_evaluation
 from selfplay.evaluation.figures import read_figures
 from selfplay.evaluation.measures import MeasureResult
@@ -20,7 +21,6 @@ from selfplay.training.best import keep_if_best
 from selfplay.training.checks import check_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume
-from selfplay.training.single_writer import Epoch
 from test_training_local import configure, cut_back, model, run  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from selfplay.cluster.services.buffer import BufferService, FinishedGame
-from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.collection.buffer import BufferService, FinishedGame
+from selfplay.collection.pool import PoolService
 from selfplay.config import dump_config
 from selfplay.core import SelfplayError
+from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import StepBuffer
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import build_trainer
-from selfplay.training.single_writer import Epoch
 from test_training_local import configure, model  # noqa: F401 - a fixture
 from test_training_programs import configure as configure_program
 

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 import torch
 
-from selfplay.cluster.engines.host import AdapterRef, VLLMHost
+from selfplay.cluster.engines.host import VLLMHost
 from selfplay.core import ModelResponse, SelfplayError
-from selfplay.core.adapters import DELIVERY_FILE
+from selfplay.core.adapters import DELIVERY_FILE, AdapterRef
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.delivery_file import write_delivery

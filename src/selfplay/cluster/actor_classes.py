@@ -8,31 +8,32 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import ray
 
 from selfplay.cluster.engines.adapter_files import AdapterFiles
+from selfplay.cluster.engines.api_models import refuse_credentials
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.remote_logger import RemoteLogger
-from selfplay.cluster.services.buffer import BufferService
 from selfplay.cluster.services.collector import CollectorService
-from selfplay.cluster.services.pool import PoolService
 from selfplay.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.collection.buffer import BufferService
+from selfplay.collection.pool import PoolService
 from selfplay.core import EpisodeRequest
 from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage_collection import raise_collection_thresholds
+from selfplay.core.single_writer import Epoch
 from selfplay.envs.generators import lend_generators_for_good
 from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger
 from selfplay.training.learners import Batch, Saved
-from selfplay.training.single_writer import Epoch
 
 MAX_RESTARTS = 20
 STATE = "state"
@@ -162,6 +163,22 @@ class ModelPoolActor(PoolService):
             directory=state_directory(run, "pool"),
             epoch=epoch,
         )
+
+    def add_fixed(
+        self,
+        name: str,
+        prior_mu: float = 25.0,
+        *,
+        kind: Literal["fixed", "script"] = "fixed",
+        active: bool = True,
+    ) -> str:
+        """See :meth:`PoolService.add_fixed`.
+
+        Raises:
+            InputError: the name contains a password, or a query, which may contain a key.
+        """
+        refuse_credentials(name, "name")
+        return super().add_fixed(name, prior_mu, kind=kind, active=active)
 
 
 class CollectorActor:

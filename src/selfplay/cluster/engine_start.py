@@ -12,18 +12,18 @@ from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.engines.link import RETRY_SECONDS
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle
-from selfplay.cluster.placement import Demand, Placement
+from selfplay.cluster.placement import Placed, Placement
 from selfplay.config import Config
 from selfplay.core import SelfplayError
 
 
-def engine_names(config: Demand) -> list[str]:
+def engine_names(config: Placed) -> list[str]:
     """Return the names of a run's inference actors, by number."""
     return [f"Engine-{number}" for number in range(config.ray.engines)]
 
 
 def start_engines(
-    config: Demand,
+    config: Placed,
     engine: EngineSettings,
     placement: Placement,
     tracker: Handle,

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.handles import found
 from selfplay.cluster.league_exploiters import ClusterExploiters
-from selfplay.cluster.services.batches import Demand, Drawn, Ready
+from selfplay.collection.buffer_entries import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
 from selfplay.population.standings import Standings
 from selfplay.replay.records import EncodeAnswer, records_from_steps
@@ -139,5 +138,5 @@ class GameFeed:
 
     async def _publish(self, saved: Saved) -> Standings | None:
         consumed = await self.buffer.learned_batch.remote(saved.step)
-        found: Standings | None = await self.pool.publish.remote(Weights.of(saved), consumed)
+        found: Standings | None = await self.pool.publish.remote(saved.weights(), consumed)
         return found

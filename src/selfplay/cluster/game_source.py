@@ -10,16 +10,16 @@ from rich.console import Group
 
 from selfplay.cluster.engine_start import calls_of_each_client, calls_per_engine
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.handles import Named
 from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.run_actors import RunActors
-from selfplay.cluster.services.batches import Demand
 from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.accounts import failure_lines, payoff_lines, raised_lines
+from selfplay.collection.buffer_entries import Demand
 from selfplay.config import Config
+from selfplay.core.adapters import AdapterRef
 from selfplay.core.shell_command import shell_command
 from selfplay.population.standings import Standings
 from selfplay.training import assembly

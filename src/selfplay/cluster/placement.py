@@ -26,7 +26,7 @@ FIELDS = {
 }
 
 
-class Demand(Protocol):
+class Placed(Protocol):
     """What is spread over a cluster: a run's configuration, or a server."""
 
     @property
@@ -59,7 +59,7 @@ class Placement:
             have it.
     """
 
-    def __init__(self, config: Demand, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Placed, say: Callable[[str], None]) -> None:
         settings = config.ray
         shortage = shortage_of(config)
         if shortage is not None and settings.address is None:  # this machine does not grow
@@ -98,7 +98,7 @@ class Placement:
             if group is not None:
                 remove_placement_group(group)
 
-    def _engine_group(self, config: Demand, number: int) -> PlacementGroup | None:
+    def _engine_group(self, config: Placed, number: int) -> PlacementGroup | None:
         return _group(_engine_bundles(config), "STRICT_PACK", group_name(self._run, "engine", number))
 
     def _granted_within(self, seconds: float) -> bool:
@@ -111,7 +111,7 @@ class Placement:
         return True
 
 
-def shortage_of(config: Demand) -> InputError | None:
+def shortage_of(config: Placed) -> InputError | None:
     """Return what the cluster does not have of what a run needs to start; ``None`` if it has everything."""
     settings = config.ray
     bundles = [
@@ -155,11 +155,11 @@ def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:
     return [_bundle(settings.cpus_per_learner, settings.gpus_per_learner)] * settings.learners
 
 
-def _collector_bundles(config: Demand) -> list[dict[str, float]]:
+def _collector_bundles(config: Placed) -> list[dict[str, float]]:
     return [_bundle(config.ray.cpus_per_collector, 0)] * config.ray.collectors
 
 
-def _engine_bundles(config: Demand) -> list[dict[str, float]]:
+def _engine_bundles(config: Placed) -> list[dict[str, float]]:
     """Return the bundles of one engine."""
     settings, gpus = config.ray, config.inference.tensor_parallel
     first = _bundle(settings.cpus_per_engine, settings.gpus_per_engine if gpus == 1 else 1)

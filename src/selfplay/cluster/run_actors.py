@@ -29,21 +29,21 @@ from selfplay.cluster.engine_start import (
     start_engines,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.services.collector import CollectorService, Limits
-from selfplay.cluster.services.games_in_flight import PlaySettings
 from selfplay.cluster.services.program_collector import ProgramCollector
+from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
+from selfplay.core.adapters import AdapterRef
+from selfplay.core.single_writer import Epoch
 from selfplay.training import assembly
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import build_buffer
-from selfplay.training.single_writer import Epoch
 
 CALLS_BESIDE = 100
 """Calls of Ray to a collector that are not episodes, such as health checks, which must not wait for these."""

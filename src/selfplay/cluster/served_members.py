@@ -14,13 +14,13 @@ from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.connect import connected
 from selfplay.cluster.engine_start import EngineStarts, engine_names, start_engines
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Named
 from selfplay.cluster.placement import Placement, beside_command
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config import Config
 from selfplay.core import InferenceClient
+from selfplay.core.adapters import AdapterRef
 
 ADAPTER_FILES = "AdapterFiles"
 

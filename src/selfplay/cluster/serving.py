@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.host import AdapterRef
-from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.program_collectors import ProgramCollectors
+from selfplay.core.adapters import AdapterRef
 from selfplay.training.learners import Saved
 from selfplay.training.metrics import RunMetrics
 
@@ -38,7 +37,7 @@ class ClusterServing:
 
     async def publish(self, saved: Saved) -> None:
         """See ``Serving``."""
-        self.client.follow(Weights.of(saved))
+        self.client.follow(saved.weights())
         if self.collectors is not None:
             await self.collectors.follow()
         await self.learners.tidy(self._in_use)

@@ -1,1 +1,1 @@
-"""The collector: keeps games in flight, accounts for each."""
+"""The games of a run: who plays next, what became of each, and the buffer that they fill."""

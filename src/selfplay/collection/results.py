@@ -1,10 +1,13 @@
 """What became of a game: its rollout, and the result that is counted, rated and learned."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Rollout, Trajectory, trajectories_of
+from selfplay.record.game_values import Values, eval_values, trajectory_values
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,31 @@ async def play(arena: Arena, job: Job) -> Played:
     meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
     result = await arena.try_episode(job.episode_key, job.spec, meta)
     return Played(job, result.rollout)
+
+
+def values_of(
+    played: Sequence[Played], results: Sequence[GameResult], trajectories: Sequence[Sequence[Trajectory]]
+) -> tuple[Values, dict[str, int]]:
+    """Return the measurements of the games that finished, and the number of games by prefix.
+
+    A training game counts once for each trained seat, a payoff game not at all.
+    """
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for one, result, of_seats in zip(played, results, trajectories, strict=True):
+        if result.status != "finished" or one.job.is_payoff:
+            continue
+        prefix, measured = _measured(one, of_seats)
+        counts[prefix] += len(measured)
+        for of_seat in measured:
+            for name, numbers in of_seat.items():
+                values[name] += numbers
+    return dict(values), {prefix: count for prefix, count in counts.items() if count}
+
+
+def _measured(played: Played, trajectories: Sequence[Trajectory]) -> tuple[str, list[Values]]:
+    env_id, rewards = played.job.spec.env_id, played.rollout.extras["final_rewards"]
+    if not played.job.is_training:
+        seat = played.job.meta.player_id
+        return f"evaluation-{env_id}", [eval_values(rewards, seat, env_id)]
+    return f"collection-{env_id}", [trajectory_values(one, one.pid, env_id) for one in trajectories]

@@ -1,7 +1,9 @@
 """Adapters, as learners, engines and pools know them: their names, layers and files."""
 
 import re
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Self
 
 TRAINED = "default"
 """The policy that is trained if none is named."""
@@ -69,3 +71,36 @@ def average_of(policy: str) -> str:
 def reference_of(policy: str) -> str:
     """Return the name of the adapter that follows a policy and holds it back; see ``learning.following``."""
     return REFERENCE if policy == TRAINED else f"{policy}-{REFERENCE}"
+
+
+@dataclass(frozen=True)
+class AdapterRef:
+    """The adapter that is to answer a request.
+
+    Attributes:
+        name: its name in errors: ``default``, or a pool uid.
+        version: the policy version that its answers carry.
+        path: a directory in PEFT's format; None for the base model.
+    """
+
+    name: str
+    version: int
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The newest weights of all policies.
+
+    Attributes:
+        step: updates of the run.
+        adapters: the adapter of each policy, by its name.
+    """
+
+    step: int
+    adapters: dict[str, AdapterRef]
+
+    @classmethod
+    def untrained(cls, policies: Iterable[str]) -> Self:
+        """Return the base model for each policy."""
+        return cls(0, {policy: AdapterRef(policy, 0, None) for policy in policies})

@@ -7,12 +7,11 @@ from typing import Any
 import ray
 
 from selfplay.cluster.actor_classes import EngineActor, Later
-from selfplay.cluster.engines.resident_adapters import AdapterRef
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.core import Messages
-from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.adapters import BASE, TRAINED, AdapterRef
 from selfplay.ray.learner import LearningLoop
 from selfplay.ray.settings import LearnerSettings
 

@@ -12,7 +12,7 @@ from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.services.collector import CollectorService, Limits
-from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import Episode, InputError
 from selfplay.envs.catalog import check_playable

@@ -21,7 +21,7 @@ from selfplay.cluster.actor_classes import (
     restarting,
 )
 from selfplay.cluster.handles import Handle, Named
-from selfplay.cluster.services.batches import Demand
+from selfplay.collection.buffer_entries import Demand
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import ModelSettings
 from selfplay.envs.scripted import PLAYER_NAMES

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 
 from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
 from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.services.batches import Demand
+from selfplay.collection.buffer_entries import Demand
 from selfplay.training.figures import turn_figures
 
 HEARTBEAT_SECONDS = 2.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from selfplay.cluster.engines.settings import EngineSettings, say_nothing
-from selfplay.cluster.services.batches import Demand
+from selfplay.collection.buffer_entries import Demand
 from selfplay.config.base import Settings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.problems import first_problem

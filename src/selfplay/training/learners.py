@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selfplay.core import GenerateResult, SelfplayError, TrainingRecord
+from selfplay.core.adapters import AdapterRef, Weights
 from selfplay.replay.records import EncodeAnswer, with_alternatives
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
 
@@ -100,6 +101,11 @@ class Saved:
     state: dict[str, Any] = field(default_factory=dict)
     notice: str | None = None
     notes: tuple[str, ...] = ()
+
+    def weights(self) -> Weights:
+        """Return the adapters that play."""
+        refs = {name: AdapterRef(name, self.versions[name], path) for name, path in self.adapters.items()}
+        return Weights(self.step, refs)
 
 
 class Learners(Protocol):

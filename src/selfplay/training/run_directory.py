@@ -15,10 +15,10 @@ from selfplay.core.errors import DamagedState
 from selfplay.core.files import LOCK, check_kinds, is_locked, lock_directory, remove_directory, write_file
 from selfplay.core.manifest import check_files
 from selfplay.core.shell_command import shell_command
+from selfplay.core.single_writer import EPOCH_FILE, Epoch
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
 from selfplay.training.run_layout import (
     BEFORE_TUNING,
-    EPOCH_FILE,
     GIVEN,
     SINKS,
     delete_after,
@@ -26,7 +26,6 @@ from selfplay.training.run_layout import (
     foreign,
     steps_in,
 )
-from selfplay.training.single_writer import Epoch
 from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from selfplay.core.adapters import SAVED_FILES
 from selfplay.core.files import LOCK, PARTIAL, finish_replacements, remove_directory, remove_partial
+from selfplay.core.single_writer import EPOCH_FILE
 
-EPOCH_FILE = ".epoch"
 OWNER_FILE = ".tracker"
 """The tracker actor that owns the directory, of a run on Ray."""
 GIVEN = "given"

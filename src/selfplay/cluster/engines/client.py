@@ -13,12 +13,10 @@ from zlib import crc32
 from ray.exceptions import RayError
 
 from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_model
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.link import EngineLink
-from selfplay.cluster.engines.policy_adapters import Weights
 from selfplay.cluster.engines.service import Answer, Request
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
-from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.answer_options import PLAIN, AnswerOptions

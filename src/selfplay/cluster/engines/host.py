@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from selfplay.cluster.engines.adapter_files import AdapterCache
 from selfplay.cluster.engines.load_window import LoadWindow
-from selfplay.cluster.engines.resident_adapters import AdapterRef, ResidentAdapters
+from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
-from selfplay.core.adapters import BASE
+from selfplay.core.adapters import BASE, AdapterRef
 from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,

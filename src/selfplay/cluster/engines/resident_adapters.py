@@ -5,23 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from selfplay.core.adapters import AdapterRef
 from selfplay.inference.adapter_check import Delivery
-
-
-@dataclass(frozen=True)
-class AdapterRef:
-    """The adapter that is to answer a request.
-
-    Attributes:
-        name: its name in errors: ``default``, or a pool uid.
-        version: the policy version that its answers carry.
-        path: a directory in PEFT's format; None for the base model.
-    """
-
-    name: str
-    version: int
-    path: str | None
-
 
 Load = Callable[[AdapterRef, str, Delivery | None], Awaitable[Delivery]]
 """(adapter, slot, proof of the adapter before it) -> its own proof"""

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from selfplay.cluster.engines.host import AdapterRef, EngineHost
+from selfplay.cluster.engines.host import EngineHost
 from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
+from selfplay.core.adapters import AdapterRef
 from selfplay.core.errors import reason_of
 from selfplay.inference.answer_options import PLAIN, AnswerOptions
 

@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from selfplay.cluster.serialization import PackedRecords
+from selfplay.collection.serialization import PackedRecords
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.data_parallel import DataParallel, PeerLost, host_store, reach_store
 from selfplay.learning.learner import Learner

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements, remove_directory
+from selfplay.core.single_writer import Epoch
 from selfplay.training.learners import Batch, Records, Saved, learn
 from selfplay.training.saved_state import STATE_FORMAT, read_saved_state
-from selfplay.training.single_writer import Epoch
 
 if TYPE_CHECKING:
     from selfplay.cluster.learners.group import LearnerGroup

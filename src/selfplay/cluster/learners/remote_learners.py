@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.cluster.serialization import PackedRecords
+from selfplay.collection.serialization import PackedRecords
 from selfplay.training.learners import Batch, BatchOf, Saved, State
 
 KEPT_NOTES = {"episode_type", "finish_reason"}

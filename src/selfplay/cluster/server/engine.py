@@ -3,12 +3,12 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.cluster.engines.service import EngineService, Request
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.server.host import ModelFacts, ServingHost
 from selfplay.core import ModelResponse
+from selfplay.core.adapters import AdapterRef
 from selfplay.core.garbage_collection import raise_collection_thresholds
 
 

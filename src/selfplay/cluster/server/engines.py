@@ -9,8 +9,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import InputError, Messages, ModelResponse, SelfplayError
+from selfplay.core.adapters import AdapterRef
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.adapter_check import DeliveryError, expectation_of
 from selfplay.inference.answer_options import PLAIN, AnswerOptions

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfplay.cluster.engines.host import AdapterFacts, AdapterRef, EmbeddedHost
+from selfplay.cluster.engines.host import AdapterFacts, EmbeddedHost
 from selfplay.cluster.engines.service import Request
 from selfplay.core import ModelResponse
-from selfplay.core.adapters import Quantization
+from selfplay.core.adapters import AdapterRef, Quantization
 
 if TYPE_CHECKING:  # torch is imported by the process that starts a host, not by its clients
     from selfplay.inference.engine import EmbeddedEngine

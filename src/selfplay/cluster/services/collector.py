@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.services.batches import FinishedGame, Games
-from selfplay.cluster.services.game_metrics import values_of
-from selfplay.cluster.services.games_in_flight import PlaySettings
-from selfplay.cluster.services.pool_state import Jobs
-from selfplay.collection.results import Played, play
+from selfplay.collection.buffer_entries import FinishedGame, PackedGames
+from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.pool_state import Jobs
+from selfplay.collection.results import Played, play, values_of
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
 from selfplay.core.garbage_collection import infrequent_garbage_collection
@@ -39,7 +38,7 @@ class Limits:
 
 @dataclass
 class _Flight:
-    """Games of one kind in flight."""
+    """PackedGames of one kind in flight."""
 
     most: int
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -219,7 +218,7 @@ class CollectorService:
         ]
         wanted = True
         if training:
-            wanted = await self.step_buffer.add_games.remote(Games(training))
+            wanted = await self.step_buffer.add_games.remote(PackedGames(training))
         if self.tracker is not None:
             self._batches += 1
             values, counts = values_of(played, results, trajectories)

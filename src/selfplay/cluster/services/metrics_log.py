@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from selfplay.cluster.services.journal import Journal
 from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, LogModelPool, Put, TrackerEntry
+from selfplay.collection.journal import Journal
 from selfplay.core import InputError
+from selfplay.core.single_writer import Epoch
 from selfplay.record.sinks import JsonlSink, Metrics, Sink, end_of_step, read_metrics
 from selfplay.record.tracker import Tracker
-from selfplay.training.single_writer import Epoch
 
 
 class MetricsLog:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.host import AdapterRef
 from selfplay.core import Arena, EpisodeRequest, GenerateResult
+from selfplay.core.adapters import AdapterRef
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.garbage_collection import infrequent_garbage_collection

@@ -14,13 +14,13 @@ from typing import Any
 from selfplay.cluster.services.metrics_log import MetricsLog, finite
 from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, LogModelPool, Put
 from selfplay.core import InputError, SelfplayError, Trajectory
+from selfplay.core.single_writer import Epoch
 from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
 from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.record.sinks import Metrics, Sink, TensorBoardSink, WandbSink
 from selfplay.training.run_layout import OWNER_FILE
 from selfplay.training.run_names import RUNS, new_run_directory
-from selfplay.training.single_writer import Epoch
 
 SILENT_AFTER = 30.0
 """Seconds without a load report after which an actor is shown as silent."""

@@ -6,16 +6,13 @@ from typing import Any, assert_never
 
 import msgspec
 
-from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.engines.resident_adapters import AdapterRef
-from selfplay.cluster.serialization import Packed
-from selfplay.cluster.services import pool_entries as entries
-from selfplay.cluster.services.game_queue import GameQueue
-from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
-from selfplay.cluster.services.league_turns import LeagueTurn, freeze_exploiters
+from selfplay.collection import pool_entries as entries
+from selfplay.collection.game_queue import GameQueue
+from selfplay.collection.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
-from selfplay.core.adapters import BASE
+from selfplay.collection.serialization import Packed
+from selfplay.core.adapters import BASE, AdapterRef, Weights
 from selfplay.population import PayoffTable
 from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool
@@ -37,6 +34,21 @@ class Jobs(Packed):
     weights: Weights
     adapters: dict[str, AdapterRef] = field(default_factory=dict)
     stopped: bool = False
+
+
+@dataclass(frozen=True)
+class LeagueTurn:
+    """What a league did after an update.
+
+    Attributes:
+        step: the update.
+        again: the exploiters that start again.
+        figures: the league's figures, before the first game of the next update was drawn.
+    """
+
+    step: int
+    again: list[str] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 class PoolState:
@@ -80,7 +92,7 @@ class PoolState:
                 return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
             case entries.AddPolicy(uid):
                 return self.pool.add_policy(uid)
-            case entries.Sample(uid_me):
+            case entries.SampleOpponent(uid_me):
                 return self.pool.sample(uid_me)
             case entries.RateGame(uid_me, uid_opp, final_reward, action_seq, env_id):
                 return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
@@ -171,7 +183,10 @@ class PoolState:
     def _freeze_exploiters(self, step: int, paths: dict[str, str | None]) -> None:
         assert self.league is not None
         self._rate_held_games()
-        self.turn = freeze_exploiters(self.league, step, paths)
+        due = self.league.due(step)
+        for player in due:
+            self.pool.add_checkpoint(paths[player], step, player)
+        self.turn = LeagueTurn(step, self.league.start_again(due, step), self.league.figures())
 
     def _rate_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         self.ledger.matches.add((step, size))

@@ -1,6 +1,6 @@
 """GameQueue: which games go to a collector next, and how many may start."""
 
-from selfplay.cluster.services.games_in_flight import GamesInFlight, PlaySettings
+from selfplay.collection.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.scheduler import GameScheduler, Job
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League

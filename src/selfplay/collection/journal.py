@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from selfplay.cluster.serialization import plain
+from selfplay.collection.serialization import plain
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
-from selfplay.training.single_writer import Epoch
+from selfplay.core.single_writer import Epoch
 
 FORMAT = 4
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
@@ -276,3 +276,72 @@ def _decoded(decoder: msgspec.json.Decoder[Content], content: bytes, path: Path)
 
 def _damaged(path: Path, problem: str) -> InputError:
     return InputError("run directory", f"{path} is damaged ({problem})", "Start a new run.")
+
+
+Change = TypeVar("Change", contravariant=True)
+
+
+class Restorable(Protocol[Change]):
+    """What a journal restores."""
+
+    def apply(self, entry: Change) -> Any:
+        """Change the state as an entry says, and return the answer to who asked for the change."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot, as read from JSON."""
+
+
+Kept = TypeVar("Kept", bound=Restorable[Any])
+
+
+class Journaled(Generic[Kept]):
+    """See the module. If the state cannot be restored, every use of it raises the reason.
+
+    (Were it raised here, in the constructor of an actor, Ray would pass on only its text.)
+
+    Args:
+        new: the state without any change.
+        directory: the journal's directory; ``None`` keeps no journal.
+        epoch: the run's epoch; see :class:`Journal`.
+        entries: the union of the entries' types.
+    """
+
+    def __init__(self, new: Kept, directory: str | None, epoch: Epoch | None, entries: Any) -> None:
+        self._state = new
+        self._journal: Journal[Any] | None = None
+        self._failure: SelfplayError | None = None
+        try:
+            if directory is not None:
+                self._journal = Journal(Path(directory), epoch, entries)
+                self._restore(self._journal)
+        except SelfplayError as error:
+            self._failure = error
+
+    @property
+    def state(self) -> Kept:
+        """The state.
+
+        Raises:
+            SelfplayError: the journal is damaged, or the epoch is over.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self._state
+
+    @property
+    def journal(self) -> Journal[Any] | None:
+        """The journal, unless a snapshot is being written to it."""
+        return None if self._journal is None or self._journal.is_writing else self._journal
+
+    def do(self, entry: Any) -> Any:
+        """Write an entry to the journal, then apply it; return the answer. If it fails, it is removed."""
+        if self._journal is None:
+            return self.state.apply(entry)
+        with self._journal.noted(entry):
+            return self.state.apply(entry)
+
+    def _restore(self, journal: Journal[Any]) -> None:
+        snapshot, entries = journal.load()
+        if snapshot is not None:
+            self._state.load_state_dict(snapshot)
+        journal.replay(entries, self._state.apply)

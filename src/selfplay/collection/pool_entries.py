@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from selfplay.cluster.engines.policy_adapters import Weights
-from selfplay.cluster.services.games_in_flight import PlaySettings
+from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.results import GameResult
+from selfplay.core.adapters import Weights
 
 
 class _Entry(msgspec.Struct, frozen=True, tag=True):
@@ -36,7 +36,7 @@ class AddPolicy(_Entry, frozen=True):
     uid: str
 
 
-class Sample(_Entry, frozen=True):
+class SampleOpponent(_Entry, frozen=True):
     """An opponent is drawn."""
 
     uid_me: str
@@ -117,7 +117,7 @@ PoolEntry = (
     AddCheckpoint
     | AddFixed
     | AddPolicy
-    | Sample
+    | SampleOpponent
     | RateGame
     | RateMatch
     | FreezeExploiters

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfplay.core import InputError, SelfplayError
+from selfplay.core.errors import InputError, SelfplayError
 from selfplay.core.files import write_file
-from selfplay.training.run_layout import EPOCH_FILE
+
+EPOCH_FILE = ".epoch"
 
 
 @dataclass(frozen=True)

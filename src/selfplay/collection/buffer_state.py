@@ -4,10 +4,40 @@ from typing import Any, assert_never
 
 import msgspec
 
-from selfplay.cluster.services import buffer_entries as entries
-from selfplay.cluster.services.batches import Demand, Drawn, FinishedGame, unpacked_games
-from selfplay.cluster.services.number_set import NumberSet
+from selfplay.collection import buffer_entries as entries
+from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, unpacked_games
 from selfplay.replay.buffers import BaseBuffer
+
+
+class NumberSet:
+    """All numbers below ``floor`` and a few above it."""
+
+    def __init__(self, floor: int = 0, above: set[int] | None = None) -> None:
+        self.floor = floor
+        self.above = above or set()
+
+    def add(self, number: int) -> None:
+        """Add a number of 0 or more."""
+        if number >= self.floor:
+            self.above.add(number)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and (number < self.floor or number in self.above)
+
+    def __len__(self) -> int:
+        return self.floor + len(self.above)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the set as JSON-able data."""
+        return {"floor": self.floor, "above": sorted(self.above)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "NumberSet":
+        """Return the set that :meth:`state_dict` describes."""
+        return cls(state["floor"], set(state["above"]))
 
 
 class BufferState:
@@ -53,13 +83,13 @@ class BufferState:
                     self._add(game)
             case entries.GetBatch(batch_size):
                 return self.buffer.get_batch(batch_size)
-            case entries.Draw(update, batch_size, versions):
+            case entries.DrawBatch(update, batch_size, versions):
                 return self._draw(update, batch_size, versions)
             case entries.LearnedBatch(update):
                 self._learned_batch(update)
             case entries.ForgetFailures():
                 self._forget_failures()
-            case entries.ForgetAfter(version):
+            case entries.ForgetVersionsAfter(version):
                 self._forget_after(version)
             case entries.Clear():
                 self._sort_in_waiting()

@@ -11,15 +11,14 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay.cluster.services import buffer_entries as entries
-from selfplay.cluster.services.batches import Demand, Drawn, FinishedGame, Games, Ready
-from selfplay.cluster.services.buffer_state import BufferState
-from selfplay.cluster.services.journaled import Journaled
-from selfplay.cluster.services.number_set import NumberSet
+from selfplay.collection import buffer_entries as entries
+from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, PackedGames, Ready
+from selfplay.collection.buffer_state import BufferState, NumberSet
+from selfplay.collection.journal import Journaled
 from selfplay.core import SelfplayError, Trajectory
+from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.single_writer import Epoch
 
 
 class BufferService:
@@ -112,13 +111,13 @@ class BufferService:
 
     # Games
 
-    def add_games(self, games: Games | Sequence[FinishedGame]) -> bool:
+    def add_games(self, games: PackedGames | Sequence[FinishedGame]) -> bool:
         """Accept games; known ones change nothing. Return whether more are wanted.
 
         Raises:
             SelfplayError: a transform produced a reward that is not a finite number.
         """
-        new = (games if isinstance(games, Games) else Games(games)).without(self.seen)
+        new = (games if isinstance(games, PackedGames) else PackedGames(games)).without(self.seen)
         if new.indices:
             self._kept.do(entries.AddGames(new.packed))
             self._changed.set()
@@ -145,7 +144,7 @@ class BufferService:
             if not state.is_ready(demand):
                 return None
             self._check_failures(demand)
-            drawn = self._kept.do(entries.Draw(update, demand.batch_size, dict(demand.versions)))
+            drawn = self._kept.do(entries.DrawBatch(update, demand.batch_size, dict(demand.versions)))
         self._write_rollouts()
         if not drawn.steps and not drawn.dropped:
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
@@ -177,7 +176,7 @@ class BufferService:
             The update of the newest batch that is left, learned or drawn.
         """
         if version < self.learned:
-            self._kept.do(entries.ForgetAfter(version))
+            self._kept.do(entries.ForgetVersionsAfter(version))
         return self.learned + 1 if self.state.has_drawn(self.learned + 1) else self.learned
 
     def counts(self) -> dict[str, int]:

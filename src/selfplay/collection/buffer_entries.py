@@ -1,11 +1,11 @@
-"""What collectors send to the buffer of a cluster, and what a learner gets from it."""
+"""The games that a run's buffer takes in, the batches that it gives, and the entries of its journal."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from selfplay.cluster.serialization import Packed, packed
+from selfplay.collection.serialization import Packed, packed
 from selfplay.core import Rollout, Step, Trajectory
 
 
@@ -26,7 +26,7 @@ class FinishedGame:
     error: str | None = None
 
 
-class Games:
+class PackedGames:
     """Games as msgpack, encoded once for both transport and journal.
 
     Args:
@@ -41,15 +41,15 @@ class Games:
         self.indices = [game.index for game in games]
         self.packed = packed(list(games))
 
-    def without(self, known: Container[int]) -> "Games":
+    def without(self, known: Container[int]) -> "PackedGames":
         """Return those whose numbers are not known."""
         if not any(index in known for index in self.indices):
             return self
-        return Games([game for game in unpacked_games(self.packed) if game.index not in known])
+        return PackedGames([game for game in unpacked_games(self.packed) if game.index not in known])
 
 
 def unpacked_games(content: bytes) -> list[FinishedGame]:
-    """Return the games of :attr:`Games.packed`."""
+    """Return the games of :attr:`PackedGames.packed`."""
     return _GAMES.decode(content)
 
 
@@ -96,3 +96,70 @@ class Ready:
     steps: int
     dropped: int
     games: int
+
+
+class _Entry(msgspec.Struct, frozen=True, tag=True):
+    """An entry; in the file it has the name of its class."""
+
+
+class AddTrajectory(_Entry, frozen=True):
+    """A trajectory that does not come from a collector."""
+
+    trajectory: Trajectory
+    player_id: int
+    env_id: str
+
+
+class AddGames(_Entry, frozen=True):
+    """Games of a collector, all of them new; see :attr:`PackedGames.packed`."""
+
+    packed: bytes
+
+
+class GetBatch(_Entry, frozen=True):
+    """A batch is drawn at once, for code that trains without selfplay's learner."""
+
+    batch_size: int
+
+
+class DrawBatch(_Entry, frozen=True):
+    """The batch of an update is drawn; without ``batch_size`` it is everything.
+
+    Steps are too old by the version of their policy in ``versions``, or else by the number of updates.
+    """
+
+    update: int
+    batch_size: int | None
+    versions: dict[str, int]
+
+
+class LearnedBatch(_Entry, frozen=True):
+    """The learner has made and saved an update."""
+
+    update: int
+
+
+class ForgetFailures(_Entry, frozen=True):
+    """The games that failed are consumed, so that a resumed run plays others in their place."""
+
+
+class ForgetVersionsAfter(_Entry, frozen=True):
+    """The learner has lost the versions after this one."""
+
+    version: int
+
+
+class Clear(_Entry, frozen=True):
+    """Everything that is stored is removed."""
+
+
+BufferEntry = (
+    AddTrajectory
+    | AddGames
+    | GetBatch
+    | DrawBatch
+    | LearnedBatch
+    | ForgetFailures
+    | ForgetVersionsAfter
+    | Clear
+)
