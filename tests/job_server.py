@@ -17,8 +17,8 @@ from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
 from selfplay.jobs.checked_engine_loader import CheckedEngineLoader, base_of
-from selfplay.jobs.job_directory import JobDirectory
 from selfplay.jobs.routes import FILES, add_job_routes
+from selfplay.jobs.service import JobService
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
 from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model
@@ -47,7 +47,7 @@ def serving(
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish(base, BASE, 0)
     loader = ServedAdapters(policy, engine)
-    opened = JobDirectory(
+    service = JobService(
         directory,
         CheckedEngineLoader(engine, policy, loader, base),
         base_of(policy, base, policy.model_name),
@@ -62,10 +62,10 @@ def serving(
         aliases={"base": base},
         adapters=ClientAdapters(loader, directory, frozenset([base])),
         larger_bodies={FILES: 8 * 2**20},
-        made=opened.service.made,
-        running=opened.running,
+        made=service.made,
+        running=service.running,
     )
-    add_job_routes(app, opened.service)
+    add_job_routes(app, service)
     with running(app, engine) as live:
         yield live
 

@@ -24,7 +24,7 @@ from selfplay.commands.served_models import ServedModels
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.chat_tokens import load_chat_tokens
-from selfplay.jobs.service import BaseModel
+from selfplay.jobs.records import ServedBase
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery
 from selfplay.learning.policy import LoraSettings, PolicyModel
@@ -67,7 +67,7 @@ def spread(directory: Path, number: int = 2, max_adapters: int = 8) -> Iterator[
         patience=60.0,
     )
     engines.serve_base("tiny")
-    base = BaseModel("tiny", MODEL, MODEL, "float32", "cpu", 1)
+    base = ServedBase("tiny", MODEL, MODEL, "float32", "cpu", 1)
     backend = Backend(engines, engines, engines, base, forks().start)
     models = ServedModels("tiny", {}, {"base": "tiny", "default": "tiny"})
     notes: list[str] = []

@@ -10,11 +10,11 @@ from selfplay.commands.client_adapters import ClientAdapters
 from selfplay.commands.served_models import ServedModels
 from selfplay.inference.answering import AdapterLoader, Answering
 from selfplay.inference.server import create_app
-from selfplay.jobs.job_directory import JobDirectory
 from selfplay.jobs.launch import Launch
-from selfplay.jobs.models import CheckedLoader
+from selfplay.jobs.queue import CheckedLoader
+from selfplay.jobs.records import ServedBase
 from selfplay.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
-from selfplay.jobs.service import BaseModel
+from selfplay.jobs.service import JobService
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Backend:
     engine: Answering
     loader: AdapterLoader
     checked_loader: CheckedLoader
-    base: BaseModel
+    base: ServedBase
     launch: Launch
 
 
@@ -64,7 +64,7 @@ def build_application(
         app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
         refuse_job_routes(app)
         return app
-    opened = JobDirectory(
+    service = JobService(
         jobs.expanduser(),
         backend.checked_loader,
         backend.base,
@@ -79,8 +79,8 @@ def build_application(
         aliases=aliases,
         adapters=of_clients,
         larger_bodies={FILES: MAX_UPLOAD_BYTES},
-        made=opened.service.made,
-        running=opened.running,
+        made=service.made,
+        running=service.running,
     )
-    add_job_routes(app, opened.service)
+    add_job_routes(app, service)
     return app

@@ -17,7 +17,7 @@ from selfplay.commands.served_models import ServedModels, version_of
 from selfplay.config.model import InferenceSettings, ModelSettings
 from selfplay.config.ray import RaySettings
 from selfplay.inference.chat_tokens import load_chat_tokens
-from selfplay.jobs.service import BaseModel
+from selfplay.jobs.records import ServedBase
 from selfplay.learning.model_files import resolve_model
 from selfplay.training.progress_views import print_line, working
 
@@ -65,7 +65,7 @@ def serve_on_ray(
             for name, directory in models.adapters.items():
                 await engines.load(name, directory, version_of(source, directory))
             engines.serve_base(models.base)
-            base = BaseModel(
+            base = ServedBase(
                 models.base,
                 source.model.name,
                 facts.path,

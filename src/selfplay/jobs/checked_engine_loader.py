@@ -17,13 +17,13 @@ from selfplay.inference.adapter_check import (
 )
 from selfplay.inference.answering import AdapterLoader
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.jobs.service import BaseModel
+from selfplay.jobs.records import ServedBase
 from selfplay.learning.delivery_file import canary_tokens
 from selfplay.learning.policy import PolicyModel
 
 
 class CheckedEngineLoader:
-    """See :class:`selfplay.jobs.models.CheckedLoader`.
+    """See :class:`selfplay.jobs.queue.CheckedLoader`.
 
     Args:
         engine: the engine.
@@ -73,7 +73,7 @@ class CheckedEngineLoader:
         self.loader.unload(name)
 
 
-def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:
+def base_of(policy: PolicyModel, served: str, name: str) -> ServedBase:
     """Return how a worker loads the base model of this process again.
 
     Args:
@@ -83,7 +83,9 @@ def base_of(policy: PolicyModel, served: str, name: str) -> BaseModel:
     """
     dtype = str(policy.dtype).removeprefix("torch.")
     threads = torch.get_num_threads()
-    return BaseModel(served, name, policy.model_name, dtype, str(policy.device), threads, policy.quantization)
+    return ServedBase(
+        served, name, policy.model_name, dtype, str(policy.device), threads, policy.quantization
+    )
 
 
 def _hash_and_effect(directory: Path) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from selfplay.jobs.spec import LOG_FILE
+from selfplay.jobs.records import LOG_FILE
 
 LAST_CHARACTERS = 2000
 

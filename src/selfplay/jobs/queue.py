@@ -7,23 +7,35 @@ saved state. If its outcome is there already, only the rest is done.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from selfplay.core import InputError
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.errors import reason_of
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.server_schema import ApiError
-from selfplay.jobs.files import FileStore, read_record
 from selfplay.jobs.launch import Crash, Launch, Worker
 from selfplay.jobs.lines import read_conversations, read_preferences
-from selfplay.jobs.models import JobModels
-from selfplay.jobs.records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, UNFINISHED, VALIDATING, Job
-from selfplay.jobs.spec import OUTCOME_FILE, TRAINING, JobError, Result
-from selfplay.jobs.store import JobStore
+from selfplay.jobs.records import (
+    CANCELLED,
+    FAILED,
+    OUTCOME_FILE,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
+    TRAINING,
+    UNFINISHED,
+    VALIDATING,
+    JobError,
+    Result,
+    StoredJob,
+)
+from selfplay.jobs.store import FileStore, JobStore, read_record
 from selfplay.learning.fine_tuning.examples import WrongLine
 from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, Outcome
 
@@ -33,13 +45,32 @@ RETRY_SECONDS, MAX_RETRIES = 60.0, 60
 """After an error that is no fault of a job, such as a full disk, it is tried again: when, and how often."""
 
 
+class CheckedLoader(Protocol):
+    """Serves the adapters of jobs after a check: the engine of this process, or those of a cluster."""
+
+    def names(self) -> list[str]:
+        """Return the names of all models that are served, the base model's included."""
+
+    async def deliver(self, name: str, directory: Path) -> None:
+        """Serve the adapter in ``directory`` as ``name``, after a proof that it answers.
+
+        Raises:
+            InputError: the adapter is missing, damaged or of another base model.
+            DeliveryError: the answers are not those of this adapter.
+            SelfplayError: no engine can be reached.
+        """
+
+    def unload(self, name: str) -> None:
+        """Stop serving ``name``."""
+
+
 class JobQueue:
-    """See the module. It belongs to one event loop.
+    """The jobs of one base model at work. It belongs to one event loop.
 
     Args:
         jobs: the jobs.
         files: their data and result files.
-        models: serves what they make.
+        loader: serves what they make.
         base: the base model's name; jobs of another base wait until a server serves it.
         launch: starts the process that trains a job.
         say: prints a line for whoever runs the server.
@@ -49,14 +80,14 @@ class JobQueue:
         self,
         jobs: JobStore,
         files: FileStore,
-        models: JobModels,
+        loader: CheckedLoader,
         base: str,
         launch: Launch,
         say: Callable[[str], None],
     ) -> None:
         self.jobs = jobs
         self.files = files
-        self.models = models
+        self.loader = loader
         self.base = base
         self.launch = launch
         self.say = say
@@ -65,14 +96,16 @@ class JobQueue:
         self._retries: Counter[str] = Counter()
         self._news = asyncio.Event()
         self._worker: Worker | None = None
-        self._working_on: Job | None = None
+        self._working_on: StoredJob | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Serve the models of finished jobs, and work on the others while the body runs."""
-        own = [job for job in self.jobs.all() if job.base == self.base]
-        await self.models.serve_all(self.jobs, own, self.say)
-        for job in own:
+        for job in self._own():
+            try:
+                await self._serve(job)
+            except SelfplayError as error:
+                self.say(f"note: {job.model_name} is not served ({error})")
             if job.status == VALIDATING:
                 self.submit(job)
         working = asyncio.create_task(self._work())
@@ -86,13 +119,13 @@ class JobQueue:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: StoredJob) -> None:
         """Check the files of a new job, and queue it."""
         task = asyncio.create_task(self._check(job))
         self._checking.add(task)
         task.add_done_callback(partial(self._checked, job))
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: StoredJob) -> None:
         """Cancel a job.
 
         Raises:
@@ -104,26 +137,35 @@ class JobQueue:
         if job is self._working_on and self._worker is not None:
             self._worker.kill()
 
-    async def _check(self, job: Job) -> None:
+    def withdraw(self, names: Iterable[str]) -> None:
+        """Stop serving models; those that are not served are passed over."""
+        for name in names:
+            if name in self.loader.names():
+                self.loader.unload(name)
+
+    def _own(self) -> list[StoredJob]:
+        return [job for job in self.jobs.all() if job.base.served == self.base]
+
+    async def _check(self, job: StoredJob) -> None:
         """Check the lines of a job's files, in a thread, and queue it or let it fail."""
-        error = await asyncio.to_thread(self._wrong_line, job)
+        error = await asyncio.to_thread(_wrong_line, job)
         if job.status != VALIDATING:
             return
         if error is not None:
-            self._end(job, FAILED, error.message, error)
+            self._fail(job, error)
             return
         job.status = QUEUED
         job.say("Files validated, moving job to queued state")
         self.jobs.save(job)
         self._news.set()
 
-    def _checked(self, job: Job, task: asyncio.Task[None]) -> None:
+    def _checked(self, job: StoredJob, task: asyncio.Task[None]) -> None:
         self._checking.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._rest(job, error)
 
-    def _rest(self, job: Job, error: Exception) -> None:
+    def _rest(self, job: StoredJob, error: Exception) -> None:
         """Go on with other jobs after an error that is no fault of this job, and try it again later."""
         if job.status not in UNFINISHED:  # cancelled meanwhile
             return
@@ -133,81 +175,61 @@ class JobQueue:
             self._resting[job.id] = loop.call_later(RETRY_SECONDS, self._wake, job)
             self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason_of(error)})")
             return
-        message = f"The server cannot finish it: {reason_of(error)}"
         try:
-            self._end(job, FAILED, message, JobError("server_error", message))
+            self._fail(job, f"The server cannot finish it: {reason_of(error)}")
         except OSError as unwritable:
             self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
 
-    def _wake(self, job: Job) -> None:
+    def _wake(self, job: StoredJob) -> None:
         del self._resting[job.id]
         if job.status == VALIDATING:
             self.submit(job)
         self._news.set()
 
-    def _wrong_line(self, job: Job) -> JobError | None:
-        spec = self.jobs.spec(job)
-        read = read_preferences if job.settings.method == "dpo" else read_conversations
-        for param in ("training_file", "validation_file"):
-            path = getattr(spec, param)
-            try:
-                if path is not None:
-                    with open(path, "rb") as file:
-                        read(file.read())
-            except WrongLine as error:
-                return JobError(f"invalid_{param}", str(error), param)
-            except OSError as error:
-                return JobError(f"invalid_{param}", reason_of(error), param)
-        return None
-
     async def _work(self) -> None:
         """Train jobs, oldest first, those first that were interrupted."""
         while True:
             self._news.clear()
-            own = [job for job in self.jobs.all() if job.base == self.base]
-            waiting = [job for job in own if job.id not in self._resting]
-            running = [job for job in waiting if job.status == RUNNING]
-            queued = [job for job in waiting if job.status == QUEUED]
-            if not running and not queued:
+            waiting = [job for job in self._own() if job.id not in self._resting]
+            ready = [job for status in (RUNNING, QUEUED) for job in waiting if job.status == status]
+            if not ready:
                 await self._news.wait()
                 continue
-            job = [*running, *queued][0]
             try:
-                await self._train(job)
+                await self._train(ready[0])
             except Exception as error:  # noqa: BLE001 (the other jobs go on)
-                self._rest(job, error)
+                self._rest(ready[0], error)
 
-    async def _train(self, job: Job) -> None:
+    async def _train(self, job: StoredJob) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
         job.say(f"Fine-tuning job {started}")
         job.status = RUNNING
         self.jobs.save(job)
-        outcome = self.jobs.place(job) / OUTCOME_FILE
+        place = self.jobs.place(job) / OUTCOME_FILE
         crash = None
         for _ in range(MAX_STARTS):
-            if job.status != RUNNING or outcome.is_file():
+            if job.status != RUNNING or place.is_file():
                 break
             crash = await self._run_worker(job)
             if crash is None or not crash.killed:
                 break
-        if job.status != RUNNING:
+        if job.status != RUNNING:  # cancelled meanwhile
             return
-        if not outcome.is_file():
-            message = f"Training crashed: {crash.reason if crash else 'the process left no outcome'}"
-            self._end(job, FAILED, message, JobError("server_error", message))
+        if not place.is_file():
+            reason = crash.reason if crash else "the process left no outcome"
+            self._fail(job, f"Training crashed: {reason}")
             return
         try:
-            result = read_record(outcome, Result)
+            result = read_record(place, Result)
         except InputError as error:
-            self._end(job, FAILED, str(error), JobError("server_error", str(error)))
+            self._fail(job, str(error))
             return
         if result.outcome is None:
-            failure = result.failure or JobError("server_error", "the job has no result")
-            self._end(job, FAILED, failure.message, failure)
-            return
-        await self._finish(job, result.outcome)
+            self._fail(job, result.failure or "the job has no result")
+        else:
+            await self._finish(job, result.outcome)
 
-    async def _run_worker(self, job: Job) -> Crash | None:
+    async def _run_worker(self, job: StoredJob) -> Crash | None:
         """Run the process that trains a job to its end; return why it crashed, if it did."""
         worker = await self.launch(self.jobs.place(job))
         self._worker, self._working_on = worker, job
@@ -219,31 +241,59 @@ class JobQueue:
             worker.kill()
             self._worker, self._working_on = None, None
 
-    async def _finish(self, job: Job, outcome: Outcome) -> None:
+    async def _finish(self, job: StoredJob, outcome: Outcome) -> None:
         """Serve the models, store the results, and say so. All of it may be repeated."""
-        job.numbers, job.checkpoints = outcome.hyperparameters, outcome.checkpoints
-        job.trained_tokens = outcome.trained_tokens
-        done = msgspec.structs.replace(job, status=SUCCEEDED)
+        done = msgspec.structs.replace(job, status=SUCCEEDED, outcome=outcome)
         try:
-            await self.models.serve(self.jobs, done)
+            await self._serve(done)
         except (InputError, DeliveryError) as error:
-            if job.status != RUNNING:
-                return
-            message = f"The model cannot be served: {reason_of(error)}"
-            self._end(job, FAILED, message, JobError("server_error", message))
+            if job.status == RUNNING:
+                self._fail(job, f"The model cannot be served: {reason_of(error)}")
             return
         if job.status != RUNNING:  # cancelled meanwhile
-            self.models.withdraw(done.names())
+            self.withdraw(done.names())
             return
         try:
             self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
         except OSError:
-            self.models.withdraw(done.names())
+            self.withdraw(done.names())
             raise
-        job.status = SUCCEEDED
+        job.status, job.outcome = SUCCEEDED, outcome
         job.say(f"New fine-tuned model created: {job.model_name}")
         self._end(job, SUCCEEDED, "The job has successfully completed")
 
-    def _end(self, job: Job, status: str, message: str, error: JobError | None = None) -> None:
+    async def _serve(self, job: StoredJob) -> None:
+        """Serve every model of a job, or none.
+
+        Raises:
+            SelfplayError: see :meth:`CheckedLoader.deliver`.
+        """
+        delivered: list[str] = []
+        try:
+            for name, directory in job.names().items():
+                await self.loader.deliver(name, self.jobs.place(job) / TRAINING / directory)
+                delivered.append(name)
+        except BaseException:
+            self.withdraw(delivered)
+            raise
+
+    def _fail(self, job: StoredJob, problem: JobError | str) -> None:
+        error = JobError("server_error", problem) if isinstance(problem, str) else problem
+        self._end(job, FAILED, error.message, error)
+
+    def _end(self, job: StoredJob, status: str, message: str, error: JobError | None = None) -> None:
         job.end(status, message, error)
         self.jobs.save(job)
+
+
+def _wrong_line(job: StoredJob) -> JobError | None:
+    """Return what is wrong with a line of a job's files."""
+    read = read_preferences if job.settings.method == "dpo" else read_conversations
+    for param, file in job.files().items():
+        try:
+            read(Path(file.path).read_bytes())
+        except WrongLine as error:
+            return JobError(f"invalid_{param}", str(error), param)
+        except OSError as error:
+            return JobError(f"invalid_{param}", reason_of(error), param)
+    return None

@@ -1,6 +1,7 @@
 """The routes of OpenAI's files and fine-tuning API."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
@@ -8,11 +9,10 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.datastructures import UploadFile
 
 from selfplay.inference.server_schema import ApiError
-from selfplay.jobs.files import FINE_TUNE, MAX_FILE_BYTES
-from selfplay.jobs.paging import page
-from selfplay.jobs.records import Job
+from selfplay.jobs.records import FINE_TUNE, StoredJob
 from selfplay.jobs.schema import CreateJob
 from selfplay.jobs.service import JobService
+from selfplay.jobs.store import MAX_FILE_BYTES
 
 FILES, JOBS, FINE_TUNING = "/v1/files", "/v1/fine_tuning/jobs", "/v1/fine_tuning/{rest:path}"
 OPTION = "This server has no fine-tuning jobs. Start it with: selfplay serve MODEL --jobs DIR"
@@ -133,7 +133,7 @@ def _add_jobs(app: FastAPI, service: JobService) -> None:
         return JSONResponse(page(job.checkpoint_objects(), after, limit))
 
 
-def _has_metadata(job: Job, request: Request) -> bool:
+def _has_metadata(job: StoredJob, request: Request) -> bool:
     """Return whether a job passes the filters ``metadata[KEY]=VALUE``, or ``metadata=null``."""
     if request.query_params.get("metadata") == "null":
         return job.metadata is None
@@ -143,3 +143,25 @@ def _has_metadata(job: Job, request: Request) -> bool:
         if (match := METADATA.fullmatch(key)) is not None
     }
     return wanted.items() <= (job.metadata or {}).items()
+
+
+def page(objects: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
+    """Return the ``limit`` objects that follow the one with id ``after``, as OpenAI's list object.
+
+    Raises:
+        ApiError: no object has that id.
+    """
+    first = 0
+    if after is not None:
+        ids = [one["id"] for one in objects]
+        if after not in ids:
+            raise ApiError(400, f"after: there is no {after!r:.100} in this list", param="after")
+        first = ids.index(after) + 1
+    data = objects[first : first + limit]
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": first + limit < len(objects),
+    }

@@ -1,79 +1,91 @@
-"""JobService: what the routes for files and jobs do."""
+"""JobService: the files and jobs of one directory, which no other server may open meanwhile."""
 
+import os
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from selfplay.core.adapters import Quantization
-from selfplay.core.files import remove_directory
+from selfplay.core import InputError
+from selfplay.core.files import LOCK, lock_directory, remove_directory
 from selfplay.inference.server_schema import ApiError, model_not_found
-from selfplay.jobs.files import FINE_TUNE, FileStore, new_id
-from selfplay.jobs.queue import JobQueue
-from selfplay.jobs.records import ORGANIZATION, UNFINISHED, Job
+from selfplay.jobs.launch import Launch, LocalWorker
+from selfplay.jobs.queue import CheckedLoader, JobQueue
+from selfplay.jobs.records import (
+    FINE_TUNE,
+    ORGANIZATION,
+    TRAINING,
+    UNFINISHED,
+    Examples,
+    ServedBase,
+    StoredJob,
+)
 from selfplay.jobs.schema import CreateJob
-from selfplay.jobs.spec import TRAINING, JobSpec
-from selfplay.jobs.store import JobStore
+from selfplay.jobs.store import MAX_STORED_BYTES, FileStore, JobStore, new_id
 from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
 
+FILES, JOBS = "files", "jobs"
+"""What a server keeps in its directory, beside the lock."""
 FINE_TUNED = "ft:"
 """The beginning of the names of fine-tuned models, which no other model may have."""
 
 
-@dataclass(frozen=True)
-class BaseModel:
-    """The base model that is served, and how another process loads it again.
-
-    Attributes:
-        served: the name that clients use.
-        name: its name or directory, which is recorded with adapters.
-        path: its directory.
-        dtype: dtype of its weights, as torch names it.
-        device: device of its weights.
-        threads: threads of the computation.
-        quantization: ``none`` or ``nf4``; see ``model.quantization``.
-    """
-
-    served: str
-    name: str
-    path: str
-    dtype: str
-    device: str
-    threads: int
-    quantization: Quantization = "none"
-
-
 class JobService:
-    """See the module. It belongs to one event loop.
+    """What can be done with files and jobs. It belongs to one event loop.
 
     Args:
-        files: data and result files.
-        jobs: the jobs.
-        queue: works on them.
-        base: the base model.
+        directory: where they are; it is created.
+        loader: serves the models that jobs make.
+        base: the base model, which is served too.
         adapters: directories of the adapters that are served from the start, from which jobs may start too.
         aliases: additional names of models.
+        say: prints a line for whoever runs the server.
+        launch: starts the process that trains a job.
         save_seconds: at most so much work of a job is lost by a kill.
+        max_stored_bytes: maximum size of all files together.
+
+    Raises:
+        InputError: the directory cannot be used, is not a server's, or is in use.
     """
 
     def __init__(
         self,
-        files: FileStore,
-        jobs: JobStore,
-        queue: JobQueue,
-        base: BaseModel,
+        directory: Path,
+        loader: CheckedLoader,
+        base: ServedBase,
+        *,
         adapters: Mapping[str, Path],
         aliases: Mapping[str, str],
+        say: Callable[[str], None],
+        launch: Launch = LocalWorker.start,
         save_seconds: float = SAVE_SECONDS,
+        max_stored_bytes: int = MAX_STORED_BYTES,
     ) -> None:
-        self.files = files
-        self.jobs = jobs
-        self.queue = queue
         self.base = base
         self.adapters = adapters
         self.aliases = aliases
         self.save_seconds = save_seconds
+        _check_own(directory)
+        self._lock = _lock(directory)
+        try:
+            self.files = FileStore(directory / FILES, max_stored_bytes, say)
+            self.jobs = JobStore(directory / JOBS, say)
+        except BaseException as error:
+            os.close(self._lock)
+            if isinstance(error, OSError):
+                raise _unusable(directory, error) from error
+            raise
+        self.queue = JobQueue(self.jobs, self.files, loader, base.served, launch, say)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Work on jobs while the body runs; then let other servers open the directory."""
+        try:
+            async with self.queue.running():
+                yield
+        finally:
+            os.close(self._lock)
 
     def delete_file(self, file_id: str) -> None:
         """Delete a file.
@@ -83,7 +95,7 @@ class JobService:
         """
         self.files.get(file_id)
         for job in self.jobs.all():
-            if job.status in UNFINISHED and file_id in (job.training_file, job.validation_file):
+            if job.status in UNFINISHED and file_id in [file.id for file in job.files().values()]:
                 raise ApiError(409, f"{file_id} is in use by {job.id}. Cancel that job, or wait", param="id")
         self.files.delete(file_id)
 
@@ -97,25 +109,23 @@ class JobService:
         Raises:
             ApiError: no job made such a model, or a job that has not ended starts from it.
         """
-        for job in self.jobs.all():
-            directory = job.names().get(name)
-            if directory is None:
-                continue
-            for other in self.jobs.all():
-                if other.status in UNFINISHED and other.start == name:
-                    problem = f"{name} is in use by {other.id}. Cancel that job, or wait"
-                    raise ApiError(409, problem, param="model")
-            job.deleted = [*job.deleted, name]
-            self.jobs.save(job)
-            self.queue.models.withdraw([name])
-            remove_directory(self.jobs.place(job) / TRAINING / directory)
-            return
-        served = self.queue.models.names()
-        if name in served:
-            raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
-        raise model_not_found(name, served)
+        found = self._maker(name)
+        if found is None:
+            served = self.queue.loader.names()
+            if name in served:
+                raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
+            raise model_not_found(name, served)
+        job, directory = found
+        for other in self.jobs.all():
+            if other.status in UNFINISHED and other.start == name:
+                problem = f"{name} is in use by {other.id}. Cancel that job, or wait"
+                raise ApiError(409, problem, param="model")
+        job.deleted = [*job.deleted, name]
+        self.jobs.save(job)
+        self.queue.withdraw([name])
+        remove_directory(directory)
 
-    def create(self, request: CreateJob) -> Job:
+    def create(self, request: CreateJob) -> StoredJob:
         """Store a new job and begin to check its files.
 
         Raises:
@@ -125,56 +135,47 @@ class JobService:
         settings = request.settings(secrets.randbelow(2**31))
         start = self.aliases.get(request.model, request.model)
         adapter = self._adapter(start)
-        paths = {
-            param: self._data(param, file_id)
-            for param, file_id in (
-                ("training_file", request.training_file),
-                ("validation_file", request.validation_file),
-            )
-            if file_id is not None
-        }
-        job_id = new_id("ftjob-")
-        job = Job(
-            id=job_id,
+        training = self._examples("training_file", request.training_file)
+        validation = None
+        if request.validation_file is not None:
+            validation = self._examples("validation_file", request.validation_file)
+        job = StoredJob(
+            id=new_id("ftjob-"),
             created=time.time_ns(),
-            base=self.base.served,
+            base=self.base,
             start=start,
-            start_adapter=None if adapter is None else str(adapter),
+            start_adapter=None if adapter is None else str(adapter.absolute()),
             settings=settings,
-            training_file=request.training_file,
-            validation_file=request.validation_file,
+            training_file=training,
+            validation_file=validation,
+            save_seconds=self.save_seconds,
             suffix=request.suffix,
             metadata=request.metadata,
             model_name=self._new_name(request.suffix or ""),
             result_file=new_id("file-"),
         )
-        job.say(f"Created fine-tuning job: {job_id}")
+        job.say(f"Created fine-tuning job: {job.id}")
         job.say(f"Validating training file: {request.training_file}")
-        spec = JobSpec(
-            model=self.base.path,
-            base_name=self.base.name,
-            dtype=self.base.dtype,
-            quantization=self.base.quantization,
-            device=self.base.device,
-            threads=self.base.threads,
-            settings=settings,
-            training_file=str(paths["training_file"]),
-            validation_file=str(paths["validation_file"]) if "validation_file" in paths else None,
-            start_adapter=job.start_adapter,
-            save_seconds=self.save_seconds,
-        )
-        self.jobs.add(job, spec)
+        self.jobs.add(job)
         self.queue.submit(job)
         return job
 
-    def _data(self, param: str, file_id: str) -> Path:
+    def _examples(self, param: str, file_id: str) -> Examples:
         try:
-            purpose = self.files.get(file_id).purpose
+            file = self.files.get(file_id)
         except ApiError as error:
             raise ApiError(400, f"{param}: there is no file {file_id!r:.100}", param=param) from error
-        if purpose != FINE_TUNE:
-            raise ApiError(400, f"{param}: the purpose of {file_id} is {purpose}", param=param)
-        return self.files.content(file_id).absolute()
+        if file.purpose != FINE_TUNE:
+            raise ApiError(400, f"{param}: the purpose of {file_id} is {file.purpose}", param=param)
+        return Examples(file_id, str(self.files.content(file_id).absolute()), file.digest)
+
+    def _maker(self, name: str) -> tuple[StoredJob, Path] | None:
+        """Return the job that made a model, and the directory of its adapter."""
+        for job in self.jobs.all():
+            directory = job.names().get(name)
+            if directory is not None:
+                return job, self.jobs.place(job) / TRAINING / directory
+        return None
 
     def _adapter(self, name: str) -> Path | None:
         """Return the directory of the adapter called ``name``; ``None`` for the base model.
@@ -185,16 +186,16 @@ class JobService:
         if name == self.base.served:
             return None
         if name in self.adapters:
-            return self.adapters[name].absolute()
-        for job in self.jobs.all():
-            directory = job.names().get(name)
-            if directory is None:
-                continue
-            if job.base != self.base.served:
-                problem = f"model: {name} is a model of {job.base}, but this server has {self.base.served}"
-                raise ApiError(400, problem, param="model")
-            return (self.jobs.place(job) / TRAINING / directory).absolute()
-        raise model_not_found(name, self.queue.models.names())
+            return self.adapters[name]
+        found = self._maker(name)
+        if found is None:
+            raise model_not_found(name, self.queue.loader.names())
+        job, directory = found
+        if job.base.served != self.base.served:
+            made, served = job.base.served, self.base.served
+            problem = f"model: {name} is a model of {made}, but this server has {served}"
+            raise ApiError(400, problem, param="model")
+        return directory
 
     def _new_name(self, suffix: str) -> str:
         """Return a name for a model that no job has."""
@@ -203,3 +204,30 @@ class JobService:
             name = f"{FINE_TUNED}{self.base.served}:{ORGANIZATION}:{suffix}:{secrets.token_hex(4)}"
             if name not in taken:
                 return name
+
+
+def _check_own(directory: Path) -> None:
+    """Raise an InputError if a directory holds something else than files and jobs of a server."""
+    try:
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    own = {FILES, JOBS, LOCK}
+    if names - own and not own <= names:
+        problem = f"{directory} is not a server's directory of jobs: it holds {min(names - own)!r}"
+        raise InputError("--jobs", problem, "Name a new directory")
+
+
+def _lock(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return lock_directory(directory)
+    except BlockingIOError as error:
+        problem = f"{directory} is in use by another server"
+        raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
+    except OSError as error:
+        raise _unusable(directory, error) from error
+
+
+def _unusable(directory: Path, error: OSError) -> InputError:
+    return InputError("--jobs", f"{directory} cannot be used ({error.strerror})", "Choose another directory.")

@@ -7,22 +7,23 @@ can be none. If the process ends without one, it crashed; a child's ``worker.log
 """
 
 import fcntl
+import hashlib
 import os
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
 from selfplay.core import SelfplayError, derive_seed
 from selfplay.core.errors import reason_of
-from selfplay.core.files import LOCK, write_file
-from selfplay.core.manifest import check_if_sealed
+from selfplay.core.files import LOCK
+from selfplay.core.manifest import damaged
 from selfplay.jobs.lines import read_conversations, read_preferences
-from selfplay.jobs.spec import OUTCOME_FILE, SPEC_FILE, TRAINING, JobError, JobSpec, Result
+from selfplay.jobs.records import JOB_FILE, OUTCOME_FILE, TRAINING, Examples, JobError, Result, StoredJob
+from selfplay.jobs.store import read_record, write_record
 from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.fine_tuning.examples import Renderer, WrongLine, families, opening
@@ -45,14 +46,13 @@ def train_job(directory: Path) -> None:
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
     try:
-        check_if_sealed(directory)
-        spec = msgspec.json.decode((directory / SPEC_FILE).read_bytes(), type=JobSpec)
-        result = Result(outcome=_train(spec, directory / TRAINING))
+        job = read_record(directory / JOB_FILE, StoredJob)
+        result = Result(outcome=_train(job, directory / TRAINING))
     except _WrongFile as error:
         result = Result(failure=JobError(f"invalid_{error.param}", str(error), error.param))
     except SelfplayError as error:
         result = Result(failure=JobError("training_failed", reason_of(error)))
-    write_file(directory / OUTCOME_FILE, msgspec.json.encode(result))
+    write_record(directory / OUTCOME_FILE, result)
 
 
 class _WrongFile(SelfplayError):
@@ -68,46 +68,45 @@ def _end_with_the_server() -> None:
     os._exit(1)
 
 
-def _train(spec: JobSpec, directory: Path) -> Outcome:
-    torch.set_num_threads(spec.threads)
-    weights, lora = _start(spec)
+def _train(job: StoredJob, directory: Path) -> Outcome:
+    torch.set_num_threads(job.base.threads)
+    weights, lora = _start(job)
     policy = PolicyModel(
-        spec.model,
+        job.base.path,
         lora,
-        dtype=getattr(torch, spec.dtype),
-        device=spec.device,
-        quantization=spec.quantization,
-        seed=derive_seed(spec.settings.seed, "adapter"),
+        dtype=getattr(torch, job.base.dtype),
+        device=job.base.device,
+        quantization=job.base.quantization,
+        seed=derive_seed(job.settings.seed, "adapter"),
     )
     if weights is not None:
         policy.load_adapter_state(weights, TRAINED)
     renderer = Renderer(policy.tokens, policy.context_length)
-    train, numbers = _examples(spec, "training_file", spec.training_file, renderer)
-    validation: list[Any] = []
-    if spec.validation_file is not None:
-        validation, _ = _examples(spec, "validation_file", spec.validation_file, renderer)
+    rendered = {param: _examples(job, param, file, renderer) for param, file in job.files().items()}
+    train, numbers = rendered["training_file"]
+    validation, _ = rendered.get("validation_file", ([], []))
     directory.mkdir(exist_ok=True)
     data = Data(train, numbers, validation)
-    job = FineTuningJob(
-        policy, spec.base_name, directory, spec.settings, data, save_seconds=spec.save_seconds
-    )
-    return job.run()
+    return FineTuningJob(
+        policy, job.base.name, directory, job.settings, data, save_seconds=job.save_seconds
+    ).run()
 
 
-def _start(spec: JobSpec) -> tuple[dict[str, Tensor] | None, LoraSettings]:
+def _start(job: StoredJob) -> tuple[dict[str, Tensor] | None, LoraSettings]:
     """Return the weights that a job starts from, if it starts from an adapter, and the adapter's shape."""
-    if spec.start_adapter is None:
+    if job.start_adapter is None:
         return None, LoraSettings()
-    directory = Path(spec.start_adapter)
+    directory = Path(job.start_adapter)
     return read_weights(directory), AdapterFiles.read(directory).lora
 
 
-def _examples(spec: JobSpec, param: str, path: str, renderer: Renderer) -> tuple[list[Any], list[int]]:
+def _examples(job: StoredJob, param: str, file: Examples, renderer: Renderer) -> tuple[list[Any], list[int]]:
     """Return the rendered examples of a file and the numbers of their families."""
-    content = Path(path).read_bytes()
-    check_if_sealed(Path(path).parent)
+    content = Path(file.path).read_bytes()
+    if hashlib.sha256(content).hexdigest() != file.digest:
+        raise damaged(Path(file.path))
     try:
-        if spec.settings.method == "dpo":
+        if job.settings.method == "dpo":
             pairs = read_preferences(content)
             tokens = [renderer.preference(one) for one in pairs]
             return tokens, families([opening(one.messages) for one in pairs])

@@ -12,7 +12,7 @@ from selfplay.cluster.actor_errors import error_of
 from selfplay.cluster.addresses import knock
 from selfplay.core import InputError, SelfplayError
 from selfplay.jobs.launch import Crash
-from selfplay.jobs.spec import SPEC_FILE
+from selfplay.jobs.records import JOB_FILE
 
 LOOK_SECONDS = 2.0
 
@@ -26,7 +26,7 @@ class JobActor:
         Raises:
             SelfplayError: this node does not see the directory.
         """
-        if not (Path(directory) / SPEC_FILE).is_file():
+        if not (Path(directory) / JOB_FILE).is_file():
             raise SelfplayError(
                 f"{directory} is not visible at {ray.util.get_node_ip_address()}, where Ray has started the "  # type: ignore[no-untyped-call]
                 "job. Start the server with --jobs DIR in a directory that all machines share"
