@@ -1,4 +1,4 @@
-"""docs/howto-write-a-program.md is true: its program fits a page and trains two adapters."""
+"""docs/tutorial-conversation.md is true: its program fits a page and trains two adapters."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from selfplay.training.single_process import train
 from test_docs import DOCS, blocks, save_named_blocks
 from tiny_models import tiny_model
 
-PAGE = DOCS / "howto-write-a-program.md"
+PAGE = DOCS / "tutorial-conversation.md"
 SMALL = {
     "model.dtype": "float32",
     "model.threads": "1",

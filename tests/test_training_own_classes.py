@@ -69,7 +69,7 @@ class Secret(Sticks):
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> Path:
     """The files of both pages, and some more."""
-    for page in ("howto-new-environment.md", "howto-custom-algorithm.md"):
+    for page in ("tutorial-game.md", "howto-custom-algorithm.md"):
         save_named_blocks(DOCS / page, tmp_path)
     (tmp_path / "losses.py").write_text(LOSSES)
     (tmp_path / "games.py").write_text(GAMES)

@@ -115,7 +115,7 @@ def check_model_name(name: str) -> None:
         _check_safetensors(path)
         return
     if path.suffix == ".gguf":
-        fix = "Convert it to a directory: docs/howto-own-model.md has the lines"
+        fix = "Convert it to a directory: docs/tutorial-model.md has the lines"
         raise InputError("model", f"{name} is a GGUF file", fix)
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
