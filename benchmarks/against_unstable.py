@@ -33,12 +33,14 @@ import ray
 from measuring import print_table
 from ray_processes import cpu_seconds, memory_mb
 from selfplay.core import Messages
-from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
-from selfplay.replay.transforms_sampling import ComposeSamplingRewardTransforms, NormalizeRewardsByEnv
-from selfplay.replay.transforms_step import (
+from selfplay.replay.transforms import (
+    ComposeFinalRewardTransforms,
+    ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
+    NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
     RewardForFormat,
+    RoleAdvantageByEnvFormatter,
 )
 from simulated_cluster import HERE, Actors, Play, cluster
 

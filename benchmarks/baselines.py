@@ -16,6 +16,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
 
 from measuring import print_table
@@ -79,8 +80,8 @@ def seats_other_episodes(steps: list[Step]) -> list[float]:
 
 def default(steps: list[Step]) -> list[float]:
     """Apply ``SamePromptBaseline`` to copies of the steps."""
-    copies = [step.scored(step.reward, step.info, step.env_id) for step in steps]
-    return [step.reward for step in SamePromptBaseline()(copies)]
+    copies = [replace(step, advantage=step.reward) for step in steps]
+    return [step.advantage for step in SamePromptBaseline()(copies)]
 
 
 def seat(step: Step) -> Hashable:

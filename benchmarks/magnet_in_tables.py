@@ -30,11 +30,11 @@ import numpy as np
 
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
-from selfplay.core.zero_advantages import NO_ADVANTAGE
+from selfplay.core.records import NO_ADVANTAGE
 from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
 from selfplay.learning.answer_memory import DECAY as MEMORY_DECAY
 from selfplay.learning.running_scale import RunningScale
-from selfplay.replay.transforms_sampling import SEAT_WEIGHT
+from selfplay.replay.transforms import SEAT_WEIGHT
 
 GAMES = {
     "kuhn_poker": (150, 1000),

@@ -31,7 +31,7 @@ from selfplay.core import TrainingRecord
 from selfplay.learning.batch import pack
 
 try:
-    from selfplay.core.joined_records import joined
+    from selfplay.core.records import joined
 except ImportError:  # an earlier commit has one record a step
     joined = list
 

@@ -20,14 +20,14 @@ from pathlib import Path
 import torch
 
 from selfplay.core import AgentSpec, Arena, PlaySpec, Role, Step, TrainingRecord, derive_seed, trajectories_of
+from selfplay.core.records import records_from_steps
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory, resolve_model
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.replay.buffers import StepBuffer
-from selfplay.replay.records import records_from_steps
-from selfplay.replay.transforms_sampling import SamePromptBaseline
+from selfplay.replay.transforms import SamePromptBaseline
 
 MAX_TOKENS = 8
 ENV_IDS = {"kuhn": "kuhn_poker", "tictactoe": "TicTacToe-v0-train"}

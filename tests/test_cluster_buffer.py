@@ -17,7 +17,7 @@ from selfplay.collection.serialization import PackedRecords
 from selfplay.core import Rollout, SelfplayError, Step, TrainingRecord, Trajectory
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.replay.transforms_final import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
+from selfplay.replay.transforms import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
 
 LOOP = asyncio.new_event_loop()
 

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from selfplay.core import Messages
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.messages import said
+from selfplay.core.records import with_alternatives
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.fine_tuning.examples import Conversation, Preference, Renderer
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
-from selfplay.replay.records import with_alternatives
 from tiny_models import make_record
 from tokenizer_families import FAMILIES, TURN_ENDS, as_usual, tokenizer_of
 

@@ -37,7 +37,12 @@ async def test_a_record_has_the_fields_of_its_step():
         assert record.completion_token_ids == step.completion_token_ids == [*step.act.encode(), 0]
         assert record.logprobs == step.completion_logprobs
         assert record.reward == step.reward == rollout.artifact
-        assert record.meta == {"episode_type": "ask solver", "finish_reason": "stop", **rollout.meta}
+        assert record.meta == {
+            "pid": 0,
+            "env_id": "ask solver",
+            "finish_reason": "stop",
+            **rollout.meta,
+        }
         assert record.input_ids == record.prompt_token_ids + record.completion_token_ids
         expected_mask = [0] * len(record.prompt_token_ids) + [1] * len(record.completion_token_ids)
         assert record.action_mask == expected_mask
@@ -123,8 +128,8 @@ async def test_a_step_that_lacks_any_of_the_three_token_fields_is_text_only(miss
 @pytest.mark.parametrize(
     ("logprobs", "problem"),
     [
-        ([-0.1], "4 tokens but 1 log-probabilities"),
-        ([-0.1] * 5, "4 tokens but 5 log-probabilities"),
+        ([-0.1], "4 drawn tokens but 1 log-probabilities"),
+        ([-0.1] * 5, "4 drawn tokens but 5 log-probabilities"),
         ([-0.1, float("nan"), -0.1, -0.1], "not a finite number"),
         ([-0.1, -0.1, -0.1, float("-inf")], "not a finite number"),
     ],
@@ -182,16 +187,8 @@ def tamper_logprobs(batch):
     batch.records[0].logprobs = [-0.25] * len(batch.records[0].logprobs)
 
 
-def tamper_finite_logprobs(batch):
-    batch.records[0].logprobs = [float("nan")] * len(batch.records[0].logprobs)
-
-
 def tamper_advantage(batch):
     batch.records[0].advantage += 1.0
-
-
-def tamper_finite_advantage(batch):
-    batch.records[0].advantage = float("inf")
 
 
 def tamper_reward(batch):
@@ -212,11 +209,9 @@ def tamper_version(batch):
         (tamper_rollout, "is in the position of the record of"),
         (tamper_prompt, "differs from the step that was played"),
         (tamper_completion, "differs from the step that was played"),
-        (tamper_lengths, "does not have exactly one log-probability for each sampled token"),
+        (tamper_lengths, "differs from the step that was played"),
         (tamper_logprobs, "differs from the step that was played"),
-        (tamper_finite_logprobs, "not finite"),
         (tamper_advantage, "differs from the step that was played"),
-        (tamper_finite_advantage, "not finite"),
         (tamper_reward, "differs from the step that was played"),
         (tamper_version, "differs from the step that was played"),
     ],

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from core_programs import played
 from selfplay.core import SPOCredit, Step
-from selfplay.core.credit import spo
-from selfplay.core.credit.positions import MAX_ANSWERS
+from selfplay.core.credit import tracked
+from selfplay.core.credit.tracked import MAX_ANSWERS
 from test_core_credit_groups import found, game
 
 TENTH = math.log2(10 / 9)
@@ -182,7 +182,7 @@ def test_steps_that_no_policy_learns_from_are_neither_weighed_nor_tracked():
 
 
 def test_the_least_recently_used_positions_are_forgotten(monkeypatch):
-    monkeypatch.setattr(spo, "MAX_POSITIONS", 2)
+    monkeypatch.setattr(tracked, "MAX_POSITIONS", 2)
     credit = SPOCredit()
     for prompt in ([1], [2], [1], [3]):
         credit.compute([one(1.0, prompt)])

@@ -7,7 +7,7 @@ import torch
 
 from engine_requests import make_engine
 from selfplay.core import Arena, EpisodeRequest, MultiTurnEpisode, Role, Rubric, TrainingBatch
-from selfplay.core.joined_records import joined
+from selfplay.core.records import joined
 from selfplay.core.training_batch import check_batch
 from selfplay.learning.algorithms.reinforce import Reinforce
 from selfplay.learning.batch import pack

@@ -22,8 +22,7 @@ from selfplay.core import (
     Trajectory,
 )
 from selfplay.core.adapters import CRITIC_FILE
-from selfplay.core.joined_records import joined
-from selfplay.core.training_batch import records_of
+from selfplay.core.records import joined, records_of
 from selfplay.learning.algorithms import A2c, Ppo, Reinforce
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.critic import Critic

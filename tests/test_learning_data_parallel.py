@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord, derive_seed
-from selfplay.core.zero_advantages import without_zero_advantages
+from selfplay.core.records import without_zero_advantages
 from selfplay.learning.algorithms import AllActions, BaseAlgo, Magnet, Ppo, Reinforce
 from selfplay.learning.batch import Counts, Tokens
 from selfplay.learning.critic import Critic

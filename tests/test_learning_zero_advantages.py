@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfplay.core.records import without_zero_advantages
 from selfplay.core.types import Answer
-from selfplay.core.zero_advantages import without_zero_advantages
 from selfplay.learning.algorithms import Ppo
 from selfplay.learning.learner import Learner, Schedule
 from tiny_models import make_record, tiny_policy

@@ -18,7 +18,6 @@ from selfplay.core import (
     Step,
     Trajectory,
 )
-from selfplay.core.credit import CreditBesideCritics
 from selfplay.envs.catalog import make_game
 from selfplay.envs.templates import BoxedTemplate, get_template
 from selfplay.replay import StepBuffer
@@ -58,7 +57,7 @@ class Later(StepRewardTransform):
 class Half(SamplingRewardTransform):
     def __call__(self, steps):
         for step in steps:
-            step.reward /= 2
+            step.advantage /= 2
         return steps
 
 
@@ -356,7 +355,8 @@ def test_a_credit_assigner_that_returns_nonsense_is_named(name, of, files):
             transform.state_dict()
             return
         arena = Arena(MockInferenceClient())
-        arena.credit_assigner = credit if of == "a program" else CreditBesideCritics(credit, frozenset({"q"}))
+        arena.credit_assigner = credit
+        arena.critics = frozenset({"q"} if of == "a program with a critic" else ())
         arena.end_step(0, [GenerateResult(rollout)])
         arena.state_dict()
 

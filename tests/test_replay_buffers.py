@@ -23,6 +23,7 @@ from selfplay.replay import (
     StepRewardTransform,
     WinDrawLossFormatter,
 )
+from selfplay.replay.batch_log import reward_stages
 
 BUFFERS = [StepBuffer, EpisodeBuffer]
 
@@ -70,7 +71,7 @@ def test_rewards_pass_through_all_three_stages_and_each_is_kept(cls):
         100,
         None,
         ComposeFinalRewardTransforms([WinDrawLossFormatter(win_reward=2.0, loss_reward=-2.0)]),
-        ComposeStepRewardTransforms([PenaltyForInvalidMove(0.5, -0.5)]),
+        ComposeStepRewardTransforms([PenaltyForInvalidMove(0.75, -0.25)]),
         ComposeSamplingRewardTransforms([NormalizeRewardsByEnv(False)]),
     )
     buffer.add_player_trajectory(make_trajectory("won", reward=7.0), "Kuhn")
@@ -78,19 +79,12 @@ def test_rewards_pass_through_all_three_stages_and_each_is_kept(cls):
         make_trajectory("lost", reward=-7.0, pid=1, feedback={"invalid_move": True}), "Kuhn"
     )
     stages = {step.info["rollout_id"]: step for step in flat(buffer.get_batch(2))}
-    assert stages["won"].info["reward_stages"] == {
-        "final": 7.0,
-        "final_transformed": 2.0,
-        "step": 2.5,
-        "sampled": 2.5,
+    wanted = {"won": (7.0, 2.0, 2.75, 2.5), "lost": (-7.0, -2.0, -2.25, -2.5)}
+    names = ("final", "final_transformed", "step", "sampled")
+    assert {name: reward_stages(step) for name, step in stages.items()} == {
+        name: dict(zip(names, values, strict=True)) for name, values in wanted.items()
     }
-    assert stages["lost"].info["reward_stages"] == {
-        "final": -7.0,
-        "final_transformed": -2.0,
-        "step": -2.5,
-        "sampled": -2.5,
-    }
-    assert stages["won"].reward == 2.5
+    assert (stages["won"].reward, stages["won"].advantage) == (2.75, 2.5)
     assert stages["won"].env_id == "Kuhn"
 
 
@@ -99,7 +93,7 @@ def test_without_transforms_every_step_gets_the_final_reward(cls):
     buffer = cls(100, None, None, None, None)
     buffer.add_player_trajectory(make_trajectory("a", length=3, reward=-1.5), "Kuhn")
     batch = flat(buffer.get_batch(3 if cls is StepBuffer else 1))
-    assert [step.reward for step in batch] == [-1.5] * 3
+    assert [(step.reward, step.advantage) for step in batch] == [(-1.5, -1.5)] * 3
 
 
 def test_each_seat_updates_its_own_baseline_once_a_game():
@@ -120,14 +114,6 @@ def test_the_trajectory_that_was_handed_in_is_not_changed(cls):
     buffer.add_player_trajectory(trajectory, "Kuhn")
     buffer.get_batch(1)
     assert trajectory.steps == before
-
-
-def test_the_older_method_name_adds_and_checks_the_player():
-    buffer = StepBuffer(10, None)
-    buffer.add_trajectory(make_trajectory("a", pid=1), 1, "Kuhn")
-    assert [step.env_id for step in buffer.get_batch(1)] == ["Kuhn"]
-    with pytest.raises(SelfplayError, match="player_id"):
-        buffer.add_trajectory(make_trajectory("a", pid=1), 0, "Kuhn")
 
 
 @pytest.mark.parametrize("cls", BUFFERS)
@@ -241,7 +227,9 @@ def test_the_sampling_transform_sees_all_steps_of_an_episode_batch_together():
     buffer = EpisodeBuffer(10, None, None, None, ComposeSamplingRewardTransforms([NormalizeRewardsByEnv()]))
     buffer.add_player_trajectory(make_trajectory("a", 3, reward=1.0), "Kuhn")
     buffer.add_player_trajectory(make_trajectory("b", 1, reward=-1.0), "Kuhn")
-    rewards = {episode[0].info["rollout_id"]: [s.reward for s in episode] for episode in buffer.get_batch(2)}
+    rewards = {
+        episode[0].info["rollout_id"]: [s.advantage for s in episode] for episode in buffer.get_batch(2)
+    }
     assert rewards == {"a": [0.5] * 3, "b": [-1.5]}
 
 
@@ -431,7 +419,7 @@ def test_a_batch_log_holds_no_time_and_does_not_need_a_buffer(tmp_path):
             "policy_version": 0,
             "obs": "",
             "act": "",
-            "rewards": {},
+            "rewards": {"step": 0.0, "sampled": 0.0},
         }
     ]
     # Bytes 4 to 7 of a gzip file are its time: 0 makes the files of equal batches equal.
@@ -502,14 +490,6 @@ def test_a_state_saved_with_a_transform_is_refused_by_a_buffer_without_it():
     state = StepBuffer(10, None).state_dict()
     with pytest.raises(InputError, match="final_reward_transformation: the checkpoint was saved without one"):
         StepBuffer(10, None, ComposeFinalRewardTransforms([])).load_state_dict(state)
-
-
-def test_a_state_of_an_older_version_is_rejected_in_one_line():
-    state = StepBuffer(10, None).state_dict()
-    del state["by_turns"]
-    with pytest.raises(InputError, match="its buffer was saved by another version of selfplay") as caught:
-        StepBuffer(10, None).load_state_dict(state)
-    assert "\n" not in str(caught.value)
 
 
 class BufferMachine(RuleBasedStateMachine):

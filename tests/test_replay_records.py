@@ -1,13 +1,13 @@
 import pytest
 
 from selfplay.core import SelfplayError, Step, Trajectory
+from selfplay.core.records import with_alternatives
 from selfplay.replay import (
     ComposeSamplingRewardTransforms,
     NormalizeRewards,
     StepBuffer,
     records_from_steps,
 )
-from selfplay.replay.records import with_alternatives
 
 
 def make_step(**changes):
@@ -48,9 +48,9 @@ def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
     assert record.meta == {"pid": 1, "env_id": "Kuhn", "finish_reason": "length"}
 
 
-def test_without_stages_or_an_encoder_the_reward_is_the_steps_and_there_are_no_alternatives():
-    (record,) = records_from_steps([make_step(info={"legal_answers": ["check"]})])
-    assert (record.reward, record.advantage) == (2.0, 2.0)
+def test_without_an_encoder_there_are_no_alternatives():
+    (record,) = records_from_steps([make_step(advantage=0.5, info={"legal_answers": ["check"]})])
+    assert (record.reward, record.advantage) == (2.0, 0.5)
     assert (record.rollout_id, record.meta["finish_reason"], record.alternatives) == ("", "", [])
     assert with_alternatives([record], encoded)[0].alternatives == [[*b"check", 2]]
     (record,) = records_from_steps([make_step()], encode_answer=encoded)
@@ -78,11 +78,11 @@ def test_a_record_says_whether_a_cut_answer_went_on_after_a_legal_move(text, rea
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
 def test_a_step_without_ids_or_logprobs_is_rejected_in_one_line(missing):
     steps = [make_step(), make_step(**{missing: None}, info={"rollout_id": "game-7"})]
-    with pytest.raises(SelfplayError, match=r"step 1 of the batch .*game-7") as raised:
+    with pytest.raises(SelfplayError, match=r"^a step of role player-1 in rollout game-7 has no") as raised:
         records_from_steps(steps)
     assert "\n" not in str(raised.value)
 
 
 def test_a_logprob_for_every_sampled_token_is_required():
-    with pytest.raises(SelfplayError, match="2 sampled tokens but 1 log-probabilities"):
+    with pytest.raises(SelfplayError, match="has 2 drawn tokens but 1 log-probabilities"):
         records_from_steps([make_step(completion_logprobs=[-0.5])])

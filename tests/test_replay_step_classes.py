@@ -40,7 +40,7 @@ class RewardCuriosity(SamplingRewardTransform):
     def __call__(self, steps):
         for step in steps:
             if isinstance(step, CuriosityStep):
-                step.reward += step.curiosity
+                step.advantage += step.curiosity
         return steps
 
 
@@ -76,7 +76,7 @@ def test_steps_keep_their_class_and_fields_through_a_buffer(cls):
     assert [type(step) for step in steps] == [Step, CuriosityStep, Marked, Slotted]
     assert [step.curiosity for step in steps[1:3]] == [0.25, 0.5]
     assert steps[3].tags == ("a", "b")
-    assert [step.reward for step in steps] == [-0.1875, 0.0625, 0.3125, -0.1875]
+    assert [step.advantage for step in steps] == [-0.1875, 0.0625, 0.3125, -0.1875]
     assert [step.reward for step in STEPS] == [9.0, 0.0, 0.0, 0.0]
 
 

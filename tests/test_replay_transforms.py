@@ -25,9 +25,10 @@ from selfplay.replay import (
 
 
 def make_step(reward=0.0, env_id="Kuhn", pid=0, prompt_ids=None, info=None):
-    return Step(
-        "role", [], [], prompt_ids, [1], [-0.1], reward=reward, env_id=env_id, pid=pid, info=info or {}
-    )
+    """Return a step as a buffer gives it to the sampling transforms."""
+    made = Step("role", [], [], prompt_ids, [1], [-0.1], env_id=env_id, pid=pid, info=info or {})
+    made.advantage = reward
+    return made
 
 
 def make_trajectory(feedbacks):
@@ -35,8 +36,8 @@ def make_trajectory(feedbacks):
     return Trajectory(0, "Kuhn", 1.0, steps)
 
 
-def rewards_of(steps):
-    return [step.reward for step in steps]
+def advantages_of(steps):
+    return [step.advantage for step in steps]
 
 
 def test_win_draw_loss_compares_the_scores():
@@ -145,18 +146,18 @@ def test_format_reward_and_invalid_move_penalty_by_hand():
 
 def test_normalize_rewards_by_hand():
     steps = [make_step(reward) for reward in (1.0, 1.0, -1.0, 3.0)]
-    assert rewards_of(NormalizeRewards()(steps)) == [0.0, 0.0, -2.0, 2.0]
+    assert advantages_of(NormalizeRewards()(steps)) == [0.0, 0.0, -2.0, 2.0]
     # Population deviation of (0, 0, -2, 2) is sqrt(2), not the sample's sqrt(8 / 3).
-    z_scored = rewards_of(NormalizeRewards(z_score=True)(steps))
+    z_scored = advantages_of(NormalizeRewards(z_score=True)(steps))
     assert z_scored == pytest.approx([0.0, 0.0, -math.sqrt(2), math.sqrt(2)], rel=1e-7)
     assert NormalizeRewards(True)([]) == []
 
 
 def test_z_scores_of_almost_constant_rewards_are_damped_by_the_epsilon():
     steps = [make_step(0.0), make_step(2e-8)]
-    assert rewards_of(NormalizeRewards(z_score=True)(steps)) == pytest.approx([-0.5, 0.5])
+    assert advantages_of(NormalizeRewards(z_score=True)(steps)) == pytest.approx([-0.5, 0.5])
     steps = [make_step(0.0), make_step(1e-200)]
-    assert rewards_of(NormalizeRewardsByEnv(z_score=True)(steps)) == pytest.approx([0.0, 0.0])
+    assert advantages_of(NormalizeRewardsByEnv(z_score=True)(steps)) == pytest.approx([0.0, 0.0])
 
 
 def test_normalize_by_env_keeps_environments_apart_and_the_order_of_steps():
@@ -165,14 +166,14 @@ def test_normalize_by_env_keeps_environments_apart_and_the_order_of_steps():
         NormalizeRewardsByEnv(z_score)([make_step(*one) for one in rewards]) for z_score in (False, True)
     )
     assert [step.env_id for step in centred] == [step.env_id for step in scaled] == ["A", "B", "A", "B"]
-    assert rewards_of(centred) == pytest.approx([-2.0, 0.0, 2.0, 0.0], rel=1e-7)
-    assert rewards_of(scaled) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
+    assert advantages_of(centred) == pytest.approx([-2.0, 0.0, 2.0, 0.0], rel=1e-7)
+    assert advantages_of(scaled) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 7), st.booleans())
 def test_constant_rewards_become_exactly_zero(reward, count, z_score):
     for transform in (NormalizeRewards(z_score), NormalizeRewardsByEnv(z_score)):
-        assert rewards_of(transform([make_step(reward) for _ in range(count)])) == [0.0] * count
+        assert advantages_of(transform([make_step(reward) for _ in range(count)])) == [0.0] * count
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from("AB")), min_size=1), st.booleans())
@@ -180,7 +181,7 @@ def test_normalized_rewards_are_finite_and_centred_in_each_environment(entries, 
     steps = [make_step(reward, env_id) for reward, env_id in entries]
     NormalizeRewardsByEnv(z_score)(steps)
     for env_id in {env_id for _, env_id in entries}:
-        rewards = [step.reward for step in steps if step.env_id == env_id]
+        rewards = [step.advantage for step in steps if step.env_id == env_id]
         assert all(map(math.isfinite, rewards))
         assert math.fsum(rewards) == pytest.approx(0.0, abs=1e-3)
 
@@ -195,8 +196,8 @@ def test_same_prompt_baseline_shrinks_the_prompts_mean_towards_the_seats():
     # (sum of the prompt's others + 4 * mean of the seat's others) / (number of the prompt's others + 4)
     seats = [7 / 3, 8 / 3, 6 / 3, 3 / 3]
     baselines = [(2 + 4 * seats[0]) / 6, (3 + 4 * seats[1]) / 6, (1 + 4 * seats[2]) / 6, seats[3]]
-    expected = [step.reward - baseline for step, baseline in zip(steps, baselines, strict=True)]
-    assert rewards_of(SamePromptBaseline()(steps)) == pytest.approx(expected)
+    expected = [step.advantage - baseline for step, baseline in zip(steps, baselines, strict=True)]
+    assert advantages_of(SamePromptBaseline()(steps)) == pytest.approx(expected)
 
 
 def test_same_prompt_baseline_leaves_out_the_whole_episode_and_not_only_the_step():
@@ -207,8 +208,8 @@ def test_same_prompt_baseline_leaves_out_the_whole_episode_and_not_only_the_step
         for turn in range(2)
     ]
     SamePromptBaseline()([*win, *losses])
-    assert rewards_of(win) == pytest.approx([2.0] * 40)
-    assert rewards_of(losses) == pytest.approx([-2 / 3] * 6)
+    assert advantages_of(win) == pytest.approx([2.0] * 40)
+    assert advantages_of(losses) == pytest.approx([-2 / 3] * 6)
 
 
 def test_same_prompt_baseline_learns_from_one_game_in_each_seat():
@@ -217,21 +218,21 @@ def test_same_prompt_baseline_learns_from_one_game_in_each_seat():
         for pid, reward in [(0, 1.0), (1, -1.0)]
         for turn in range(5)
     ]
-    assert rewards_of(SamePromptBaseline()(steps)) == [1.0] * 5 + [-1.0] * 5
+    assert advantages_of(SamePromptBaseline()(steps)) == [1.0] * 5 + [-1.0] * 5
 
 
 def test_same_prompt_baseline_counts_a_prompt_across_seats_and_environments():
     steps = [make_step(1.0, "A", 0, [1]), make_step(3.0, "B", 1, [1])]
-    assert rewards_of(SamePromptBaseline()(steps)) == [-2.0, 2.0]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-2.0, 2.0]
     steps = [make_step(reward, "A", pid, [1]) for pid, reward in enumerate([1.0, 3.0, 8.0])]
-    assert rewards_of(SamePromptBaseline()(steps)) == [-4.5, -1.5, 6.0]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-4.5, -1.5, 6.0]
 
 
 def test_same_prompt_baseline_compares_the_steps_of_one_policy():
     steps = [make_step(reward, prompt_ids=[1]) for reward in (1.0, 2.0, 30.0, 50.0)]
     for step in steps[2:]:
         step.policy = "exploiter"
-    assert rewards_of(SamePromptBaseline()(steps)) == [-1.0, 1.0, -20.0, 20.0]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-1.0, 1.0, -20.0, 20.0]
 
 
 def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it():
@@ -240,14 +241,14 @@ def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it(
     elsewhere = [make_step(3.0, prompt_ids=[2], info={"rollout_id": "elsewhere"})]
     SamePromptBaseline()([*twice, *once, *elsewhere])
     # The two other steps at the prompt, and 4 times the mean of 1.0 and 3.0, the two other episodes.
-    assert rewards_of(once) == pytest.approx([-(2 * 1.0 + 4 * 2.0) / (2 + 4)])
-    assert rewards_of(twice) == pytest.approx([1.0 - (0.0 + 4 * 1.5) / (1 + 4)] * 2)
-    assert rewards_of(elsewhere) == [3.0 - 0.5]
+    assert advantages_of(once) == pytest.approx([-(2 * 1.0 + 4 * 2.0) / (2 + 4)])
+    assert advantages_of(twice) == pytest.approx([1.0 - (0.0 + 4 * 1.5) / (1 + 4)] * 2)
+    assert advantages_of(elsewhere) == [3.0 - 0.5]
 
 
 def test_same_prompt_baseline_counts_a_step_without_ids_in_its_seat_only():
     steps = [make_step(1.0), make_step(4.0), make_step(0.0, pid=1)]
-    assert rewards_of(SamePromptBaseline()(steps)) == [-3.0, 3.0, 0.0]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-3.0, 3.0, 0.0]
 
 
 GAMES = st.lists(
@@ -267,7 +268,7 @@ def test_same_prompt_baseline_never_depends_on_the_outcome_of_its_own_episode(ga
             for number, (reward, pid, prompts) in enumerate(games)
             for prompt in prompts
         ]
-        return rewards_of(SamePromptBaseline()(batch))
+        return advantages_of(SamePromptBaseline()(batch))
 
     (_, pid, prompts), rest = games[0], games[1:]
     before = advantages(games)[: len(prompts)]
@@ -298,13 +299,13 @@ class AtMost(SamplingRewardTransform):
 
     def __call__(self, steps, env_id=None):
         for step in steps:
-            step.reward = min(step.reward, self.limit)
+            step.advantage = min(step.advantage, self.limit)
         return steps
 
 
 class LeaveOutZeros(SamplingRewardTransform):
     def __call__(self, steps):
-        return [step for step in steps if step.reward != 0]
+        return [step for step in steps if step.advantage != 0]
 
 
 def test_a_final_transform_of_ones_own_needs_nothing_but_a_call():
@@ -325,4 +326,4 @@ def test_a_sampling_transform_of_ones_own_needs_nothing_but_a_call():
         [NormalizeRewardsByEnv(z_score=False), AtMost(limit=2), LeaveOutZeros()]
     )
     steps = [make_step(reward) for reward in (0.0, 3.0, 6.0, 3.0)]
-    assert rewards_of(transforms(steps)) == [-3, 2]
+    assert advantages_of(transforms(steps)) == [-3, 2]

@@ -30,24 +30,25 @@ from test_training_programs import configure as configure_program
 
 
 def step(role, rollout_id, reward, *, env_id="kuhn", policy="default"):
-    one = Step(role, [], [], [1], [2], [-0.1], reward, info={"rollout_id": rollout_id}, policy=policy)
+    """Return a step as a buffer gives it to the sampling transforms."""
+    one = Step(role, [], [], [1], [2], [-0.1], reward, reward, info={"rollout_id": rollout_id}, policy=policy)
     one.env_id = env_id
     return one
 
 
 def test_credit_in_a_buffer_compares_whole_episodes():
     steps = [step("a", "x", 1.0), step("a", "x", 1.0), step("a", "y", -1.0), step("b", "x", 5.0)]
-    rewards = [one.reward for one in CreditTransform(GRPOCredit())(steps)]
-    assert rewards == [1.0, 1.0, -1.0, 0.0], "the mean of a is 0, although x has more steps; b is alone"
+    found = [one.advantage for one in CreditTransform(GRPOCredit())(steps)]
+    assert found == [1.0, 1.0, -1.0, 0.0], "the mean of a is 0, although x has more steps; b is alone"
 
 
 def test_a_step_keeps_the_difference_that_a_step_transform_made():
     steps = [step("a", "x", 1.0), step("a", "x", 0.0), step("a", "y", -0.5)]
-    rewards = [one.reward for one in CreditTransform(GRPOCredit())(steps)]
-    assert rewards == [1.0, 0.0, -0.5], "means 0.5 and -0.5 over both episodes, and half a point apart"
+    found = [one.advantage for one in CreditTransform(GRPOCredit())(steps)]
+    assert found == [1.0, 0.0, -0.5], "means 0.5 and -0.5 over both episodes, and half a point apart"
     steps = [step("a", "x", 1.0), step("a", "x", 0.0), step("a", "y", -0.5)]
-    rewards = [one.reward for one in CreditTransform(EpisodicRewardCredit())(steps)]
-    assert rewards == [1.0, 0.0, -0.5], "rewards are advantages as they are, and the difference counts once"
+    found = [one.advantage for one in CreditTransform(EpisodicRewardCredit())(steps)]
+    assert found == [1.0, 0.0, -0.5], "rewards are advantages as they are, and the difference counts once"
 
 
 def test_credit_with_a_memory_is_saved_with_the_buffer():
@@ -55,7 +56,7 @@ def test_credit_with_a_memory_is_saved_with_the_buffer():
     credit([step("a", "x", 1.0)])
     again = CreditTransform(RAECredit(decay=0.5))
     again.load_state_dict(credit.state_dict())
-    assert [one.reward for one in again([step("a", "y", 1.0)])] == [0.5]
+    assert [one.advantage for one in again([step("a", "y", 1.0)])] == [0.5]
 
 
 def game_batch():
@@ -90,8 +91,8 @@ def game_batch():
     ],
 )
 def test_games_get_the_advantages_of_their_moves(credit, wanted):
-    rewards = [one.reward for one in CreditTransform(credit)(game_batch())]
-    assert rewards == pytest.approx(wanted)
+    found = [one.advantage for one in CreditTransform(credit)(game_batch())]
+    assert found == pytest.approx(wanted)
 
 
 def test_games_that_meet_a_position_again_use_its_tracked_baseline():
@@ -101,16 +102,16 @@ def test_games_that_meet_a_position_again_use_its_tracked_baseline():
     restored.load_state_dict(json.loads(json.dumps(credit.state_dict())))
     # The values are 1/2 at [1], 1/2 at [1, 2], and 1 at [1, 2, 3]: 1/2, -3/2, 0, -1/2, 3/2, of deviation 1.
     wanted = pytest.approx([0.5, -1.5, 0.0, -0.5, 1.5])
-    assert [one.reward for one in credit(game_batch())] == wanted
-    assert [one.reward for one in restored(game_batch())] == wanted
+    assert [one.advantage for one in credit(game_batch())] == wanted
+    assert [one.advantage for one in restored(game_batch())] == wanted
     assert restored.state_dict() == credit.state_dict()
 
 
 def test_a_step_transform_s_difference_remains_beside_an_advantage_of_a_step():
     steps = game_batch()
-    steps[0].reward, steps[2].reward = 1.5, 0.5  # the role's reward in the game is still 1
-    rewards = [one.reward for one in CreditTransform(GRPOCredit(group="prompt"))(steps)]
-    assert rewards == [1.0, -1.5, -0.5, -0.5, 1.5]
+    steps[0].advantage, steps[2].advantage = 1.5, 0.5  # the role's reward in the game is still 1
+    found = [one.advantage for one in CreditTransform(GRPOCredit(group="prompt"))(steps)]
+    assert found == [1.0, -1.5, -0.5, -0.5, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_the_advantages_of_nested_episodes_are_the_same_with_and_without_a_buffe
         for result in results:
             for one in trajectories_of_roles(result, {"proposer": 0, "solver": 1}):
                 buffer.add_player_trajectory(one, one.env_id)
-        found = {one.info["rollout_id"]: one.reward for one in buffer.get_batch(buffer.entries())}
+        found = {one.info["rollout_id"]: one.advantage for one in buffer.get_batch(buffer.entries())}
         apply_credit(results, direct.compute(results))
         rollouts = [rollout for result in results for rollout in result.trainable_rollouts()]
         wanted = {rollout.id: rollout.steps[0].advantage for rollout in rollouts}

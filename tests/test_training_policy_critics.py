@@ -6,15 +6,16 @@ import pytest
 
 from core_programs import played
 from selfplay.config import load_config
-from selfplay.core import CreditAssigner, InputError, RAECredit, ReinforcePPCredit, Step
-from selfplay.core.credit import CreditBesideCritics
+from selfplay.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
+from selfplay.core.credit import assign
 from selfplay.learning.algorithms import A2c, Magnet
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.transforms_sampling import BesideCritics, NormalizeRewards, SamplingRewardTransform
+from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from selfplay.replay.transforms import NormalizeRewards, SamplingRewardTransform
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
-from selfplay.training.rewards import composed_transforms
+from selfplay.training.rewards import build_buffer
 from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
 from test_training_programs import adapter
 from tiny_models import tiny_model
@@ -54,31 +55,38 @@ class LeavesOutTheLast(SamplingRewardTransform):
         return steps[:-1]
 
 
-def test_only_policies_without_a_critic_are_seen_by_a_sampling_transform():
-    def batch():
-        rewards = [("first", 1.0), ("second", 50.0), ("first", 3.0), ("second", -50.0)]
-        return [Step("player_0", [], [], [1], [2], [-0.1], reward, policy=name) for name, reward in rewards]
+def advantages(buffer, played):
+    """Return the advantages of steps by policy and reward, as a buffer gives them."""
+    for policy, reward in played:
+        step = Step("player_0", [], [], [1], [2], [-0.1], policy=policy)
+        buffer.add_player_trajectory(Trajectory(0, "kuhn", reward, [step]), "kuhn")
+    return {(one.policy, one.reward): one.advantage for one in buffer.draw(None)}
 
-    critics = frozenset({"second"})
-    found = BesideCritics(NormalizeRewards(), critics)(batch())
-    assert [one.reward for one in found] == [-1.0, 50.0, 1.0, -50.0]
-    found = BesideCritics(LeavesOutTheLast(), critics)(batch())
-    assert [one.reward for one in found] == [1.0, 50.0, -50.0]
-    assert BesideCritics(LeavesOutTheLast(), frozenset({"first", "second"}))(batch())[3].reward == -50.0
+
+@pytest.mark.parametrize("cls", [StepBuffer, EpisodeBuffer])
+def test_only_policies_without_a_critic_are_seen_by_a_sampling_transform(cls):
+    played = [("first", 1.0), ("second", 50.0), ("first", 3.0), ("second", -50.0)]
+    judged = {("second", 50.0): 50.0, ("second", -50.0): -50.0}
+
+    def found(transform, *critics):
+        buffer = cls(9, sampling_reward_transformation=transform, critics=frozenset(critics))
+        return advantages(buffer, played)
+
+    assert found(NormalizeRewards(), "second") == {("first", 1.0): -1.0, ("first", 3.0): 1.0} | judged
+    left = found(LeavesOutTheLast(), "second")
+    assert len(left) == 3
+    assert left.items() >= judged.items()
+    assert len(found(LeavesOutTheLast(), "first", "second")) == 4, "there is nothing for the transform"
 
 
 def test_the_configured_baseline_is_that_of_the_other_policies_and_keeps_its_memory():
     config = load_config("quickstart", dotted(MIXED) | {"credit": '{type = "rae", decay = 0.5}'})
-    transform, again = composed_transforms(config)[2], composed_transforms(config)[2]
-
-    def batch():
-        steps = [Step("player_0", [], [], [1], [2], [-0.1], 1.0, policy=name) for name in config.policies]
-        return [one.reward for one in transform(steps)]
-
-    assert (batch(), batch()) == ([1.0, 1.0], [0.5, 1.0])
-    again.load_state_dict(transform.state_dict())
-    transform = again
-    assert batch() == [0.25, 1.0]
+    buffer, again = build_buffer(config, None, None), build_buffer(config, None, None)
+    played = [(policy, 1.0) for policy in config.policies]
+    assert advantages(buffer, played) == {("first", 1.0): 1.0, ("second", 1.0): 1.0}
+    assert advantages(buffer, played) == {("first", 1.0): 0.5, ("second", 1.0): 1.0}
+    again.load_state_dict(buffer.state_dict())
+    assert advantages(again, played) == {("first", 1.0): 0.25, ("second", 1.0): 1.0}
 
 
 def two_policies():
@@ -91,12 +99,11 @@ def two_policies():
 
 def test_credit_assigners_do_not_see_the_policies_with_a_critic():
     results = two_policies()
-    credit = CreditBesideCritics(ReinforcePPCredit(), frozenset({"judged"}))
-    weights = credit.compute(results)
-    rollouts = [rollout for result in results for rollout in result.trainable_rollouts()]
-    found = [weights[one.id, 0] for one in rollouts]
-    assert found == [pytest.approx(-1.0), -50.0, pytest.approx(1.0), 50.0]
-    assert [one.steps[0].policy for one in rollouts] == ["default", "judged", "default", "judged"]
+    assign(ReinforcePPCredit(), results, frozenset({"judged"}))
+    steps = [step for result in results for one in result.trainable_rollouts() for step in one.steps]
+    assert [step.advantage for step in steps] == [pytest.approx(-1.0), -50.0, pytest.approx(1.0), 50.0]
+    assert [step.policy for step in steps] == ["default", "judged", "default", "judged"]
+    assert [step.reward for step in steps] == [1.0, -50.0, 3.0, 50.0]
 
 
 def test_a_credit_assigner_beside_critics_is_not_asked_about_nothing():
@@ -108,24 +115,15 @@ def test_a_credit_assigner_beside_critics_is_not_asked_about_nothing():
 
     results = two_policies()
     results[1].rollout.steps[0].policy = ""  # played by a fixed opponent
-    critics = frozenset({"default", "judged"})
-    assert sorted(CreditBesideCritics(MeanOfAll(), critics).compute(results).values()) == [-50, 1, 50]
-
-
-def test_the_memory_of_a_credit_assigner_beside_critics_survives_a_checkpoint():
-    credit, again = (CreditBesideCritics(RAECredit(decay=0.5), frozenset({"judged"})) for _ in range(2))
-    credit.compute(two_policies())
-    again.load_state_dict(credit.state_dict())
-    assert again.state_dict() == {"baselines": {"ask/S/default": 1.5}}
+    assign(MeanOfAll(), results, frozenset({"default", "judged"}))
+    assert [one.rollout.steps[0].advantage for one in results] == [1.0, 0.0, 50.0]
 
 
 def test_a_program_keeps_its_credit_for_policies_without_a_critic():
     config = load_config("proposer-solver", {"learning.policies.proposer.critic": "{}"})
     arena = build_program(config)
-    plain = build_program(load_config("proposer-solver", {}))
-    assert isinstance(arena.credit_assigner, CreditBesideCritics)
-    assert arena.credit_assigner.credit == plain.credit_assigner
-    assert arena.credit_assigner.critics == {"proposer"}
+    assert arena.credit_assigner == build_program(load_config("proposer-solver", {})).credit_assigner
+    assert arena.critics == {"proposer"}
 
 
 @pytest.fixture(scope="module")

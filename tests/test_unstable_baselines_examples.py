@@ -13,9 +13,7 @@ from selfplay.core.play import TaskMeta
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.population import ModelPool
 from selfplay.replay import EpisodeBuffer, StepBuffer
-from selfplay.replay.transforms_final import FinalRewardTransform
-from selfplay.replay.transforms_sampling import SamplingRewardTransform
-from selfplay.replay.transforms_step import StepRewardTransform
+from selfplay.replay.transforms import FinalRewardTransform, StepRewardTransform
 
 GOOD = {"correct_answer_format": True}
 BAD = {"correct_answer_format": False, "invalid_move": True}
@@ -63,8 +61,8 @@ class ClampRewards(retra.SamplingRewardTransform):
 
 
 def test_the_bases_of_transforms_are_the_same_under_both_names():
-    bases = (retra.FinalRewardTransform, retra.StepRewardTransform, retra.SamplingRewardTransform)
-    assert bases == (FinalRewardTransform, StepRewardTransform, SamplingRewardTransform)
+    bases = (retra.FinalRewardTransform, retra.StepRewardTransform)
+    assert bases == (FinalRewardTransform, StepRewardTransform)
 
 
 def test_the_final_transform_of_the_document():
@@ -89,8 +87,11 @@ def test_the_sampling_transform_of_the_document():
     sampling_transforms = retra.ComposeSamplingRewardTransforms(
         [retra.NormalizeRewardsByEnv(z_score=True), ClampRewards(min_r=-2, max_r=2)]
     )
-    steps = [Step("a", [], [], reward=reward, env_id="Tak") for reward in [0.0] * 9 + [100.0]]
-    assert [step.reward for step in sampling_transforms(steps)] == pytest.approx([-1 / 3] * 9 + [2.0])
+    buffer = StepBuffer(10, None, None, None, sampling_transforms)
+    for reward in [0.0] * 9 + [100.0]:
+        buffer.add_player_trajectory(Trajectory(0, "Tak", reward, [Step("a", [], [])]), "Tak")
+    drawn = {step.reward: step.advantage for step in buffer.get_batch(10)}
+    assert drawn == {0.0: pytest.approx(-1 / 3), 100.0: 2.0}
 
 
 @pytest.mark.parametrize(("kind", "entries"), [(StepBuffer, 4), (EpisodeBuffer, 2)])
@@ -107,14 +108,14 @@ def test_a_buffer_with_the_transforms_of_the_quick_start(kind, entries):
         ),
         buffer_strategy="random",
     )
-    buffer.add_trajectory(trajectory=trajectory(0), player_id=0, env_id="Tak")
+    buffer.add_player_trajectory(player_traj=trajectory(0), env_id="Tak")
     buffer.add_player_trajectory(player_traj=trajectory(1, feedbacks=(BAD, BAD)), env_id="Tak")
     assert (buffer.size(), buffer.continue_collection()) == (4, True)
     batch = buffer.get_batch(batch_size=entries)
     steps = batch if kind is StepBuffer else [step for episode in batch for step in episode]
     # 3 + 1.5 + 1 and -3 + 0 - 1, which are then centred and scaled
-    assert sorted(step.reward for step in steps) == pytest.approx([-1.0, -1.0, 1.0, 1.0])
-    assert {step.info["reward_stages"]["step"] for step in steps} == {5.5, -4.0}
+    assert sorted(step.advantage for step in steps) == pytest.approx([-1.0, -1.0, 1.0, 1.0])
+    assert {step.reward for step in steps} == {5.5, -4.0}
     assert buffer.size() == 0
     buffer.stop()
     assert not buffer.continue_collection()
@@ -145,7 +146,7 @@ def test_a_learner_can_tell_steps_with_more_fields():
     played = trajectory()
     played.steps[1] = CuriosityStep("player_0", *[[]] * 2, pid=0, curiosity=0.7)
     buffer = StepBuffer(10, None, None, None, None)
-    buffer.add_trajectory(played, 0, "Tak")
+    buffer.add_player_trajectory(played, "Tak")
     batch = buffer.get_batch(2)
     assert [step.curiosity for step in batch if isinstance(step, CuriosityStep)] == [0.7]
     (curious,) = [step for step in batch if isinstance(step, CuriosityStep)]

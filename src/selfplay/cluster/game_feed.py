@@ -10,8 +10,8 @@ from selfplay.cluster.handles import found
 from selfplay.cluster.league_exploiters import ClusterExploiters
 from selfplay.collection.buffer_entries import Demand, Drawn, Ready
 from selfplay.core import SelfplayError
+from selfplay.core.records import EncodeAnswer, records_from_steps
 from selfplay.population.standings import Standings
-from selfplay.replay.records import EncodeAnswer, records_from_steps
 from selfplay.training.learners import Records, Saved, by_policy
 
 PATIENCE = 3600.0

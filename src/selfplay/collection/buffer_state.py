@@ -76,8 +76,8 @@ class BufferState:
             SelfplayError: the change is impossible.
         """
         match entry:
-            case entries.AddTrajectory(trajectory, player_id, env_id):
-                self.buffer.add_trajectory(trajectory, player_id, env_id)
+            case entries.AddTrajectory(trajectory, _, env_id):
+                self.buffer.add_player_trajectory(trajectory, env_id)
             case entries.AddGames(packed):
                 for game in unpacked_games(packed):
                     self._add(game)
@@ -172,9 +172,7 @@ class BufferState:
         before = self.buffer.dropped_stale
         if self.max_staleness is not None:
             self.buffer.drop_stale(update - 1, self.max_staleness, versions)
-        stored = self.buffer.entries()
-        batch = self.buffer.get_batch(min(batch_size or stored, stored)) if stored else []
-        steps = [step for part in batch for step in (part if isinstance(part, list) else [part])]
+        steps = self.buffer.draw(batch_size)
         drawn = Drawn(update, steps, self.buffer.dropped_stale - before, len(self.seen))
         self.drawn = drawn if steps else None
         if not steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 from selfplay.core.artifacts import ArtifactStore
 from selfplay.core.client import InferenceClient
-from selfplay.core.credit import CreditAssigner, GRPOCredit, apply_credit, assigned, state_of
+from selfplay.core.credit import CreditAssigner, GRPOCredit, assign, state_of
 from selfplay.core.credit.base import trained_rollouts
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.errors import InputError, SelfplayError
@@ -15,14 +15,9 @@ from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from selfplay.core.own_code import list_of, method_of, returned
 from selfplay.core.played import check_played
+from selfplay.core.records import records_of
 from selfplay.core.seeds import derive_seed
-from selfplay.core.training_batch import (
-    check_batch,
-    records_of,
-    rewarded_without_step,
-    summary_of,
-    why_empty,
-)
+from selfplay.core.training_batch import check_batch, rewarded_without_step, summary_of, why_empty
 from selfplay.core.types import EpisodeRequest, GenerateResult, TrainingBatch
 from selfplay.core.verbose_logger import VerboseLogger
 
@@ -45,7 +40,8 @@ class Arena(EpisodeRunner):
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
-    ``seat`` may give the requests of a step their agents. See also :class:`EpisodeRunner`.
+    ``seat`` may give the requests of a step their agents. ``critics`` are the policies that learn with a
+    critic; see :func:`~selfplay.core.credit.assign`. See also :class:`EpisodeRunner`.
     """
 
     def __init__(
@@ -63,6 +59,7 @@ class Arena(EpisodeRunner):
         logger = logger or (VerboseLogger() if verbose else None)
         super().__init__(client, max_calls, logger, episode_timeout, retries, seed)
         self.credit_assigner = credit_assigner or GRPOCredit()
+        self.critics: frozenset[str] = frozenset()
         self.verbose = verbose
         self.stores: dict[str, ArtifactStore] = {}
         self.seat: Callable[[list[EpisodeRequest]], list[EpisodeRequest]] | None = None
@@ -160,7 +157,7 @@ class Arena(EpisodeRunner):
             raise SelfplayError("several rollouts have the same id, so their advantages are mixed up")
         for rollout in trained_rollouts(results):
             check_played(rollout)
-        apply_credit(results, assigned(self.credit_assigner, results))
+        assign(self.credit_assigner, results, self.critics)
         made = self.build_training_batch(results, verbose)
         batch = returned(made, TrainingBatch, method_of(self, "build_training_batch"))
         batch.meta["step"] = number

@@ -6,6 +6,8 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from selfplay.core.seeds import random_state, set_random_state
+
 
 @dataclass
 class Artifact:
@@ -90,18 +92,14 @@ class ArtifactStore:
 
     def state_dict(self) -> dict[str, Any]:
         """Contents and generator, JSON-able."""
-        version, internal, gauss = self._rng.getstate()
-        return {
-            "artifacts": [asdict(one) for one in self._artifacts.values()],
-            "random": [version, list(internal), gauss],
-        }
+        artifacts = [asdict(one) for one in self._artifacts.values()]
+        return {"artifacts": artifacts, "random": random_state(self._rng)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`. The bound is this store's; what is over it goes, oldest first."""
         self._artifacts = {one["id"]: Artifact(**one) for one in state["artifacts"]}
         self._drop_oldest()
-        version, internal, gauss = state["random"]
-        self._rng.setstate((version, tuple(internal), gauss))
+        set_random_state(self._rng, state["random"])
 
 
 def data_of(artifact: Any) -> Any:

@@ -9,9 +9,9 @@ from selfplay.core.client import ModelResponse
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import EpisodeError, InputError
 from selfplay.core.history import shown
-from selfplay.core.joined_records import mark_prefix
 from selfplay.core.messages import Messages, as_messages, check_text, said
 from selfplay.core.own_code import awaitable, method_of, returned, truth
+from selfplay.core.records import mark_prefix
 from selfplay.core.text import speech
 
 EVERYBODY = ""

@@ -1,14 +1,13 @@
 """InferenceClient: the source of an episode's answers."""
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from selfplay.core.adapters import TRAINED
-from selfplay.core.errors import EpisodeError, SelfplayError
+from selfplay.core.errors import SelfplayError
 from selfplay.core.messages import Messages, as_text, listed
 from selfplay.core.types import Step
 
@@ -75,19 +74,8 @@ class ModelResponse:
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
 
-        Messages are checked before the call and when the episode has ended (``played.py``), not here.
-
-        Raises:
-            EpisodeError: the client did not return exactly one finite log-probability for each token.
+        What the client returned is checked when the episode has ended (``played.py``), not here.
         """
-        ids, logprobs = self.completion_token_ids, self.completion_logprobs
-        if ids is not None and logprobs is not None:
-            if len(ids) != len(logprobs):
-                raise EpisodeError(
-                    f"the client returned {len(ids)} tokens but {len(logprobs)} log-probabilities"
-                )
-            if not math.isfinite(sum(logprobs)):
-                raise EpisodeError("the client returned a log-probability that is not a finite number")
         return Step(
             role_id=role_id,
             prompt=as_text(listed(prompt)),

@@ -1,7 +1,6 @@
 """What an episode hands over: every field is of its kind before logs, credit and learners read it."""
 
 from array import array
-from math import isfinite
 from operator import index
 from typing import Any, TypeVar
 
@@ -9,7 +8,7 @@ from selfplay.core.agents import AgentSpec
 from selfplay.core.errors import EpisodeError, shown
 from selfplay.core.messages import as_messages, check_text
 from selfplay.core.own_code import check_json, list_of
-from selfplay.core.scores import check_rewards, finite_number
+from selfplay.core.scores import check_logprobs, check_rewards, finite_number
 from selfplay.core.types import GenerateResult, Rollout, Step, check_meta
 
 Kind = TypeVar("Kind")
@@ -88,10 +87,8 @@ def check_step(step: Step) -> None:
     logprobs = step.completion_logprobs = _array(
         "d", step.completion_logprobs, f"completion_logprobs of {source}"
     )
-    if ids is None or logprobs is None:
-        return
-    if len(ids) != len(logprobs) or not isfinite(sum(logprobs)):
-        raise EpisodeError(f"{source} does not have one finite log-probability for each drawn token")
+    if ids is not None and logprobs is not None:
+        check_logprobs(ids, logprobs, source)
 
 
 def _of(kind: type[Kind], value: object, source: str) -> Kind:

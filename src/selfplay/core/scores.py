@@ -1,5 +1,8 @@
-"""Which rewards are possible: finite numbers, and one for every role that acted."""
+"""Which numbers of an episode are possible: finite rewards, one for every role that acted, and finite
+log-probabilities, one for every token that was drawn."""
 
+from collections.abc import Sequence
+from math import isfinite
 from numbers import Real
 
 from selfplay.core.errors import EpisodeError, shown
@@ -51,3 +54,16 @@ def is_bounded(value: object) -> bool:
     """Return whether ``value`` is a real number of at most ``LARGEST_REWARD`` in either direction."""
     is_number = type(value) is float or isinstance(value, Real)  # the second is ten times slower
     return is_number and -LARGEST_REWARD <= value <= LARGEST_REWARD  # type: ignore[operator]
+
+
+def check_logprobs(drawn: Sequence[int], logprobs: Sequence[float], source: str) -> None:
+    """Check that each of the ids that ``source`` has drawn has one finite log-probability.
+
+    Raises:
+        EpisodeError: one has none.
+    """
+    if len(drawn) != len(logprobs):
+        problem = f"has {len(drawn)} drawn tokens but {len(logprobs)} log-probabilities"
+        raise EpisodeError(f"{source} {problem}; the client that answered is at fault")
+    if not isfinite(sum(logprobs)):
+        raise EpisodeError(f"{source} has a log-probability that is not a finite number")

@@ -1,71 +1,18 @@
-"""Conversion of a step's results into the records and the summary that a learner receives.
-
-Games, and programs with a replay buffer, make their records in ``replay/records.py``.
-"""
+"""The account of an arena's step, and the check of its training batch."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 from selfplay.core.errors import SelfplayError
-from selfplay.core.joined_records import joined
-from selfplay.core.types import GenerateResult, Rollout, Step, TrainingBatch, TrainingRecord
-
-
-def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """Return the steps with token ids that a policy is trained on as records; parents first, in order.
-
-    A step is a record of its own, or a later answer of the record that it continues; see :func:`joined`.
-    """
-    turns = defaultdict[tuple[str, str], Iterator[int]](count)
-    return joined(
-        [
-            _record(rollout, step, next(turns[rollout.id, step.role_id]))
-            for rollout, step in _steps(results)
-            if step.policy and not step.text_only
-        ]
-    )
-
-
-def _steps(results: list[GenerateResult]) -> list[tuple[Rollout, Step]]:
-    rollouts = (rollout for result in results for rollout in result.trainable_rollouts())
-    return [(rollout, step) for rollout in rollouts for step in rollout.steps]
-
-
-def _record(rollout: Rollout, step: Step, turn: int) -> TrainingRecord:
-    prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
-    assert prompt is not None
-    assert completion is not None
-    assert logprobs is not None
-    legal_answers = step.info.get("legal_answers", [])
-    return TrainingRecord(
-        role_id=step.role_id,
-        rollout_id=rollout.id,
-        prompt_token_ids=prompt,
-        completion_token_ids=completion,
-        logprobs=logprobs,
-        reward=step.reward,
-        advantage=step.advantage,
-        turn=turn,
-        legal_answers=legal_answers,
-        prompt=step.prompt if legal_answers else [],
-        policy_version=step.policy_version,
-        policy=step.policy,
-        temperature=step.temperature,
-        meta={
-            "episode_type": rollout.episode_type,
-            "finish_reason": step.info.get("finish_reason", ""),
-            **rollout.meta,
-        },
-    )
+from selfplay.core.records import records_of
+from selfplay.core.types import GenerateResult, Step, TrainingBatch
 
 
 def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
     """Return the counts and means of a step; see TrainingBatch."""
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
-    steps = [step for _, step in _steps(results)]
+    steps = _steps(results)
     means: defaultdict[str, list[float]] = defaultdict(list)
     for rollout in rollouts:
         for role_id, reward in rollout.rewards.items():
@@ -95,7 +42,7 @@ def rewarded_without_step(results: list[GenerateResult]) -> Counter[str]:
 
 def why_empty(results: list[GenerateResult]) -> str:
     """Return why the results give no record."""
-    meta, kept = summary_of(results, 0), [step for _, step in _steps(results)]
+    meta, kept = summary_of(results, 0), _steps(results)
     if not results:
         return "get_batch returned no request"
     if meta["failed"] == meta["episodes"]:
@@ -110,7 +57,7 @@ def why_empty(results: list[GenerateResult]) -> str:
 
 
 def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
-    """Check that the batch has exactly the records that follow from the results, with finite numbers.
+    """Check that the batch has exactly the records that follow from the results.
 
     Raises:
         SelfplayError: it does not.
@@ -129,12 +76,10 @@ def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
             raise SelfplayError(
                 f"{where} is in the position of the record of {wanted.role_id} in {wanted.rollout_id}"
             )
-        for answer in record.answers:
-            if len(answer.logprobs) != len(answer.completion_token_ids):
-                raise SelfplayError(
-                    f"{where} does not have exactly one log-probability for each sampled token"
-                )
-            if not all(map(math.isfinite, [answer.advantage, answer.reward, *answer.logprobs])):
-                raise SelfplayError(f"{where} contains a number that is not finite")
         if record != wanted:
             raise SelfplayError(f"{where} differs from the step that was played")
+
+
+def _steps(results: list[GenerateResult]) -> list[Step]:
+    rollouts = (rollout for result in results for rollout in result.trainable_rollouts())
+    return [step for rollout in rollouts for step in rollout.steps]

@@ -51,8 +51,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from selfplay.core import SelfplayError, TrainingRecord
+from selfplay.core.records import NO_ADVANTAGE
 from selfplay.core.types import Answer
-from selfplay.core.zero_advantages import NO_ADVANTAGE
 from selfplay.learning.answer_memory import AnswerMemory, AtPrompt, Step, Tally, key_of, key_of_prompt
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
 from selfplay.learning.running_scale import RunningScale
@@ -202,4 +202,4 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[Step]:
 
 
 def _game_of(answer: Answer) -> str:
-    return str(answer.meta.get("env_id") or answer.meta.get("episode_type", ""))
+    return str(answer.meta.get("env_id", ""))

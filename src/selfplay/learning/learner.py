@@ -16,7 +16,7 @@ from selfplay.core import InputError, SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.adapters import reference_of
 from selfplay.core.errors import shown
 from selfplay.core.own_code import method_of, returned
-from selfplay.core.zero_advantages import without_zero_advantages
+from selfplay.core.records import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.answer_table import AnswerTable
 from selfplay.learning.batch import Batch
@@ -78,7 +78,7 @@ class Learner:
         epochs: number of times that an update goes through its records.
         minibatches: number of optimizer steps in each epoch, each on a part of the records.
         seed: decides how each epoch of each update divides its records.
-        skip_zero_advantages: leave out answers without an advantage; see ``core.zero_advantages``.
+        skip_zero_advantages: leave out answers without an advantage; see ``core.records``.
         average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
             average.
         average_power: how soon the average forgets its beginning; see ``config.learning``.

@@ -33,9 +33,7 @@ from selfplay.ray.settings import LearnerSettings, from_lora_config, from_vllm_c
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.buffers import EpisodeBuffer as Episodes
 from selfplay.replay.buffers import StepBuffer as Steps
-from selfplay.replay.transforms_final import FinalRewardTransform
-from selfplay.replay.transforms_sampling import SamplingRewardTransform
-from selfplay.replay.transforms_step import StepRewardTransform
+from selfplay.replay.transforms import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
 
 if TYPE_CHECKING:
     from selfplay.learning.algorithms import BaseAlgo

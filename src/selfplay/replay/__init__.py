@@ -1,29 +1,25 @@
 """Buffers, reward transforms and the rollout log."""
 
+from selfplay.core.records import records_from_steps
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
-from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.replay.transforms_final import (
+from selfplay.replay.transforms import (
     ComposeFinalRewardTransforms,
+    ComposeSamplingRewardTransforms,
+    ComposeStepRewardTransforms,
     DivideByGameRange,
     FinalRewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    WinDrawLossFormatter,
-)
-from selfplay.replay.transforms_sampling import (
-    ComposeSamplingRewardTransforms,
     NormalizeRewards,
     NormalizeRewardsByEnv,
-    SamePromptBaseline,
-    SamplingRewardTransform,
-)
-from selfplay.replay.transforms_step import (
-    ComposeStepRewardTransforms,
     PenaltyForInvalidMove,
     RewardForFormat,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    SamePromptBaseline,
+    SamplingRewardTransform,
     StepRewardTransform,
+    WinDrawLossFormatter,
 )
 
 __all__ = [

@@ -49,6 +49,12 @@ class BatchLog:
         return self.directory / f"batch-{number:06d}.jsonl.gz"
 
 
+def reward_stages(step: Step) -> dict[str, float]:
+    """Return what a drawn step earned at each stage: at the game's end, after the final and after the step
+    transforms, and its advantage after the sampling transforms."""
+    return {**step.info.get("reward_stages", {}), "step": step.reward, "sampled": step.advantage}
+
+
 def _line(step: Step) -> dict[str, Any]:
     return {
         "schema_version": BATCH_SCHEMA_VERSION,
@@ -60,5 +66,5 @@ def _line(step: Step) -> dict[str, Any]:
         "policy_version": step.policy_version,
         "obs": step.prompt[-1]["content"] if step.prompt else "",
         "act": step.completion_text,
-        "rewards": step.info.get("reward_stages", {}),
+        "rewards": reward_stages(step),
     }

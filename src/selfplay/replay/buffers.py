@@ -7,27 +7,26 @@ depends on the number of removed entries, not on the number of stored ones.
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from selfplay.core import InputError, SelfplayError, Step, Trajectory
 from selfplay.core.errors import shown
 from selfplay.core.own_code import own_code
 from selfplay.core.played import check_step
 from selfplay.core.scores import is_bounded
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.random_state import random_state, set_random_state
+from selfplay.core.seeds import random_state, set_random_state
+from selfplay.replay.batch_log import BatchLog, reward_stages
 from selfplay.replay.step_classes import groups_of, plain_groups
-from selfplay.replay.transforms_base import RewardTransform
-from selfplay.replay.transforms_final import FinalRewardTransform
-from selfplay.replay.transforms_sampling import SamplingRewardTransform
-from selfplay.replay.transforms_step import StepRewardTransform
-
-Entry = TypeVar("Entry")
+from selfplay.replay.transforms import (
+    FinalRewardTransform,
+    RewardTransform,
+    SamplingRewardTransform,
+    StepRewardTransform,
+)
 
 GROUP = 16
 """Steps of a step buffer that are saved together."""
-REWARD_STAGES = ("final", "final_transformed", "step", "sampled")
 
 
 class MetricLogger(Protocol):
@@ -40,10 +39,11 @@ class MetricLogger(Protocol):
 class BaseBuffer(ABC):
     """Common part of both buffers: ingestion, transforms, counters and checkpoint state.
 
-    A step's reward at each stage is kept in ``step.info["reward_stages"]``: ``final`` (the game's reward),
-    ``final_transformed``, ``step`` and, once drawn, ``sampled``. The buffer also sets ``info["rollout_id"]``
-    and ``info["step_index"]`` (index in the trajectory). It stores copies, each of its step's own class, and
-    does not change the steps of the given trajectory.
+    A stored step is a copy, of its step's own class, that has the trajectory's ``env_id`` and as its
+    ``reward`` that after the step transforms. Of the stages before, ``info["reward_stages"]`` keeps ``final``
+    (the game's reward) and ``final_transformed``. The buffer also sets ``info["rollout_id"]`` and
+    ``info["step_index"]`` (index in the trajectory). A drawn step has its ``advantage`` from the sampling
+    transforms, or else its reward.
 
     A forgiven invalid move (``info["invalid_rewards"]``, see GameEpisode) starts from the reward that it
     would have had if it had ended the game, if that is lower than the game's reward, because a later win does
@@ -58,6 +58,8 @@ class BaseBuffer(ABC):
         buffer_strategy: how entries of a full buffer are evicted; only ``random`` is supported.
         seed: seed of the buffer's own generator.
         batch_log: writes every drawn batch; ``None`` disables this.
+        critics: policies with a critic, which makes advantages of their rewards. The sampling transforms do
+            not see their steps, so that they are in no mean and no baseline.
 
     Raises:
         InputError: the size is not positive or the strategy is unknown.
@@ -74,6 +76,7 @@ class BaseBuffer(ABC):
         *,
         seed: int = 0,
         batch_log: BatchLog | None = None,
+        critics: frozenset[str] = frozenset(),
     ) -> None:
         if max_buffer_size < 1:
             raise InputError(
@@ -90,6 +93,7 @@ class BaseBuffer(ABC):
         self.sampling_reward_transformation = sampling_reward_transformation
         self.buffer_strategy = buffer_strategy
         self.batch_log = batch_log
+        self.critics = critics
         self.added = 0
         self.evicted = 0
         self.dropped_stale = 0
@@ -99,35 +103,18 @@ class BaseBuffer(ABC):
         self._by_turns: dict[str, list[int]] = {}
         self._collecting = True
         self._rng = random.Random(seed)
-        self._remove_all()
-
-    @abstractmethod
-    def size(self) -> int:
-        """Return the number of stored steps."""
-
-    @abstractmethod
-    def entries(self) -> int:
-        """Return the number of entries (steps or episodes) from which ``get_batch`` draws."""
+        self._entries: list[list[Step]] = []
+        self._size = 0
 
     @abstractmethod
     def get_batch(self, batch_size: int) -> list[Any]:
-        """Draw ``batch_size`` random entries without replacement and remove them."""
+        """Draw ``batch_size`` random entries without replacement, remove them and set their advantages.
 
-    @abstractmethod
-    def _insert(self, steps: list[Step]) -> None:
-        """Store the steps of one trajectory."""
-
-    @abstractmethod
-    def _evict_one(self) -> int:
-        """Remove one random entry and return its number of steps."""
-
-    @abstractmethod
-    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
-        """Remove and return the steps that are stale."""
-
-    @abstractmethod
-    def _remove_all(self) -> None:
-        """Set up an empty store."""
+        Raises:
+            InputError: ``batch_size`` is not positive.
+            SelfplayError: fewer entries are stored, or the sampling transforms did not set an advantage that
+                is a finite number, changed a reward, or returned a step that they were not given.
+        """
 
     @abstractmethod
     def stored_groups(self) -> list[list[Step]]:
@@ -136,13 +123,25 @@ class BaseBuffer(ABC):
         The lists are not changed later, and neither are the steps.
         """
 
+    @abstractmethod
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        """Return the entries in which the steps of a trajectory, or of a group, are stored and drawn."""
+
+    def size(self) -> int:
+        """Return the number of stored steps."""
+        return self._size
+
+    def entries(self) -> int:
+        """Return the number of entries (steps or episodes) from which ``get_batch`` draws."""
+        return len(self._entries)
+
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
         """Add one player's trajectory, then evict random entries while the buffer exceeds its size.
 
         Trajectories of games that were still in flight at ``stop()`` are accepted too.
 
         Args:
-            player_traj: one role's part of a rollout. It is ignored if it has no steps.
+            player_traj: one role's part of a rollout. It is ignored if it has no steps, and not changed.
             env_id: the environment's id for the transforms and in the stored steps.
 
         Raises:
@@ -154,18 +153,18 @@ class BaseBuffer(ABC):
         self._insert(steps)
         self.added += len(steps)
         self._count_by_turns(steps, 0)
-        while self.size() > self.max_buffer_size:
-            self.evicted += self._evict_one()
+        while self._size > self.max_buffer_size:
+            self.evicted += len(self._take_one())
 
-    def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
-        """Add the trajectory of ``player_id``; the older name of ``add_player_trajectory``.
+    def draw(self, batch_size: int | None) -> list[Step]:
+        """Draw ``batch_size`` entries, or all if fewer are stored or it is ``None``; return their steps.
 
         Raises:
-            SelfplayError: the trajectory belongs to another player.
+            SelfplayError: see :meth:`get_batch`.
         """
-        if trajectory.pid != player_id:
-            raise SelfplayError(f"player_id is {player_id} but the trajectory is player {trajectory.pid}'s")
-        self.add_player_trajectory(trajectory, env_id)
+        stored = self.entries()
+        batch = self.get_batch(min(batch_size or stored, stored)) if stored else []
+        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
 
     def drop_stale(
         self, current_version: int, max_staleness: int, versions: Mapping[str, int] | None = None
@@ -188,15 +187,19 @@ class BaseBuffer(ABC):
         def is_stale(step: Step) -> bool:
             return step.policy_version < known.get(step.policy, current_version) - max_staleness
 
-        dropped = self._remove_stale(is_stale)
+        dropped: list[Step] = []
+        kept: list[list[Step]] = []
+        for entry in self._entries:
+            stale = [step for step in entry if is_stale(step)]
+            fresh = [step for step in entry if not is_stale(step)] if stale else entry
+            dropped += stale
+            if fresh:
+                kept.append(fresh)
+        self._entries = kept
+        self._size -= len(dropped)
         self.dropped_stale += len(dropped)
         self._count_by_turns(dropped, 1)
         return len(dropped)
-
-    def _count_by_turns(self, steps: list[Step], place: int) -> None:
-        """Count steps by the length of their games, as added (``place`` 0) or dropped as stale (1)."""
-        for step in steps:
-            self._by_turns.setdefault(_range_of(step.info["game_turns"]), [0, 0])[place] += 1
 
     def stop(self) -> None:
         """Signal that collection should stop. Stored data stays."""
@@ -208,14 +211,14 @@ class BaseBuffer(ABC):
 
     def clear(self) -> None:
         """Remove all stored data. Counters, baselines and the generator keep their state."""
-        self.cleared += self.size()
-        self._remove_all()
+        self.cleared += self._size
+        self._entries, self._size = [], 0
 
     def counts(self) -> dict[str, int]:
         """Return the counts of all steps: added = stored + evicted + dropped_stale + sampled + cleared."""
         return {
             "added": self.added,
-            "stored": self.size(),
+            "stored": self._size,
             "evicted": self.evicted,
             "dropped_stale": self.dropped_stale,
             "sampled": self.sampled,
@@ -244,15 +247,9 @@ class BaseBuffer(ABC):
         """Restore a state that ``state_dict`` returned, replacing all stored data.
 
         Raises:
-            InputError: the state was saved with other transforms or by an older version, or has steps of a
-                class that the program does not define.
+            InputError: the state was saved with other transforms, or has steps of a class that the program
+                does not define.
         """
-        if "by_turns" not in state:
-            raise InputError(
-                "checkpoint",
-                "its buffer was saved by another version of selfplay",
-                "Resume with the version that started the run, or start a new run.",
-            )
         for stage, transform in self._transforms().items():
             saved = state["transforms"][stage]
             if (saved is None) != (transform is None):
@@ -263,7 +260,7 @@ class BaseBuffer(ABC):
                 )
             if transform is not None:
                 transform.load_state_dict(saved)
-        self._remove_all()
+        self._entries, self._size = [], 0
         for steps in groups_of(state["groups"]):
             self._insert(steps)
         set_random_state(self._rng, state["random"])
@@ -279,6 +276,10 @@ class BaseBuffer(ABC):
             "step": self.step_reward_transformation,
             "sampling": self.sampling_reward_transformation,
         }
+
+    def _insert(self, steps: list[Step]) -> None:
+        self._entries += self._entries_of(steps)
+        self._size += len(steps)
 
     def _transformed_steps(self, trajectory: Trajectory, env_id: str) -> list[Step]:
         """Return copies of the trajectory's steps with their rewards after the first two stages."""
@@ -298,13 +299,12 @@ class BaseBuffer(ABC):
                     f"{shown(reward)}: the game gave {final}, the final transforms {shown(transformed)}, "
                     f"the step transforms {shown(reward)}"
                 )
-            stages = {"final": final, "final_transformed": transformed, "step": reward}
             info = {
                 **step.info,
                 "rollout_id": trajectory.rollout_id,
                 "step_index": index,
                 "game_turns": turns,
-                "reward_stages": stages,
+                "reward_stages": {"final": final, "final_transformed": transformed},
             }
             steps.append(step.scored(reward, info, env_id))
         return steps
@@ -337,106 +337,104 @@ class BaseBuffer(ABC):
             )
         return transformed[pid]
 
-    def _finish_batch(self, steps: list[Step]) -> list[Step]:
-        """Apply the sampling transforms to the drawn steps, then count and log the batch."""
+    def _draw(self, batch_size: int) -> list[list[Step]]:
+        """Remove entries; return copies of them with advantages, without what the transforms leave out."""
+        drawn = [
+            [step.scored(step.reward, dict(step.info), step.env_id) for step in entry]
+            for entry in self._take(batch_size)
+        ]
+        steps = [step for entry in drawn for step in entry]
         self.sampled += len(steps)
         self.batches += 1
-        if self.sampling_reward_transformation is not None:
-            drawn = {id(step): step.info for step in steps}
-            with own_code():
-                steps = self.sampling_reward_transformation(steps)
-            if not isinstance(steps, list) or not drawn.keys() >= set(map(id, steps)):
-                raise SelfplayError(
-                    "the sampling transforms returned other steps than they were given; "
-                    "return those, not copies"
-                )
-            for step in steps:
-                if step.info is not drawn[id(step)]:
-                    raise SelfplayError("the sampling transforms replaced the info of a step; add to it")
-                if not is_bounded(step.reward):
-                    raise SelfplayError(
-                        f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
-                        f"the reward {shown(step.reward)}"
-                    )
-                check_step(step)
         for step in steps:
-            step.info["reward_stages"]["sampled"] = step.reward
+            step.advantage = step.reward
+        left = self._assign_advantages(steps)
         if self.batch_log is not None:
-            self.batch_log.write(self.batches, steps)
+            self.batch_log.write(self.batches, left)
         if self.tracker is not None:
-            self.tracker.log(self._metrics(steps))
-        return steps
+            self.tracker.log(self._metrics(left))
+        ids = set(map(id, left))
+        parts = ([step for step in entry if id(step) in ids] for entry in drawn)
+        return [part for part in parts if part]
+
+    def _assign_advantages(self, steps: list[Step]) -> list[Step]:
+        """Let the sampling transforms set the advantages of policies without a critic.
+
+        Return the steps that are left.
+        """
+        judged = [step for step in steps if step.policy not in self.critics]
+        if self.sampling_reward_transformation is None or not judged:
+            return steps
+        given = {id(step): (step.info, step.reward) for step in judged}
+        with own_code():
+            kept = self.sampling_reward_transformation(judged)
+        if not isinstance(kept, list) or not given.keys() >= set(map(id, kept)):
+            raise SelfplayError(
+                "the sampling transforms returned other steps than they were given; return those, not copies"
+            )
+        for step in kept:
+            info, reward = given[id(step)]
+            if step.info is not info:
+                raise SelfplayError("the sampling transforms replaced the info of a step; add to it")
+            if step.reward != reward:
+                raise SelfplayError("the sampling transforms changed the reward of a step; set its advantage")
+            if not is_bounded(step.advantage):
+                raise SelfplayError(
+                    f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
+                    f"the advantage {shown(step.advantage)}"
+                )
+            check_step(step)
+        left = set(map(id, kept))
+        return [step for step in steps if id(step) in left or step.policy in self.critics]
 
     def _metrics(self, steps: list[Step]) -> dict[str, float]:
         metrics: dict[str, float] = {f"buffer/{name}": count for name, count in self.counts().items()}
         for turns, (added, dropped) in self._by_turns.items() if self.dropped_stale else ():
             metrics[f"buffer/stale share, games of {turns} turns"] = dropped / added
-        for stage in REWARD_STAGES if steps else ():
-            rewards = [step.info["reward_stages"][stage] for step in steps]
-            metrics[f"buffer/reward_{stage}"] = math.fsum(rewards) / len(rewards)
+        stages = [reward_stages(step) for step in steps]
+        for stage in stages[0] if stages else ():
+            metrics[f"buffer/reward_{stage}"] = math.fsum(one[stage] for one in stages) / len(stages)
         return metrics
 
-    def _take(self, entries: list[Entry], batch_size: int) -> list[Entry]:
-        """Remove ``batch_size`` random entries and return them.
+    def _count_by_turns(self, steps: list[Step], place: int) -> None:
+        """Count steps by the length of their games, as added (``place`` 0) or dropped as stale (1)."""
+        for step in steps:
+            self._by_turns.setdefault(_range_of(step.info["game_turns"]), [0, 0])[place] += 1
 
-        Raises:
-            InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer than ``batch_size`` entries are stored.
-        """
+    def _take(self, batch_size: int) -> list[list[Step]]:
+        """Remove ``batch_size`` random entries and return them."""
         if batch_size < 1:
             raise InputError("batch_size", f"{batch_size} is not positive", "Ask for 1 or more.")
-        if batch_size > len(entries):
+        if batch_size > len(self._entries):
             raise SelfplayError(
                 f"a batch of {batch_size} was requested from a {type(self).__name__} that holds "
-                f"{len(entries)}; collect more first"
+                f"{len(self._entries)}; collect more first"
             )
-        return [self._take_one(entries) for _ in range(batch_size)]
+        return [self._take_one() for _ in range(batch_size)]
 
-    def _take_one(self, entries: list[Entry]) -> Entry:
+    def _take_one(self) -> list[Step]:
+        entries = self._entries
         index = self._rng.randrange(len(entries))
         entries[index], entries[-1] = entries[-1], entries[index]
-        return entries.pop()
+        entry = entries.pop()
+        self._size -= len(entry)
+        return entry
 
 
 class StepBuffer(BaseBuffer):
     """Stores the steps of all trajectories in one flat list and draws single steps."""
 
-    _steps: list[Step]
-
     def get_batch(self, batch_size: int) -> list[Step]:
-        """Draw ``batch_size`` random steps without replacement, remove them and transform their rewards.
-
-        Raises:
-            InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer steps are stored, or a transform returned a reward that is not finite.
-        """
-        return self._finish_batch([_own(step) for step in self._take(self._steps, batch_size)])
-
-    def size(self) -> int:
-        """Return the number of stored steps."""
-        return len(self._steps)
-
-    def entries(self) -> int:
-        """Return the number of stored steps."""
-        return len(self._steps)
-
-    def _insert(self, steps: list[Step]) -> None:
-        self._steps.extend(steps)
-
-    def _evict_one(self) -> int:
-        self._take_one(self._steps)
-        return 1
-
-    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
-        self._steps, stale = _split(self._steps, is_stale)
-        return stale
-
-    def _remove_all(self) -> None:
-        self._steps = []
+        """Draw ``batch_size`` random steps; see :meth:`BaseBuffer.get_batch`."""
+        return [step for entry in self._draw(batch_size) for step in entry]
 
     def stored_groups(self) -> list[list[Step]]:
         """See :meth:`BaseBuffer.stored_groups`."""
-        return [self._steps[first : first + GROUP] for first in range(0, len(self._steps), GROUP)]
+        steps = [step for entry in self._entries for step in entry]
+        return [steps[first : first + GROUP] for first in range(0, len(steps), GROUP)]
+
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        return [[step] for step in steps]
 
 
 class EpisodeBuffer(BaseBuffer):
@@ -445,80 +443,23 @@ class EpisodeBuffer(BaseBuffer):
     A single episode that is longer than ``max_buffer_size`` is evicted at once.
     """
 
-    _episodes: list[list[Step]]
-    _size: int
-
     def get_batch(self, batch_size: int) -> list[list[Step]]:
-        """Draw ``batch_size`` random episodes without replacement, remove them and transform their rewards.
+        """Draw ``batch_size`` random episodes; see :meth:`BaseBuffer.get_batch`.
 
         The sampling transforms receive the steps of all episodes in one flat list. If they leave out all
         steps of an episode, the episode is missing from the batch.
-
-        Raises:
-            InputError: ``batch_size`` is not positive.
-            SelfplayError: fewer episodes are stored, a transform returned a reward that is not finite, or it
-                returned a step that it was not given.
         """
-        taken = self._take(self._episodes, batch_size)
-        episodes = [[_own(step) for step in episode] for episode in taken]
-        drawn = [step for episode in episodes for step in episode]
-        self._size -= len(drawn)
-        episode_of = {id(step): number for number, episode in enumerate(episodes) for step in episode}
-        batch: list[list[Step]] = [[] for _ in episodes]
-        for step in self._finish_batch(drawn):
-            if id(step) not in episode_of:
-                raise SelfplayError("a sampling transform must return the steps it was given, not copies")
-            batch[episode_of[id(step)]].append(step)
-        return [episode for episode in batch if episode]
-
-    def size(self) -> int:
-        """Return the number of stored steps of all episodes."""
-        return self._size
-
-    def entries(self) -> int:
-        """Return the number of stored episodes."""
-        return len(self._episodes)
-
-    def _insert(self, steps: list[Step]) -> None:
-        self._episodes.append(steps)
-        self._size += len(steps)
-
-    def _evict_one(self) -> int:
-        removed = len(self._take_one(self._episodes))
-        self._size -= removed
-        return removed
-
-    def _remove_stale(self, is_stale: Callable[[Step], bool]) -> list[Step]:
-        parts = [_split(episode, is_stale) for episode in self._episodes]
-        self._episodes = [fresh for fresh, _ in parts if fresh]
-        self._size = sum(len(episode) for episode in self._episodes)
-        return [step for _, stale in parts for step in stale]
-
-    def _remove_all(self) -> None:
-        self._episodes = []
-        self._size = 0
+        return self._draw(batch_size)
 
     def stored_groups(self) -> list[list[Step]]:
         """See :meth:`BaseBuffer.stored_groups`."""
-        return list(self._episodes)
+        return list(self._entries)
 
-
-def _own(step: Step) -> Step:
-    """Return a copy of a drawn step, whose rewards change while the stored one may still be saved."""
-    info = {**step.info, "reward_stages": dict(step.info["reward_stages"])}
-    return step.scored(step.reward, info, step.env_id)
-
-
-def _split(steps: list[Step], is_stale: Callable[[Step], bool]) -> tuple[list[Step], list[Step]]:
-    """Return the steps that are not stale, and those that are."""
-    fresh: list[Step] = []
-    stale: list[Step] = []
-    for step in steps:
-        (stale if is_stale(step) else fresh).append(step)
-    return fresh, stale
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        return [steps]
 
 
 def _range_of(turns: int) -> str:
-    """Return the range between powers of two that contains a game's length, for example ``8-15``."""
+    """Return the range between powers of two that a game's length is in, for example ``8-15``."""
     low = 1 << (turns.bit_length() - 1)
     return "1" if low == 1 else f"{low}-{2 * low - 1}"

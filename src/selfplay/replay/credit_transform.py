@@ -1,19 +1,18 @@
-"""The two ways from reward to advantage, each usable in place of the other.
+"""Episodes in a buffer: the trajectories that it stores, and what a credit assigner makes of a batch.
 
-A credit assigner looks at whole episodes with their groups; a replay buffer with reward transforms at stored
-steps. :class:`CreditTransform` lets a buffer use a credit assigner, and :func:`trajectories_of_roles` lets a
-buffer store the episodes of a program.
+:func:`trajectories_of_roles` takes a program's episodes apart; :class:`CreditTransform` puts the steps that a
+buffer has drawn together to episodes again.
 """
 
 from collections.abc import Iterator, Mapping
 
 from selfplay.core import CreditAssigner, GenerateResult, Rollout, Step, Trajectory
 from selfplay.core.credit import assigned, state_of
-from selfplay.replay.transforms_sampling import SamplingRewardTransform
+from selfplay.replay.transforms import SamplingRewardTransform
 
 
 class CreditTransform(SamplingRewardTransform):
-    """A credit assigner as a transform of drawn steps: their rewards become advantages.
+    """Gives drawn steps the advantages of a credit assigner.
 
     The steps of one game are one episode again, in which each role has the mean reward of its steps. A step
     whose own reward differs from that, by a step transform for example, keeps the difference. Sub-episodes
@@ -25,25 +24,16 @@ class CreditTransform(SamplingRewardTransform):
         self.credit = credit
 
     def __call__(self, steps: list[Step]) -> list[Step]:
-        """Return the steps with their advantages as rewards."""
-        rollouts: dict[object, Rollout] = {}
+        """Return the steps with their advantages."""
+        played: dict[str, list[Step]] = {}
         for step in steps:
-            rollout_id = step.info.get("rollout_id") or str(id(step))
-            if rollout_id not in rollouts:
-                meta = {"group": (step.info.get("parent_id"), step.info.get("group"))}
-                rollouts[rollout_id] = Rollout(episode_type=step.env_id, id=rollout_id, meta=meta)
-            rollouts[rollout_id].steps.append(step)
-        own: dict[tuple[str, int], float] = {}
-        for rollout in rollouts.values():
-            rollout.rewards = _mean_rewards(rollout)
-            for index, step in enumerate(rollout.steps):
-                own[rollout.id, index] = step.reward - rollout.rewards[step.role_id]
-                step.reward = rollout.rewards[step.role_id]
-        results = [GenerateResult(rollout) for rollout in rollouts.values()]
-        advantages = assigned(self.credit, results)
-        for rollout in rollouts.values():
-            for index, step in enumerate(rollout.steps):
-                step.reward = advantages.get((rollout.id, index), 0.0) + own[rollout.id, index]
+            played.setdefault(step.info.get("rollout_id") or str(id(step)), []).append(step)
+        episodes = [_episode(rollout_id, own) for rollout_id, own in played.items()]
+        advantages = assigned(self.credit, [GenerateResult(episode) for episode in episodes])
+        for episode, own in zip(episodes, played.values(), strict=True):
+            for index, step in enumerate(own):
+                difference = step.advantage - episode.rewards[step.role_id]
+                step.advantage = advantages.get((episode.id, index), 0.0) + difference
         return steps
 
     def state_dict(self) -> dict[str, object]:
@@ -53,6 +43,22 @@ class CreditTransform(SamplingRewardTransform):
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Restore the credit assigner's state."""
         self.credit.load_state_dict(state)
+
+
+def _episode(rollout_id: str, steps: list[Step]) -> Rollout:
+    """Return the episode of drawn steps, in which each has the mean of its role as its reward."""
+    of_role: dict[str, list[float]] = {}
+    for step in steps:
+        of_role.setdefault(step.role_id, []).append(step.advantage)
+    rewards = {role_id: sum(values) / len(values) for role_id, values in of_role.items()}
+    first = steps[0]
+    return Rollout(
+        episode_type=first.env_id,
+        id=rollout_id,
+        meta={"group": (first.info.get("parent_id"), first.info.get("group"))},
+        steps=[step.scored(rewards[step.role_id], step.info, step.env_id) for step in steps],
+        rewards=rewards,
+    )
 
 
 def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> list[Trajectory]:
@@ -93,10 +99,3 @@ def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Map
         rollout_id=rollout.id,
         num_turns=len(rollout.steps),
     )
-
-
-def _mean_rewards(rollout: Rollout) -> dict[str, float]:
-    by_role: dict[str, list[float]] = {}
-    for step in rollout.steps:
-        by_role.setdefault(step.role_id, []).append(step.reward)
-    return {role_id: sum(rewards) / len(rewards) for role_id, rewards in by_role.items()}

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from selfplay.core import TrainingRecord
+from selfplay.core.records import NO_ADVANTAGE
 from selfplay.core.types import Answer
-from selfplay.core.zero_advantages import NO_ADVANTAGE
 
 Learned = Mapping[str, Mapping[str, float]]
 """The metrics of each policy's update."""

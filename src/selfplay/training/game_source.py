@@ -10,11 +10,11 @@ from selfplay.collection.collector import Collector, Played
 from selfplay.config import Config
 from selfplay.core import Arena, InferenceClient, Role, SelfplayError
 from selfplay.core.play import seat_role
+from selfplay.core.records import records_from_steps
 from selfplay.core.shell_command import shell_command
 from selfplay.population.standings import standings
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.evaluations import Evaluations, comparison_of
@@ -23,7 +23,7 @@ from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
-from selfplay.training.rewards import build_buffer, draw_batch
+from selfplay.training.rewards import build_buffer
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 from selfplay.training.standings_log import StandingsLog
@@ -135,7 +135,7 @@ class GameSource:
         self.buffer.drop_stale(step, settings.max_staleness, saved.versions)
         if not self.buffer.entries():
             raise SelfplayError("no step of this update's games can be trained on; look at the rollouts")
-        steps = draw_batch(self.config, self.buffer)
+        steps = self.buffer.draw(self.config.buffer.batch_size)
         return BatchOf(by_policy(records_from_steps(steps)))
 
     async def _play_payoffs(self, progress: RunProgress) -> list[Played]:

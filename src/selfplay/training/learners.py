@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from selfplay.core import GenerateResult, SelfplayError, TrainingRecord
 from selfplay.core.adapters import AdapterRef, Weights
-from selfplay.replay.records import EncodeAnswer, with_alternatives
+from selfplay.core.records import EncodeAnswer, with_alternatives
 from selfplay.training.figures import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from selfplay.core.credit import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.own_code import called, list_of, own_code, returned, state_returned
+from selfplay.core.records import records_from_steps
 from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
@@ -33,7 +34,6 @@ from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.population.standings import standings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.credit_transform import trajectories_of_roles
-from selfplay.replay.records import records_from_steps
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of
@@ -44,7 +44,7 @@ from selfplay.training.program_seats import ProgramSeats
 from selfplay.training.programs import failures_of_evaluation, measured, measured_agents, policies_of
 from selfplay.training.progress import RunProgress
 from selfplay.training.progress_views import print_line
-from selfplay.training.rewards import build_buffer, draw_batch
+from selfplay.training.rewards import build_buffer
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 from selfplay.training.standings_log import StandingsLog
@@ -175,7 +175,7 @@ class ProgramSource:
         for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
         self.buffer.drop_stale(saved.step, self.config.collection.max_staleness, saved.versions)
-        records = records_from_steps(draw_batch(self.config, self.buffer)) if self.buffer.entries() else []
+        records = records_from_steps(self.buffer.draw(self.config.buffer.batch_size))
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         return records
 
@@ -205,8 +205,8 @@ class ProgramSource:
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
         """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
-        credit = self.arena.credit_assigner
-        if self.buffer is None and isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
+        credit = None if self.arena.critics or self.buffer is not None else self.arena.credit_assigner
+        if isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
             share = equal_group_share(results, credit.group)
             if share is not None:
                 self.metrics.log({"program/equal_group_share": share})

@@ -23,7 +23,6 @@ from selfplay.core import (
     derive_seed,
 )
 from selfplay.core.adapters import BASE, RESERVED, is_reserved
-from selfplay.core.credit import CreditBesideCritics
 from selfplay.core.errors import shown
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.core.own_code import list_of, method_of, own_code, returned
@@ -152,13 +151,11 @@ def _test_temperature(config: Config, role: str) -> float | None:
 
 def _set_credit(arena: Arena, config: Config) -> None:
     """Replace the program's credit assigner where the configuration has another, or critics."""
-    critics = config.learning.own_critics
     if config.credit is not None:
         arena.credit_assigner = build_credit(config.credit)
     if config.learning.critic is not None:
         arena.credit_assigner = EpisodicRewardCredit()
-    elif critics:
-        arena.credit_assigner = CreditBesideCritics(arena.credit_assigner, critics)
+    arena.critics = config.learning.own_critics
 
 
 def _set_roles(arena: Arena, config: Config) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.collection.serialization import PackedRecords
 from selfplay.training.learners import Batch, BatchOf, Saved, State
 
-KEPT_NOTES = {"episode_type", "finish_reason"}
+KEPT_NOTES = {"env_id", "finish_reason", "goes_on"}
 """What is measured of a record's ``meta``."""
 
 

@@ -1,7 +1,8 @@
-"""What every credit assigner is, and how its advantages reach the steps."""
+"""What every credit assigner is, how its advantages reach the steps, and the two that subtract nothing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.core.errors import EpisodeError, shown
@@ -49,6 +50,41 @@ def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[Roll
     return {key: finite_reward(weight, f"{source} for a step") for key, weight in weights.items()}
 
 
+def assign(
+    credit: CreditAssigner, results: list[GenerateResult], critics: frozenset[str] = frozenset()
+) -> None:
+    """Write the advantage of every trained step: what ``credit`` computes, or its reward.
+
+    The steps of policies in ``critics`` have their reward, of which the learner makes advantages with a
+    critic. ``credit`` does not see them as trained, so that they are in no mean and no baseline.
+
+    Raises:
+        EpisodeError: ``credit`` does not give one finite number for each of the other steps.
+    """
+    trained = {
+        (rollout.id, index): step
+        for rollout in trained_rollouts(results)
+        for index, step in enumerate(rollout.steps)
+        if step.policy
+    }
+    judged = {key: step.reward for key, step in trained.items() if step.policy in critics}
+    if judged and len(judged) == len(
+        trained
+    ):  # an assigner of one's own may not expect that there is nothing
+        apply_credit(results, judged)
+        return
+    others = [_without(critics, result) for result in results] if judged else results
+    apply_credit(results, assigned(credit, others) | judged)
+
+
+def _without(critics: frozenset[str], result: GenerateResult) -> GenerateResult:
+    """Return a copy in which the policies with a critic are not trained."""
+    rollout = result.rollout
+    steps = [replace(step, policy="") if step.policy in critics else step for step in rollout.steps]
+    children = [_without(critics, child) for child in result.children]
+    return GenerateResult(replace(rollout, steps=steps), children, result.is_trainable)
+
+
 def state_of(credit: CreditAssigner) -> dict[str, Any]:
     """Return the state of ``credit`` for a checkpoint.
 
@@ -84,3 +120,30 @@ def trained_roles(rollout: Rollout) -> dict[str, str]:
 def steps_of_role(rollout: Rollout, role_id: str) -> list[RolloutStepKey]:
     """Return the keys of the role's steps."""
     return [(rollout.id, index) for index, step in enumerate(rollout.steps) if step.role_id == role_id]
+
+
+@dataclass
+class ConstantCredit(CreditAssigner):
+    """Gives every step the same advantage."""
+
+    value: float = 1.0
+
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return ``value`` for every step."""
+        return {
+            (rollout.id, index): self.value
+            for rollout in trained_rollouts(results)
+            for index in range(len(rollout.steps))
+        }
+
+
+class EpisodicRewardCredit(CreditAssigner):
+    """Gives each step its role's reward as its advantage (plain REINFORCE)."""
+
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's reward."""
+        return {
+            (rollout.id, index): step.reward
+            for rollout in trained_rollouts(results)
+            for index, step in enumerate(rollout.steps)
+        }

@@ -5,7 +5,7 @@ from typing import Any
 from selfplay.core import Arena, Episode, EpisodeState, InputError, Rubric, Step, derive_seed
 from selfplay.core.current_episode import current_episode
 from selfplay.core.gather import all_results
-from selfplay.core.joined_records import mark_prefix
+from selfplay.core.records import mark_prefix
 from selfplay.programs.proofs.answers import legal_answers, read_answer
 from selfplay.programs.proofs.decisions import NO_DECISION, Decision
 from selfplay.programs.proofs.prompts import messages_for

@@ -1,16 +1,148 @@
-"""SPO: rewards relative to a baseline that is tracked for each position."""
+"""Rewards relative to a baseline that is remembered: of a role (RAE), or of each position (SPO)."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from itertools import islice
 from math import fsum, sqrt
 from typing import Any
 
-from selfplay.core.credit.base import CreditAssigner, RolloutStepKey, trained_rollouts
-from selfplay.core.credit.positions import Position, drawn_answer, position_of
+from selfplay.core.credit.base import (
+    CreditAssigner,
+    RolloutStepKey,
+    steps_of_role,
+    trained_roles,
+    trained_rollouts,
+)
 from selfplay.core.types import GenerateResult, Step
 
 MAX_POSITIONS = 100_000
 """Number of positions that are remembered; the least recently used are forgotten."""
+MAX_ANSWERS = 32
+"""Number of answers of a position whose log-probabilities are remembered; the last drawn stay."""
+LEAST_RHO = 0.875
+"""The least share of its memory that a position keeps in a batch: ``trainer.spo.rho.clip_lower`` in the
+authors' code of SPO (volcengine/verl, ``recipe/spo``). A position remembers at least 1 / (1 - 0.875) = 8
+batches."""
+GREATEST_RHO = 0.96
+"""The greatest share: the upper bound in ``_get_spo_rho`` of the same code. A position remembers at most 25
+batches, also where no answer is drawn again."""
+
+
+@dataclass
+class RAECredit(CreditAssigner):
+    """Role-conditioned baseline: A = R - b, with a moving average b for each episode type, role and policy.
+
+    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025), which trains one policy. In a league
+    several policies play one role, and one may win there what another loses, so each has its own b. As in
+    SPIRAL, ``decay`` applies per episode and the baselines begin at 0. SPIRAL's code updates
+    b <- decay * b + (1 - decay) * R after each episode. Here all advantages of a batch use the baselines from
+    before the batch, and its n episodes then update them together:
+    b <- decay^n * b + (1 - decay^n) * mean of the batch. The result therefore does not depend on the order
+    within a batch. ``baselines`` has the keys TYPE/ROLE/POLICY.
+    """
+
+    decay: float = 0.95
+    baselines: dict[str, float] = field(default_factory=dict)
+
+    def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage, and update the baselines."""
+        weights: dict[RolloutStepKey, float] = {}
+        rewards: dict[str, list[float]] = {}
+        for rollout in trained_rollouts(results):
+            for role_id, policy in trained_roles(rollout).items():
+                key = f"{rollout.episode_type}/{role_id}/{policy}"
+                reward = rollout.rewards[role_id]
+                rewards.setdefault(key, []).append(reward)
+                advantage = reward - self.baselines.get(key, 0.0)
+                weights |= dict.fromkeys(steps_of_role(rollout, role_id), advantage)
+        for key, values in rewards.items():
+            mean, kept = sum(values) / len(values), self.decay ** len(values)
+            self.baselines[key] = kept * self.baselines.get(key, 0.0) + (1 - kept) * mean
+        return weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the baselines."""
+        return {"baselines": dict(self.baselines)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`."""
+        self.baselines = dict(state["baselines"])
+
+
+def position_of(episode_type: str, step: Step) -> str | None:
+    """Return the name of a step's position: a digest of type, role, policy and prompt ids.
+
+    ``None`` without ids.
+    """
+    if not step.prompt_token_ids:
+        return None
+    return _digest([episode_type, step.role_id, step.policy, step.prompt_token_ids])
+
+
+def drawn_answer(step: Step) -> tuple[str, float] | None:
+    """Return an answer's name and the mean of its tokens' log-probabilities. ``None`` without them."""
+    if not step.completion_token_ids or step.completion_logprobs is None:
+        return None
+    # Eight bytes tell the few answers of one position apart, and keep checkpoints small.
+    name = _digest(step.completion_token_ids)[:16]
+    return name, fsum(step.completion_logprobs) / len(step.completion_token_ids)
+
+
+@dataclass
+class Position:
+    """Decaying sums over the samples of one position, and how likely its answers were when last drawn."""
+
+    rewards: float = 0.0
+    """S, the sum of the rewards."""
+    samples: float = 0.0
+    """N, the number of samples."""
+    logprobs: dict[str, float] = field(default_factory=dict)
+    """The last log-probability of each answer, per token; those drawn last are at the end."""
+
+    @property
+    def value(self) -> float:
+        """The weighted mean of the rewards, S / N."""
+        return self.rewards / self.samples
+
+    def add(self, rewards: list[float], drawn: list[tuple[str, float]], half_life: float) -> None:
+        """Forget as far as the policy has moved, then add the samples of one batch.
+
+        Nothing depends on the order of ``rewards`` or ``drawn``. If a batch drew an answer several times, the
+        mean of its log-probabilities is kept.
+        """
+        rho = min(max(2.0 ** (-self._change(drawn) / half_life), LEAST_RHO), GREATEST_RHO)
+        self.rewards = fsum([rho * self.rewards, *rewards])
+        self.samples = rho * self.samples + len(rewards)
+        logprobs: dict[str, list[float]] = {}
+        for answer, logprob in drawn:
+            logprobs.setdefault(answer, []).append(logprob)
+        for answer in sorted(logprobs):
+            self.logprobs.pop(answer, None)
+            self.logprobs[answer] = fsum(logprobs[answer]) / len(logprobs[answer])
+        for answer in list(self.logprobs)[:-MAX_ANSWERS]:
+            del self.logprobs[answer]
+
+    def _change(self, drawn: list[tuple[str, float]]) -> float:
+        """Return D, the mean absolute change per token of the answers drawn before; 0 without any."""
+        changes = [
+            abs(logprob - self.logprobs[answer]) for answer, logprob in drawn if answer in self.logprobs
+        ]
+        return fsum(changes) / len(changes) if changes else 0.0
+
+    def to_state(self) -> list[Any]:
+        """Return the fields as plain JSON values, in lists, which keep the order."""
+        return [self.rewards, self.samples, [list(one) for one in self.logprobs.items()]]
+
+    @classmethod
+    def from_state(cls, state: list[Any]) -> "Position":
+        """Return the position that :meth:`to_state` described."""
+        rewards, samples, logprobs = state
+        return cls(rewards, samples, dict(logprobs))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
