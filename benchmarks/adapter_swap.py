@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
-from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, Request, VLLMHost
 from selfplay.core import Messages, ModelResponse
 from selfplay.core.adapters import AdapterRef
 from selfplay.inference.adapter_check import tolerance_of
+from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery
@@ -110,7 +111,8 @@ class Load:
             adapter = self.resident[number % len(self.resident)]
             self.asked += 1
             prompt = PROMPTS[number % len(PROMPTS)]
-            response = await self.host.complete(adapter, prompt, 1.0, LOAD_TOKENS, True, number)
+            request = Request(number, adapter, prompt, 1.0, LOAD_TOKENS, seed=number)
+            response = await self.host.complete(request)
             assert response.policy_version == adapter.version
             assert response.completion_token_ids
             self.answered += 1
@@ -136,7 +138,7 @@ async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: f
         learner.step()
         adapter, _ = await asyncio.to_thread(learner.save)
         asked = [
-            host.complete(adapter, prompt, 1.0, CHECKED_TOKENS, True, seed)
+            host.complete(Request(seed, adapter, prompt, 1.0, CHECKED_TOKENS, seed=seed))
             for seed, prompt in enumerate(PROMPTS)
         ]
         worst = max(worst, learner.off(await asyncio.gather(*asked)))
@@ -153,7 +155,7 @@ async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: fl
     started = perf_counter()
     adapter, parts = await asyncio.to_thread(learner.save)
     saved = perf_counter()
-    response = await host.complete(adapter, PROMPTS[0], 1.0, 1, True, adapter.version)
+    response = await host.complete(Request(0, adapter, PROMPTS[0], 1.0, 1, seed=adapter.version))
     answered = perf_counter()
     load.resident[0] = adapter
     assert response.policy_version == adapter.version
@@ -189,11 +191,8 @@ def build_host(name: str, model: str, dtype: torch.dtype, max_adapters: int) -> 
     if name == "embedded":
         return EmbeddedHost(
             lambda: PolicyModel(model, LoraSettings(), dtype=dtype),
-            max_tokens=LOAD_TOKENS,
-            max_context=MAX_CONTEXT,
-            max_queue=1000,
-            max_cached_tokens=8192,
-            max_adapters=max_adapters,
+            lambda policy: EmbeddedEngine(policy, max_context=MAX_CONTEXT, max_cached_tokens=8192),
+            max_adapters,
         )
     weights = str(dtype).removeprefix("torch.")
     return VLLMHost(

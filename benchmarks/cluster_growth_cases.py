@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
+from selfplay.cluster.engines.host import Request
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.config import load_config
 from selfplay.core import Messages, ModelResponse, Step, Trajectory
@@ -69,11 +70,11 @@ GAME_STEPS = 10
 class Host(SimulatedHost):
     """An engine whose answers take as long as their seed says."""
 
-    async def complete(self, *args: Any) -> ModelResponse:
+    async def complete(self, request: Request) -> ModelResponse:
         """Answer."""
         mean_of_logarithm = math.log(MEAN_SECONDS) - SPREAD**2 / 2
-        self.delay = random.Random(args[5]).lognormvariate(mean_of_logarithm, SPREAD)
-        return await super().complete(*args)
+        self.delay = random.Random(request.seed).lognormvariate(mean_of_logarithm, SPREAD)
+        return await super().complete(request)
 
 
 def random_legal(messages: Messages, seed: int | None) -> str:

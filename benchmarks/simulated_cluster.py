@@ -29,6 +29,7 @@ from selfplay.cluster.actor_classes import (  # noqa: E402
     restarting,
 )
 from selfplay.cluster.engines.client import EngineClient  # noqa: E402
+from selfplay.cluster.engines.host import Request  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
@@ -36,7 +37,6 @@ from selfplay.collection.buffer_entries import Demand  # noqa: E402
 from selfplay.collection.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.core import Messages, ModelResponse  # noqa: E402
-from selfplay.core.adapters import AdapterRef  # noqa: E402
 from selfplay.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
@@ -59,22 +59,11 @@ class Host(SimulatedHost):
         self.idle: list[tuple[float, float]] = []
         self._free_since = perf_counter()
 
-    async def complete(
-        self,
-        adapter: AdapterRef,
-        messages: Messages,
-        temperature: float,
-        max_tokens: int | None,
-        return_tokens: bool,
-        seed: int | None,
-        stop: tuple[str, ...] = (),
-    ) -> ModelResponse:
+    async def complete(self, request: Request) -> ModelResponse:
         """Answer without a model."""
         if self.busy == 0:
             self.idle.append((self._free_since, perf_counter()))
-        response = await super().complete(
-            adapter, messages, temperature, max_tokens, return_tokens, seed, stop
-        )
+        response = await super().complete(request)
         if self.busy == 0:
             self._free_since = perf_counter()
         return response

@@ -14,6 +14,7 @@ Needs:    an environment with vLLM, made by scripts/test-vllm. Ten minutes on on
 
 import argparse
 import asyncio
+import math
 import tempfile
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,7 @@ import torch
 
 from measuring import pin_one_thread, print_table
 from selfplay.core import Messages, ModelResponse
+from selfplay.inference.adapter_check import Expectation, file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.checkpoints import save_adapter
@@ -127,7 +129,8 @@ class Deliveries:
         save_adapter(path, self.policy, BUNDLED_MODEL)
         times.append(perf_counter())
         expected = sum(logprobs) / len(logprobs)
-        delivery = await engine.publish(TRAINED, path, self.version, expected_canary=expected)
+        said = Expectation(self.version, file_hash(path), expected, base=math.inf)
+        delivery = await engine.publish(TRAINED, path, self.version, said=said)
         times.append(perf_counter())
         self.canary_off.append(abs(delivery.mean - expected))
         await self.first_token(engine)

@@ -13,14 +13,14 @@ from fastapi import FastAPI
 
 from job_workers import Forks
 from live_server import TOKEN, Live, running
-from selfplay.commands.client_adapters import ClientAdapters
+from selfplay.inference.client_adapters import ClientAdapters
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.published_adapters import PublishedAdapters
 from selfplay.inference.server import create_app
-from selfplay.jobs.checked_engine_loader import CheckedEngineLoader, base_of
+from selfplay.jobs.records import ServedBase
 from selfplay.jobs.routes import FILES, add_job_routes
 from selfplay.jobs.service import JobService
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
-from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]
@@ -46,11 +46,11 @@ def serving(
     policy = base_policy("qwen3" if base == "other" else "llama")
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish(base, BASE, 0)
-    loader = ServedAdapters(policy, engine)
+    published = PublishedAdapters(engine)
     service = JobService(
         directory,
-        CheckedEngineLoader(engine, policy, loader, base),
-        base_of(policy, base, policy.model_name),
+        published,
+        ServedBase.of(base, policy.model_name, engine.facts()),
         aliases={"base": base},
         say=(notes if notes is not None else []).append,
         launch=forks().start,
@@ -60,7 +60,7 @@ def serving(
         engine,
         token=TOKEN,
         aliases={"base": base},
-        adapters=ClientAdapters(loader, directory, frozenset([base])),
+        adapters=ClientAdapters(published, directory, frozenset([base])),
         larger_bodies={FILES: 8 * 2**20},
         made=service.made,
         running=service.running,

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from selfplay.cluster.engines.host import Request
 from selfplay.core import Messages, ModelResponse
 from selfplay.core.adapters import TRAINED, AdapterRef
 from selfplay.training.learners import Batch, Saved
@@ -28,16 +29,7 @@ class SimulatedHost:
     async def close(self) -> None:
         """Nothing to stop."""
 
-    async def complete(
-        self,
-        adapter: AdapterRef,
-        messages: Messages,
-        temperature: float,
-        max_tokens: int | None,
-        return_tokens: bool,
-        seed: int | None,
-        stop: tuple[str, ...] = (),
-    ) -> ModelResponse:
+    async def complete(self, request: Request) -> ModelResponse:
         """Answer without a model."""
         self.calls += 1
         self.busy += 1
@@ -45,14 +37,14 @@ class SimulatedHost:
             await asyncio.sleep(self.delay)
         finally:
             self.busy -= 1
-        text = self.answer(messages, seed)
+        text = self.answer(request.messages, request.seed)
         return ModelResponse(
             text,
             [{"role": "assistant", "content": text}],
             prompt_token_ids=[1, 2, 3],
             completion_token_ids=[*text.encode(), 0],
             completion_logprobs=[-0.5] * (len(text) + 1),
-            policy_version=adapter.version,
+            policy_version=request.adapter.version,
         )
 
     async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:

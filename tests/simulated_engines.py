@@ -8,6 +8,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
+from selfplay.cluster.engines.host import Request
 from selfplay.cluster.engines.service import EngineService
 from selfplay.core import Messages
 from selfplay.core.current_episode import current_episode
@@ -76,11 +77,11 @@ class RememberingHost(SimulatedHost):
         self.most = 0
         self.prompts: list[str] = []
 
-    async def complete(self, *args: Any) -> Any:
+    async def complete(self, request: Request) -> Any:
         """Answer, and remember."""
         self.most = max(self.most, self.busy + 1)
-        self.prompts.append(args[1][0]["content"])
-        return await super().complete(*args)
+        self.prompts.append(request.messages[0]["content"])
+        return await super().complete(request)
 
 
 def random_legal(messages: Messages, seed: int | None) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
-from selfplay.cluster.engines.host import EmbeddedHost
+from selfplay.cluster.engines.host import EmbeddedHost, Request
 from selfplay.cluster.handles import LocalHandle
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from selfplay.inference.adapter_check import DeliveryError, file_hash
+from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy
@@ -65,11 +66,8 @@ def versions(tmp_path) -> dict[int, AdapterRef]:
 async def started(files: Any, cache: Path) -> EmbeddedHost:
     host = EmbeddedHost(
         lambda: tiny_policy(perturbed=False),
-        max_tokens=8,
-        max_context=None,
-        max_queue=500,
-        max_cached_tokens=4096,
-        max_adapters=2,
+        lambda policy: EmbeddedEngine(policy, max_tokens=8, max_cached_tokens=4096),
+        2,
         copies=AdapterCache(LocalHandle(files), cache) if files is not None else None,
     )
     await host.start()
@@ -77,7 +75,7 @@ async def started(files: Any, cache: Path) -> EmbeddedHost:
 
 
 async def answer(host: EmbeddedHost, adapter: AdapterRef) -> list[float]:
-    response = await host.complete(adapter, text_prompt("a"), 1.0, None, True, 0)
+    response = await host.complete(Request(0, adapter, text_prompt("a"), seed=0))
     return response.completion_logprobs
 
 

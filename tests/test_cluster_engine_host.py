@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfplay.cluster.engines.host import EmbeddedHost
+from selfplay.cluster.engines.host import EmbeddedHost, Request
 from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
@@ -55,8 +55,12 @@ def versions(learner, tmp_path) -> dict[int, AdapterRef]:
 
 
 def build_host(max_adapters: int = 4, **options) -> EmbeddedHost:
-    limits = {"max_tokens": 8, "max_context": None, "max_queue": 500, "max_cached_tokens": 4096}
-    return EmbeddedHost(lambda: tiny_policy(perturbed=False), max_adapters=max_adapters, **(limits | options))
+    limits = {"max_tokens": 8, "max_queue": 500, "max_cached_tokens": 4096}
+    return EmbeddedHost(
+        lambda: tiny_policy(perturbed=False),
+        lambda policy: EmbeddedEngine(policy, **(limits | options)),
+        max_adapters,
+    )
 
 
 async def started(max_adapters: int = 4, **options) -> EmbeddedHost:
@@ -75,7 +79,7 @@ def taken_away(adapter: AdapterRef) -> Iterator[None]:
 
 
 async def ask(host, adapter, text="a", seed=0, max_tokens=None, temperature=1.0) -> ModelResponse:
-    return await host.complete(adapter, text_prompt(text), temperature, max_tokens, True, seed)
+    return await host.complete(Request(0, adapter, text_prompt(text), temperature, max_tokens, seed=seed))
 
 
 async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:
@@ -266,18 +270,19 @@ async def test_a_missing_damaged_or_foreign_adapter_is_rejected_in_one_line(vers
     await ask(host, versions[2])  # the only slot is free
 
 
-@pytest.mark.parametrize(
-    ("lora", "complaint"),
-    [
-        (LoraSettings(4, 16.0), "its alpha is 16, the run's 8"),
-        (LoraSettings(8, 8.0), "its rank is 8, the run's 4"),
-        (LoraSettings(4, 8.0, ["q_proj"]), "its target modules are"),
-    ],
-)
-async def test_an_adapter_of_another_shape_is_rejected(tmp_path, lora, complaint):
-    other = PolicyModel(str(tiny_model("llama")), lora)
+async def test_an_adapter_of_another_shape_answers_with_its_own_rank_and_scale(tmp_path):
+    other = PolicyModel(str(tiny_model("llama")), LoraSettings(8, 16.0, ["q_proj"]))
+    perturb_adapter(other, "default", seed=5)
     save_adapter(tmp_path / "other", other, "tiny")
-    with pytest.raises(InputError, match=complaint):
+    host = await started()
+    assert_drawn_from(other, "default", await ask_all(host, AdapterRef("o", 1, str(tmp_path / "other"))))
+
+
+async def test_an_adapter_that_was_trained_on_another_base_model_is_rejected(tmp_path):
+    other = PolicyModel(str(tiny_model("llama", seed=3)), LoraSettings(4, 8.0))
+    perturb_adapter(other, "default", seed=5)
+    save_adapter(tmp_path / "other", other, "tiny")
+    with pytest.raises(InputError, match="was trained on another base model"):
         await ask(await started(), AdapterRef("other", 1, str(tmp_path / "other")))
 
 

@@ -143,9 +143,9 @@ def run_on_virtual_time(work) -> float:
 class UnevenHost(SimulatedHost):
     """Needs a different time for every call."""
 
-    async def complete(self, *args, **kwargs):
-        await asyncio.sleep((args[5] or 0) % 7)  # the seed
-        return await super().complete(*args, **kwargs)
+    async def complete(self, request):
+        await asyncio.sleep((request.seed or 0) % 7)
+        return await super().complete(request)
 
 
 def test_games_that_begin_together_and_end_one_after_the_other_are_all_learned(tmp_path):

@@ -14,16 +14,18 @@ from safetensors.torch import load_file
 
 from job_server import ASK, ended, forks, serving, start_many, start_short
 from live_server import TOKEN, Live, running
+from selfplay.cluster.engines.host import EmbeddedHost, Request
+from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
-from selfplay.cluster.server.engine import ServingEngine
 from selfplay.cluster.server.engines import ServingEngines
-from selfplay.cluster.server.host import ServingHost
 from selfplay.cluster.server.workers import JobActor
-from selfplay.commands.application import Backend, build_application
+from selfplay.commands.serve import build_application
 from selfplay.commands.served_models import ServedModels
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE
+from selfplay.inference.answering import ModelFacts
 from selfplay.inference.chat_tokens import load_chat_tokens
+from selfplay.inference.engine import EmbeddedEngine
 from selfplay.jobs.records import ServedBase
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery
@@ -39,7 +41,7 @@ class Spread:
     """A server over several engines, and these."""
 
     live: Live
-    hosts: list[ServingHost]
+    hosts: list[EmbeddedHost]
     engines: ServingEngines
     notes: list[str]
 
@@ -51,27 +53,26 @@ class Spread:
 @contextlib.contextmanager
 def spread(directory: Path, number: int = 2, max_adapters: int = 8) -> Iterator[Spread]:
     """A server whose engines load adapters of clients from ``directory``, which has the jobs too."""
-    limits = {"max_tokens": 8, "max_context": None, "max_queue": 500, "max_cached_tokens": 4096}
     hosts = [
-        ServingHost(lambda: PolicyModel(MODEL, LoraSettings(1)), max_adapters=max_adapters, **limits)
+        EmbeddedHost(
+            lambda: PolicyModel(MODEL, LoraSettings(1)),
+            lambda policy: EmbeddedEngine(policy, max_tokens=8, max_queue=500, max_cached_tokens=4096),
+            max_adapters,
+            of_a_run=False,
+        )
         for _ in range(number)
     ]
-    handles = [LocalHandle(ServingEngine(host)) for host in hosts]
-    tokens = load_chat_tokens(MODEL)
-    engines = ServingEngines(
-        handles,
-        tokens,
-        max_tokens=8,
-        max_context=CONTEXT_LENGTH,
-        vocabulary_size=PolicyModel(MODEL, LoraSettings(1)).vocabulary_size,
-        patience=60.0,
-    )
-    engines.serve_base("tiny")
-    base = ServedBase("tiny", MODEL, MODEL, "float32", "cpu", 1)
-    backend = Backend(engines, engines, engines, base, forks().start)
-    models = ServedModels("tiny", {}, {"base": "tiny", "default": "tiny"})
+    handles = [LocalHandle(EngineService(host)) for host in hosts]
+    vocabulary_size = PolicyModel(MODEL, LoraSettings(1)).vocabulary_size
+    facts = ModelFacts(MODEL, "float32", "cpu", 1, "none", CONTEXT_LENGTH, vocabulary_size)
+    engines = ServingEngines(handles, load_chat_tokens(MODEL), max_tokens=8, facts=facts, patience=60.0)
+    engines.publish_base("tiny")
+    base = ServedBase.of("tiny", MODEL, facts)
+    models = ServedModels("tiny", {}, {}, {"base": "tiny", "default": "tiny"})
     notes: list[str] = []
-    app = build_application(backend, models, TOKEN, directory, directory / "jobs", notes.append)
+    app = build_application(
+        engines, engines, base, forks().start, models, TOKEN, directory, directory / "jobs", notes.append
+    )
     with running(app, engines) as live:
         yield Spread(live, hosts, engines, notes)
 
@@ -84,9 +85,9 @@ def answer(client: openai.OpenAI, model: str, seed: int = 1) -> tuple[str, list[
 def answers_of_each(server: Spread, model: str) -> list[tuple[str, list[float]]]:
     """Return what each engine answers to the same request."""
 
-    async def ask(host: ServingHost) -> tuple[str, list[float]]:
-        adapter = server.engines.client.adapters[model]
-        response = await host.complete(adapter, ASK, 1.0, None, True, 1)
+    async def ask(host: EmbeddedHost) -> tuple[str, list[float]]:
+        adapter = server.engines.adapters[model]
+        response = await host.complete(Request(0, adapter, ASK, seed=1))
         return response.text, response.completion_logprobs or []
 
     return [asyncio.run_coroutine_threadsafe(ask(host), server.live.loop).result() for host in server.hosts]

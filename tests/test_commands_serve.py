@@ -24,13 +24,17 @@ from openai_http import httpx2
 from selfplay.cli.main import main
 from selfplay.commands.listening import listen, serve_until_ended, server_of
 from selfplay.commands.model_source import ModelSource
-from selfplay.commands.serve import build_app, served_model
-from selfplay.config.model import ModelSettings
+from selfplay.commands.serve import build_application, served_model
+from selfplay.commands.served_models import ServedModels
+from selfplay.config.model import InferenceSettings, ModelSettings
 from selfplay.core import SelfplayError
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.jobs.launch import LocalWorker
+from selfplay.jobs.records import ServedBase
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import save_proven_adapter
 from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from selfplay.training.publishing import publish_models
 from tiny_models import perturb_adapter, tiny_model
 
 BASE_NAME = tiny_model("llama").name
@@ -66,10 +70,9 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
 @contextlib.contextmanager
 def serving_adapters_of(directory: Path) -> Iterator[Live]:
     """A model without adapters, served as by ``selfplay serve --adapters``."""
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
-    engine = EmbeddedEngine(policy, max_tokens=16)
     source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
-    with running(build_app(engine, policy, source.model.name, source, TOKEN, directory), engine) as live:
+    engine, app = served_by(source.model.name, source, directory)
+    with running(app, engine) as live:
         yield live
 
 
@@ -219,9 +222,7 @@ def test_clients_cannot_load_adapters_under_the_servers_names(shared_base, name)
 
 def test_clients_can_neither_replace_nor_unload_the_served_run(adapters, tmp_path):
     shutil.copytree(adapters["second"], tmp_path / "second")
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
-    engine = EmbeddedEngine(policy)
-    app = build_app(engine, policy, "kuhn", source_of(adapters["first"]), TOKEN, tmp_path)
+    engine, app = served_by("kuhn", source_of(adapters["first"]), tmp_path)
     with running(app, engine) as live:
         before = ask_logprobs(live, "kuhn")
         assert refusal_of(load(live, "kuhn", "second", load_inplace=True)) == (400, "lora_name")
@@ -386,10 +387,17 @@ def source_of(adapter: Path) -> ModelSource:
     return ModelSource(ModelSettings(name=str(tiny_model("llama"))), adapter)
 
 
-def served_by(name: str, source: ModelSource) -> tuple[EmbeddedEngine, FastAPI]:
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
-    engine = EmbeddedEngine(policy)
-    return engine, build_app(engine, policy, name, source, TOKEN)
+def served_by(
+    name: str, source: ModelSource, directory: Path | None = None
+) -> tuple[EmbeddedEngine, FastAPI]:
+    """Publish the models of a source as ``selfplay serve`` does."""
+    models, inference = ServedModels.of(source, name), InferenceSettings()
+    published = publish_models(
+        source.model, models.adapters, inference, base=models.base, versions=models.versions
+    )
+    engine = published.engine
+    base = ServedBase.of(models.base, source.model.name, engine.facts())
+    return engine, build_application(engine, published, base, LocalWorker.start, models, TOKEN, directory)
 
 
 async def test_a_run_is_served_under_its_name_with_its_step_as_version(adapters, tmp_path):

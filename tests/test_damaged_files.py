@@ -314,9 +314,9 @@ def test_an_edited_field_that_changes_no_results_is_named(copied, whole):
 def test_an_adapter_with_other_bytes_or_of_another_base_is_not_used(unfinished, tmp_path, use, damage):
     from selfplay.commands.export import export
     from selfplay.inference.engine import EmbeddedEngine
+    from selfplay.inference.published_adapters import PublishedAdapters
     from selfplay.learning.policy import LoraSettings, PolicyModel
     from selfplay.training.given_adapters import load_adapter_of
-    from selfplay.training.served_adapters import ServedAdapters
 
     adapter = Path(shutil.copytree(RunDirectory(unfinished).checkpoint(2), tmp_path / "adapter"))
     if damage == "bit":
@@ -330,7 +330,7 @@ def test_an_adapter_with_other_bytes_or_of_another_base_is_not_used(unfinished, 
         "frozen": lambda: (
             copy_adapter(adapter, tmp_path / "copy") or load_adapter_of(tmp_path / "copy", policy, "x")
         ),
-        "serve": lambda: ServedAdapters(policy, EmbeddedEngine(policy, max_tokens=4)).load("one", adapter),
+        "serve": lambda: PublishedAdapters(EmbeddedEngine(policy, max_tokens=4)).publish("one", adapter),
         "export": lambda: export(str(adapter), tmp_path / "out", merge=False, policy=None, console=Console()),
     }
     if use == "export" and damage == "base":

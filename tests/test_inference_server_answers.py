@@ -239,12 +239,12 @@ class TrainedAdapter:
         self.engine = engine
         self.asked: list[tuple[str, str, bool]] = []
 
-    async def load(self, name: str, path: str, *, replace: bool) -> int:
+    async def publish(self, name: str, path: str, *, replace: bool) -> int:
         self.asked.append((name, path, replace))
         self.engine.publish(name, TRAINED, 8)
         return 8
 
-    def unload(self, name: str) -> None:
+    def withdraw(self, name: str) -> None:
         self.engine.withdraw(name)
 
 

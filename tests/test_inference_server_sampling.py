@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 
 from live_server import ASK, TOKEN, Live, engine_over, running
 from selfplay.core import Arena, Role
-from selfplay.inference.answer_options import Shaping
+from selfplay.inference.answering import Shaping
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.inference.server import create_app
 from selfplay.inference.shaped_logits import shaped_logits

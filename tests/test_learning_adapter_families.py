@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from family_models import FAMILIES, family_model
 from selfplay.commands.export import export
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.published_adapters import PublishedAdapters
 from selfplay.learning.checkpoints import (
     SavedLearner,
     check_lora_shape,
@@ -21,7 +22,6 @@ from selfplay.learning.checkpoints import (
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.trie import build_plan
-from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import perturb_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -113,8 +113,8 @@ async def test_what_is_saved_is_read_back_with_the_same_log_probabilities(family
 
     server = PolicyModel(str(base), LoraSettings(1, 1.0, policy.lora.target_modules))
     engine = EmbeddedEngine(server)
-    ServedAdapters(server, engine).load("mine", directory)
-    assert_close(torch.tensor(await engine.logprobs(TOKENS, model="mine")), trained)
+    PublishedAdapters(engine).publish("mine", directory)
+    assert_close(torch.tensor(engine.logprobs(TOKENS, model="mine")), trained)
     engine.close()
 
     assert_close(logprobs_of(PeftModel.from_pretrained(plain(base), directory)), trained)

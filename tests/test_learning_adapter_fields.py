@@ -17,11 +17,11 @@ from selfplay.core import InputError
 from selfplay.core.adapter_config import FIELDS
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, MANIFEST_FILE
 from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.published_adapters import PublishedAdapters
 from selfplay.inference.vllm_checks import check_adapter
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.given_adapters import load_adapter_of
-from selfplay.training.served_adapters import ServedAdapters
 from tiny_models import tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -106,7 +106,7 @@ CASES = [(field, value) for field, values in VALUES.items() for value in values]
 def served():
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
     engine = EmbeddedEngine(policy)
-    yield ServedAdapters(policy, engine)
+    yield PublishedAdapters(engine)
     engine.close()
 
 
@@ -130,12 +130,12 @@ def logprobs_of(model) -> list[float]:
     return logprobs_TV.gather(1, torch.tensor(TOKENS[1:])[:, None])[:, 0].tolist()
 
 
-async def logprobs_with(served: ServedAdapters, directory: Path) -> list[float]:
-    served.load("mine", directory)
+async def logprobs_with(served: PublishedAdapters, directory: Path) -> list[float]:
+    served.publish("mine", directory)
     try:
-        return await served.engine.logprobs(TOKENS, model="mine")
+        return served.engine.logprobs(TOKENS, model="mine")
     finally:
-        served.unload("mine")
+        served.withdraw("mine")
 
 
 def change(adapter: Path, directory: Path, **fields: object) -> Path:
@@ -146,7 +146,7 @@ def change(adapter: Path, directory: Path, **fields: object) -> Path:
     return directory
 
 
-async def answers_or_refusal(served: ServedAdapters, directory: Path) -> list[float] | InputError:
+async def answers_or_refusal(served: PublishedAdapters, directory: Path) -> list[float] | InputError:
     try:
         return await logprobs_with(served, directory)
     except InputError as error:
@@ -225,17 +225,15 @@ async def test_a_field_that_peft_adds_tomorrow_is_refused_unless_it_is_off(
         assert await logprobs_with(served, directory) == await logprobs_with(served, adapter)
     else:
         with pytest.raises(InputError, match=r"sets tomorrow to .*does not know"):
-            served.load("mine", directory)
+            served.publish("mine", directory)
 
 
 def load_with_a_job(directory: Path) -> None:
-    from selfplay.learning.adapter_files import AdapterFiles
-
-    AdapterFiles.read(directory)
+    LoraSettings.read(directory)
 
 
 ENTRIES = {
-    "a served adapter": lambda served, directory: served.load("mine", directory),
+    "a served adapter": lambda served, directory: served.publish("mine", directory),
     "[start] and [frozen]": lambda served, directory: load_adapter_of(directory, served.policy, "mine"),
     "an adapter on the command line": lambda served, directory: find_model(str(directory)),
     "vLLM": lambda served, directory: check_adapter(directory, 64),
@@ -309,7 +307,7 @@ async def test_weights_that_are_no_lora_of_this_model_are_refused_with_their_own
 ):
     directory = change_weights(adapter, tmp_path / "adapter", changed)
     with pytest.raises(InputError, match=problem) as caught:
-        served.load("mine", directory)
+        served.publish("mine", directory)
     assert str(caught.value).isprintable()
     said = "own base model" in str(caught.value)
     assert said == ("this model" in problem or "shape" in problem), "only if it belongs to another"
@@ -336,7 +334,7 @@ def test_weights_in_another_file_are_refused_by_its_name(others, served, adapter
     with pytest.raises(
         InputError, match=rf"has {others[0][:14]}.* and no {ADAPTER_FILE}\. Save it with PEFT"
     ):
-        served.load("mine", directory)
+        served.publish("mine", directory)
 
 
 async def test_an_adapter_of_single_experts_is_served_after_peft_has_joined_them(tmp_path):
@@ -360,11 +358,11 @@ async def test_an_adapter_of_single_experts_is_served_after_peft_has_joined_them
     (old / ADAPTER_CONFIG).write_text(json.dumps(config))
     policy = PolicyModel(str(base), LoraSettings(1))
     engine = EmbeddedEngine(policy)
-    served = ServedAdapters(policy, engine)
+    served = PublishedAdapters(engine)
     with pytest.raises(
         InputError, match=r"experts\.0\.w1 is one expert, .* Load it with PEFT and save it again"
     ):
-        served.load("mine", old)
+        served.publish("mine", old)
     in_peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), old)
     in_peft.save_pretrained(new)
     assert await logprobs_with(served, new) == pytest.approx(logprobs_of(in_peft), abs=1e-5)

@@ -85,7 +85,7 @@ async def test_learner_and_engine_compute_what_transformers_computes_for_an_acce
         learned = plan_logprobs(policy, plan)[torch.from_numpy(plan.prediction_S)].tolist()
     engine = EmbeddedEngine(policy)
     engine.publish("default", BASE, 0)
-    played = [x for answer in ANSWERS for x in (await engine.logprobs(PROMPT + answer))[-len(answer) :]]
+    played = [x for answer in ANSWERS for x in (engine.logprobs(PROMPT + answer))[-len(answer) :]]
     own = [x for answer in ANSWERS for x in own_logprobs(family, PROMPT, answer)]
     assert learned == pytest.approx(own, abs=2e-5)
     assert played == pytest.approx(own, abs=2e-5)

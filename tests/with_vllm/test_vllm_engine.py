@@ -10,7 +10,7 @@ import torch
 
 from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError
 from selfplay.core.errors import is_transient
-from selfplay.inference.adapter_check import file_hash
+from selfplay.inference.adapter_check import Expectation, file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.logprobs import plan_logprobs
@@ -266,13 +266,8 @@ async def test_adapters_that_cannot_be_served_are_rejected_before_they_are_loade
 async def test_every_version_is_delivered_with_its_hash_and_the_learners_canary(engine, policy, adapters):
     for seed in (2, 3):
         expected = canary_of(policy, f"v{seed}", engine.canary)
-        delivery = await engine.publish(
-            "default",
-            adapters[seed],
-            seed,
-            expected_canary=expected,
-            expected_hash=file_hash(adapters[seed]),
-        )
+        said = Expectation(seed, file_hash(adapters[seed]), expected, base=math.inf)
+        delivery = await engine.publish("default", adapters[seed], seed, said=said)
         assert (delivery.name, delivery.version) == ("default", seed)
         assert delivery.mean == pytest.approx(expected, abs=CLOSE)
     untrained = await engine.publish("default", adapters[0], 4)
@@ -281,13 +276,15 @@ async def test_every_version_is_delivered_with_its_hash_and_the_learners_canary(
 
 async def test_wrong_weights_are_detected_and_the_previous_version_stays_in_service(engine, policy, adapters):
     expected = canary_of(policy, "v2", engine.canary)
+    said = Expectation(2, file_hash(adapters[3]), expected, base=math.inf)
     with pytest.raises(SelfplayError, match="default version 2 was not delivered: the canary's") as caught:
-        await engine.publish("default", adapters[3], 2, expected_canary=expected)
+        await engine.publish("default", adapters[3], 2, said=said)
     assert "\n" not in str(caught.value)
+    said = Expectation(2, file_hash(adapters[2]), expected, base=math.inf)
     with pytest.raises(
         SelfplayError, match=r"default version 2 was not delivered: the weights in .* have hash"
     ):
-        await engine.publish("default", adapters[3], 2, expected_hash=file_hash(adapters[2]))
+        await engine.publish("default", adapters[3], 2, said=said)
     responses = await ask_all(engine, "default")
     assert {response.policy_version for response in responses} == {1}
     assert_drawn_from(policy, "v1", responses)

@@ -28,7 +28,6 @@ def start_engines(
     placement: Placement,
     tracker: Handle,
     adapter_files: Handle,
-    actor: type = EngineActor,
 ) -> list[Any]:
     """Start inference actors; return them by number.
 
@@ -38,12 +37,11 @@ def start_engines(
         placement: where they are.
         tracker: see :class:`EngineActor`.
         adapter_files: see :class:`EngineActor`.
-        actor: the class, with the arguments of :class:`EngineActor`.
     """
     settings = config.ray
     return [
         restarting(
-            actor,
+            EngineActor,
             name=name,
             max_task_retries=0,
             num_cpus=settings.cpus_per_engine,

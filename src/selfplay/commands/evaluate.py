@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource, base_difference, find_player
-from selfplay.config.model import LoraSection
+from selfplay.config.model import InferenceSettings
 from selfplay.config.play import GameSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, Rollout
 from selfplay.core.adapters import BASE, TRAINED
@@ -22,12 +22,11 @@ from selfplay.evaluation.mixture import Mixture, mapped
 from selfplay.evaluation.nash_conv import LONG_LIMIT, NashConvResult, TooSlow, nash_conv
 from selfplay.evaluation.tables import exact_table, match_table
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.training import assembly
 from selfplay.training.checks import check_models_end_answers
 from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.evaluations import opponent_agent
 from selfplay.training.progress_views import print_line, view_of, working
-from selfplay.training.served_adapters import ServedAdapters
+from selfplay.training.publishing import publish_models
 
 
 def build_engine(
@@ -40,15 +39,12 @@ def build_engine(
     Raises:
         InputError: a model cannot be loaded, or an adapter belongs to another model.
     """
-    with working(console, f"loading {source.model.name}"):
-        policy = assembly.build_policy(source.model, LoraSection(rank=1), seed, partial(print_line, console))
-    engine = EmbeddedEngine(policy, max_tokens=source.max_tokens)
-    engine.publish(BASE, BASE, 0)
-    adapters = ServedAdapters(policy, engine)
     served = source.adapters()
     served |= {opponent_model(name): path for name, path in (opponent or {}).items()}
-    for name, path in served.items():
-        adapters.load(name, path)
+    inference = InferenceSettings(max_tokens=source.max_tokens)
+    with working(console, f"loading {source.model.name}"):
+        say = partial(print_line, console)
+        engine = publish_models(source.model, served, inference, seed=seed, say=say).engine
     for name in {TRAINED, opponent_model(TRAINED)} - served.keys():
         engine.publish(name, BASE, 0)
     return engine

@@ -6,10 +6,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import PolicyModel
+from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.progress_views import print_line
 
 
@@ -21,7 +20,7 @@ def write_merged(base: str, adapter: Path, directory: Path, console: Console) ->
         OSError: the directory cannot be written.
     """
     name = resolve_model(base, partial(print_line, console))
-    policy = PolicyModel(name, AdapterFiles.read(adapter).lora, dtype=torch.float32)
+    policy = PolicyModel(name, LoraSettings.read(adapter), dtype=torch.float32)
     policy.load_adapter_state(read_weights(adapter))
     merged = policy.model.merge_and_unload(safe_merge=True)
     merged.save_pretrained(directory)

@@ -13,7 +13,6 @@ from rich.text import Text
 from selfplay.commands.model_source import base_difference
 from selfplay.config import Config
 from selfplay.config.loading import load_config
-from selfplay.config.model import LoraSection
 from selfplay.core import (
     AgentSpec,
     Arena,
@@ -31,9 +30,7 @@ from selfplay.core.own_code import called, own_code
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import share_or_mean_text
-from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.saved_states import read_json
-from selfplay.training import assembly
 from selfplay.training.given_adapters import adapter_in, find_adapter
 from selfplay.training.programs import (
     build_program,
@@ -43,9 +40,9 @@ from selfplay.training.programs import (
     policies_of,
 )
 from selfplay.training.progress_views import print_line, working
+from selfplay.training.publishing import publish_models
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
-from selfplay.training.served_adapters import ServedAdapters
 
 PERSON = "person"
 """The name of the person at the keyboard, where models have names."""
@@ -90,7 +87,12 @@ class ProgramRun:
                 if difference := base_difference(config.model, self.config.model, trained=True):
                     raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
                 adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
-        self.arena.client = self.engine = _engine(self.config, adapters, console)
+        with working(console, f"loading {self.config.model.name}"):
+            say = partial(print_line, console)
+            published = publish_models(
+                self.config.model, adapters, self.config.inference, seed=self.config.seed, say=say
+            )
+        self.arena.client = self.engine = published.engine
         self.arena.model_without_role = BASE
 
     async def startup(self) -> None:
@@ -276,15 +278,3 @@ def _run_and_checkpoint(name: str) -> tuple[Config, Path]:
     directory = RunDirectory.open(find_run(run_name))
     config = load_config(str(directory.config_file), {})
     return config, find_checkpoint(directory, checkpoint, name)
-
-
-def _engine(config: Config, adapters: Mapping[str, Path], console: Console) -> EmbeddedEngine:
-    with working(console, f"loading {config.model.name}"):
-        say = partial(print_line, console)
-        policy = assembly.build_policy(config.model, LoraSection(rank=1), config.seed, say)
-    engine = assembly.build_engine(config, policy)
-    engine.publish(BASE, BASE, 0)
-    served = ServedAdapters(policy, engine)
-    for name, directory in adapters.items():
-        served.load(name, directory)
-    return engine

@@ -1,15 +1,16 @@
 """``selfplay serve``: serve a model or a run with an OpenAI-compatible server."""
 
 import asyncio
+import signal
+import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
 from rich.console import Console
 
-from selfplay.commands.application import Backend, build_application
 from selfplay.commands.listening import (
     address_of,
     chosen_token,
@@ -18,19 +19,21 @@ from selfplay.commands.listening import (
     serve_until_ended,
     server_of,
 )
-from selfplay.commands.model_source import ModelSource, find_model
-from selfplay.commands.served_models import ServedModels, version_of
-from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.commands.model_source import find_model
+from selfplay.commands.served_models import ServedModels
+from selfplay.config.model import InferenceSettings, ModelSettings
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
-from selfplay.inference.engine import EmbeddedEngine
+from selfplay.inference.answering import Answering, ModelFacts, Publisher
+from selfplay.inference.client_adapters import ClientAdapters
 from selfplay.inference.openai_client import TOKEN_VARIABLE
-from selfplay.jobs.checked_engine_loader import CheckedEngineLoader, base_of
-from selfplay.jobs.launch import LocalWorker
-from selfplay.learning.policy import BASE, PolicyModel
-from selfplay.training import assembly
-from selfplay.training.progress_views import print_line
-from selfplay.training.served_adapters import ServedAdapters
+from selfplay.inference.server import create_app
+from selfplay.jobs.launch import Launch, LocalWorker
+from selfplay.jobs.records import ServedBase
+from selfplay.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
+from selfplay.jobs.service import JobService
+from selfplay.training.progress_views import print_line, working
+from selfplay.training.publishing import publish_models
 
 
 def serve(
@@ -71,69 +74,130 @@ def serve(
     if adapters is not None and not adapters.expanduser().is_dir():
         raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
+    models = ServedModels.of(source, model_or_run)
     model = served_model(source.model, threads, dtype)
+    inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
+    say = partial(print_line, console)
     with listen(host, port) as listener:
 
-        def announce(names: list[str]) -> None:
-            address = address_of(host, listener)
-            print_line(console, f"serving {', '.join(names)} at {address} (Ctrl-C ends)")
+        def application(
+            engine: Answering, publisher: Publisher, facts: ModelFacts, launch: Launch
+        ) -> FastAPI:
+            base = ServedBase.of(models.base, source.model.name, facts)
+            app = build_application(engine, publisher, base, launch, models, token, adapters, jobs, say)
+            say(f"serving {', '.join(engine.names())} at {address_of(host, listener)} (Ctrl-C ends)")
             if not chosen:
-                print_line(console, f"clients need the token: export {TOKEN_VARIABLE}={token}")
+                say(f"clients need the token: export {TOKEN_VARIABLE}={token}")
+            return app
 
         if ray is not None:
-            from selfplay.commands.serve_on_ray import serve_on_ray
-
-            serve_on_ray(
-                source,
-                ServedModels.of(source, model_or_run),
-                listener,
-                ray=ray,
-                model=model,
-                inference=InferenceSettings(max_tokens=max_tokens, max_queue=max_queue),
-                token=token,
-                root=adapters,
-                jobs=jobs,
-                announce=announce,
-                console=console,
-            )
+            _serve_on_ray(models, listener, ray, model, inference, application, console)
         else:
-            say = partial(print_line, console)
-            policy = assembly.build_policy(model, LoraSection(rank=1), 0, say)
-            engine = EmbeddedEngine(policy, max_tokens=max_tokens, max_queue=max_queue)
-            app = build_app(engine, policy, model_or_run, source, token, adapters, jobs, say)
-            announce(engine.names())
+            published = publish_models(
+                model, models.adapters, inference, base=models.base, versions=models.versions, say=say
+            )
+            engine = published.engine
+            app = application(engine, published, engine.facts(), LocalWorker.start)
             with suppress(KeyboardInterrupt):
                 asyncio.run(serve_until_ended(server_of(app), listener))
-    print_line(console, "stopped")
+    say("stopped")
 
 
-def build_app(
-    engine: EmbeddedEngine,
-    policy: PolicyModel,
-    name: str,
-    source: ModelSource,
+def _serve_on_ray(
+    models: ServedModels,
+    listener: socket.socket,
+    ray: RaySettings,
+    model: ModelSettings,
+    inference: InferenceSettings,
+    application: Callable[[Answering, Publisher, ModelFacts, Launch], FastAPI],
+    console: Console,
+) -> None:
+    """Serve until interrupted, also by SIGTERM: the engines and the fine-tuning jobs are on a cluster."""
+    from selfplay.cluster.server.cluster import ServingCluster
+    from selfplay.inference.chat_tokens import load_chat_tokens
+    from selfplay.learning.model_files import resolve_model
+
+    say = partial(print_line, console)
+    cluster = ServingCluster(ray, inference, model, load_chat_tokens(resolve_model(model.name, say)), say)
+
+    async def run() -> None:
+        async with cluster.running() as (engines, facts):
+            for name, directory in models.adapters.items():
+                await engines.publish_in_background(name, directory, models.versions[name])
+            engines.publish_base(models.base)
+            server = server_of(application(engines, engines, facts, cluster.workers().start))
+
+            def end() -> None:
+                server.should_exit = True
+
+            await cluster.guard(engines, serve_until_ended(server, listener), end)
+
+    where = "on this machine" if ray.address is None else f"at {ray.address}"
+    with ExitStack() as stack:
+        with working(console, f"joining Ray {where}"):
+            stack.enter_context(cluster.joined())
+        # Ray has set a handler that ends the program with a traceback.
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        with suppress(KeyboardInterrupt):
+            asyncio.run(run())
+
+
+def build_application(
+    engine: Answering,
+    publisher: Publisher,
+    base: ServedBase,
+    launch: Launch,
+    models: ServedModels,
     token: str | None,
     root: Path | None = None,
     jobs: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> FastAPI:
-    """Publish the models of ``source`` and return the application of a server in this process.
+    """Return the server's application over an engine, wherever the engine and the jobs are.
 
-    ``default`` is an alias of the first model served, and ``base`` of the base model. Clients may load
-    adapters from ``root``, under names other than these. Files and fine-tuning jobs are in ``jobs``.
+    ``default`` is an alias of the first model served, and ``base`` of the base model.
+
+    Args:
+        engine: answers; it serves the models that the server has from its start.
+        publisher: publishes the adapters of clients and jobs in it.
+        base: the base model.
+        launch: starts the process that trains a job.
+        models: the models that the server has from its start.
+        token: the token that clients need, if any.
+        root: the directory from which clients may load adapters, under names other than those of ``models``.
+        jobs: the directory of files and fine-tuning jobs.
+        say: prints a line for whoever runs the server.
 
     Raises:
-        InputError: an adapter cannot be loaded, or ``jobs`` cannot be used.
+        InputError: ``jobs`` cannot be used.
     """
-    models = ServedModels.of(source, name)
-    loader = ServedAdapters(policy, engine)
-    for adapter_name, directory in models.adapters.items():
-        loader.load(adapter_name, directory, version_of(source, directory))
-    engine.publish(models.base, BASE, 0)
-    checked_loader = CheckedEngineLoader(engine, policy, loader, models.base)
-    base = base_of(policy, models.base, source.model.name)
-    backend = Backend(engine, loader, checked_loader, base, LocalWorker.start)
-    return build_application(backend, models, token, root, jobs, say)
+    aliases = models.aliases
+    reserved = frozenset([*aliases, *engine.names()])
+    of_clients = None if root is None else ClientAdapters(publisher, root.expanduser(), reserved)
+    if jobs is None:
+        app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+        refuse_job_routes(app)
+        return app
+    service = JobService(
+        jobs.expanduser(),
+        publisher,
+        base,
+        adapters=models.adapters,
+        aliases=aliases,
+        say=say,
+        launch=launch,
+    )
+    app = create_app(
+        engine,
+        token=token,
+        aliases=aliases,
+        adapters=of_clients,
+        larger_bodies={FILES: MAX_UPLOAD_BYTES},
+        made=service.made,
+        running=service.running,
+    )
+    add_job_routes(app, service)
+    return app
 
 
 def served_model(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:

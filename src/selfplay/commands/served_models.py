@@ -19,21 +19,32 @@ class ServedModels:
 
     Attributes:
         base: name of the base model.
-        adapters: directories of the adapters, by name.
+        adapters: directories of the adapters, by name. That of a run with one policy, and an adapter's
+            directory, has the name that the user gave; the policies of a run with several have their own.
+        versions: the version that each adapter's answers carry: from its checkpoint's state, else the step's
+            number, else 0. That of a policy which learned less often than the others is lower than the step.
         aliases: additional names: ``default`` is the first model, and ``base`` the base model.
     """
 
     base: str
     adapters: dict[str, Path]
+    versions: dict[str, int]
     aliases: dict[str, str]
 
     @classmethod
     def of(cls, source: ModelSource, name: str) -> Self:
         """Return the models of a source that the command line calls ``name``."""
-        found = adapter_directories(source, _last_part(name))
+        adapters: dict[str, Path] = {}
+        versions: dict[str, int] = {}
+        if source.adapter is not None:
+            alone = (source.adapter / ADAPTER_CONFIG).is_file()
+            policies = sorted(one.parent for one in source.adapter.glob(f"*/{ADAPTER_CONFIG}"))
+            adapters = {_last_part(name): source.adapter} if alone else {one.name: one for one in policies}
+            recorded, step = _versions_in(source.adapter)
+            versions = {one: recorded.get(TRAINED if alone else one, step) for one in adapters}
         base = _last_part(source.model.name)
-        base = BASE if base in found else base
-        return cls(base, found, {TRAINED: next(iter(found), base), BASE: base})
+        base = BASE if base in adapters else base
+        return cls(base, adapters, versions, {TRAINED: next(iter(adapters), base), BASE: base})
 
 
 class _State(msgspec.Struct):
@@ -42,40 +53,14 @@ class _State(msgspec.Struct):
     versions: dict[str, int]
 
 
-def adapter_directories(source: ModelSource, name: str) -> dict[str, Path]:
-    """Return adapters by the name that each is served under.
-
-    The adapter of a run with one policy is served as ``name``, and so is an adapter directory; the policies
-    of a run with several are served under their own names.
-    """
-    if source.adapter is None:
-        return {}
-    if (source.adapter / ADAPTER_CONFIG).is_file():
-        return {name: source.adapter}
-    policies = sorted(source.adapter.glob(f"*/{ADAPTER_CONFIG}"))
-    return {config.parent.name: config.parent for config in policies}
-
-
-def version_of(source: ModelSource, directory: Path) -> int:
-    """Return the policy version of an adapter: from its checkpoint's state, else the step's number, else 0.
-
-    The version of a policy that learned less often than the others is lower than the step.
-    """
-    alone = directory == source.adapter
-    checkpoint, policy = (directory, TRAINED) if alone else (directory.parent, directory.name)
-    versions = _versions_in(checkpoint)
-    if policy in versions:
-        return versions[policy]
+def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
+    """Return the versions by policy that a checkpoint records, and its step; nothing and 0 elsewhere."""
     step = checkpoint.name.removeprefix(CHECKPOINT_PREFIX)
-    return int(step) if step.isdecimal() else 0
-
-
-def _versions_in(checkpoint: Path) -> dict[str, int]:
-    """Return the versions by policy that a checkpoint records; none for an adapter outside a checkpoint."""
+    number = int(step) if step.isdecimal() else 0
     try:
-        return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions
+        return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions, number
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+        return {}, number
 
 
 def _last_part(name: str) -> str:

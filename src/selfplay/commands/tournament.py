@@ -24,10 +24,9 @@ from selfplay.commands.tournament_files import GAMES, PAGE, PlayedGame, Tourname
 from selfplay.commands.tournament_members import Member, base_of
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_schedule import MAX_GAMES, Schedule, ScheduledGame
-from selfplay.config.model import LoraSection
+from selfplay.config.model import InferenceSettings
 from selfplay.config.play import GameSettings
 from selfplay.core import AgentSpec, Arena, InferenceClient, InputError, PlaySpec, SelfplayError
-from selfplay.core.adapters import BASE
 from selfplay.core.files import write_file
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
@@ -36,6 +35,7 @@ from selfplay.evaluation.mixture import Mixture, drawn
 from selfplay.population import PayoffTable
 from selfplay.population.rankings import Rankings, rank
 from selfplay.training.progress_views import View, print_line, view_of, working
+from selfplay.training.publishing import publish_models
 
 CONCURRENCY = 256
 """Games in flight. Those of all pairs mix, so that adapters share forward passes."""
@@ -314,21 +314,12 @@ def _engine(models: Sequence[Member], seed: int, console: Console) -> InferenceC
     Raises:
         InputError: a model cannot be loaded, or an adapter belongs to another model.
     """
-    with working(console, "importing torch"):
-        from selfplay.inference.engine import EmbeddedEngine
-        from selfplay.training import assembly
-        from selfplay.training.served_adapters import ServedAdapters
-
     settings = base_of(models)
+    adapters = {name: path for one in models for name, path in one.adapters().items()}
+    inference = InferenceSettings(max_tokens=max(one.max_tokens or 1 for one in models))
     with working(console, f"loading {settings.name}"):
-        policy = assembly.build_policy(settings, LoraSection(rank=1), seed, partial(print_line, console))
-        engine = EmbeddedEngine(policy, max_tokens=max(one.max_tokens or 0 for one in models))
-        engine.publish(BASE, BASE, 0)
-        adapters = ServedAdapters(policy, engine)
-        for member in models:
-            for name, path in member.adapters().items():
-                adapters.load(name, path)
-    return engine
+        say = partial(print_line, console)
+        return publish_models(settings, adapters, inference, seed=seed, say=say).engine
 
 
 def _in_order(files: TournamentFiles, table: PayoffTable) -> list[tuple[tuple[str, ...], list[float]]]:

@@ -140,9 +140,8 @@ def check_hash(name: str, version: int, directory: Path | None, sha256: str, exp
 
 def check_delivery(
     delivery: Delivery,
+    said: Expectation | None,
     *,
-    expected_canary: float | None,
-    expected_base: float | None = None,
     before: Delivery | None,
     base: Delivery,
     changes_nothing: bool,
@@ -150,25 +149,25 @@ def check_delivery(
 ) -> None:
     """Check that the engine answers with the version that was just published.
 
-    A stale adapter is detected without expectations, because the same weights give exactly the same numbers
+    A stale adapter is detected without a description, because the same weights give exactly the same numbers
     and other weights give other numbers. (Under load, even the same weights round differently, and this check
     detects less.) Only an update that is too small to have any effect may give the same numbers. The
-    learner's expectations show this: if they differ by less than a tenth of the tolerance, equal numbers are
+    learner's descriptions show this: if they differ by less than a tenth of the tolerance, equal numbers are
     correct.
 
     Args:
         delivery: delivery of the new version.
-        expected_canary: mean log-probability of a canary token according to the learner, if known.
-        expected_base: the same value of the base model.
+        said: what the learner wrote about it, if it did.
         before: delivery of the version that answered until now, if any.
         base: delivery of the base model.
         changes_nothing: whether every B of the adapter is zero.
-        tolerance: maximum difference from ``expected_canary``.
+        tolerance: maximum difference from the learner's canary.
 
     Raises:
         DeliveryError: the engine does not answer with this version.
     """
     name, version = delivery.name, delivery.version
+    expected_canary, expected_base = (said.canary, said.base) if said else (None, None)
     like_base = delivery.canary == base.canary
     if like_base and not changes_nothing and _can_be_seen(expected_canary, expected_base, tolerance):
         raise DeliveryError(name, version, "it answers exactly like the base model")

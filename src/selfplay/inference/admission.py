@@ -18,7 +18,7 @@ import numpy as np
 
 from selfplay.core import EpisodeError
 from selfplay.core.client import MoreLogprobs
-from selfplay.inference.answer_options import PLAIN, AnswerOptions
+from selfplay.inference.answering import PLAIN, AnswerOptions
 from selfplay.inference.tree_cache import ROOT, TreeCache
 
 MOST_OVERTAKEN = 64

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from selfplay.inference.admission import Request
-from selfplay.inference.answer_options import PLAIN, Shaping
+from selfplay.inference.answering import PLAIN, Shaping
 from selfplay.inference.next_tokens import Logits
 from selfplay.inference.sampling import Distributions, FloatArray, IntArray, uniforms
 from selfplay.inference.shaped_logits import shaped_logits

@@ -9,7 +9,8 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any
+
+import torch
 
 from selfplay.core import (
     ContextError,
@@ -24,12 +25,18 @@ from selfplay.core.chat_tokens import decoded
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 from selfplay.core.messages import said
 from selfplay.inference.admission import Admission, Request, ServedModel
-from selfplay.inference.answer_options import PLAIN, AnswerOptions
-from selfplay.inference.answering import Answering
-from selfplay.inference.generation import Decoder, EngineStats, TreeModel
+from selfplay.inference.answering import (
+    PLAIN,
+    Answering,
+    AnswerOptions,
+    ModelFacts,
+    check_sampling,
+    find_model,
+)
+from selfplay.inference.generation import Decoder, EngineStats
 from selfplay.inference.key_store import KeyStore
-from selfplay.inference.request_checks import check_sampling, find_model
 from selfplay.inference.tree_cache import TreeCache
+from selfplay.learning.policy import PolicyModel
 
 
 class EmbeddedEngine(Answering):
@@ -50,7 +57,7 @@ class EmbeddedEngine(Answering):
 
     def __init__(
         self,
-        model: TreeModel,
+        model: PolicyModel,
         *,
         max_tokens: int = 64,
         max_context: int | None = None,
@@ -59,6 +66,8 @@ class EmbeddedEngine(Answering):
         max_batch_tokens: int = 2048,
     ) -> None:
         self.model = model
+        self.tokenizer = model.tokenizer
+        self.vocabulary_size = model.vocabulary_size
         self.max_tokens = max_tokens
         self.max_context = min(max_context or model.context_length, model.context_length, max_cached_tokens)
         self.max_queue = max_queue
@@ -98,16 +107,6 @@ class EmbeddedEngine(Answering):
             served.forget_contexts()
 
     @property
-    def tokenizer(self) -> Any:
-        """The model's tokenizer."""
-        return self.model.tokenizer
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of the model's token ids."""
-        return self.model.vocabulary_size
-
-    @property
     def stats(self) -> EngineStats:
         """Counts of requests and computations since the last reset."""
         return self._decoder.stats
@@ -120,6 +119,19 @@ class EmbeddedEngine(Answering):
     def running(self) -> int:
         """Number of admitted requests that have not ended."""
         return sum(len(served.active) for served in self._served.values())
+
+    def facts(self) -> ModelFacts:
+        """Return how this engine computes."""
+        model = self.model
+        return ModelFacts(
+            model.model_name,
+            str(model.dtype).removeprefix("torch."),
+            str(model.device),
+            torch.get_num_threads(),
+            model.quantization,
+            self.max_context,
+            model.vocabulary_size,
+        )
 
     def names(self) -> list[str]:
         """Return the names of the served models."""
@@ -215,21 +227,31 @@ class EmbeddedEngine(Answering):
                 request.future.cancel()  # those that remain after one was rejected or failed
         return [sum(request.logprobs) for request in requests]
 
-    async def logprobs(self, ids: list[int], *, model: str | None = None) -> list[float]:
+    def logprobs(self, ids: list[int], *, model: str | None = None, adapter: str = "") -> list[float]:
         """Return the log-probability of each token id after the first, at temperature 1.
 
-        They are computed immediately, separately from the requests in progress, and are not cached.
+        They are computed immediately, separately from the requests in progress, and are neither cached nor
+        counted.
+
+        Args:
+            ids: the token ids.
+            model: the name of a served model.
+            adapter: an adapter of the model, served or not, in place of ``model``.
 
         Raises:
             InputError: the model is unknown.
             SelfplayError: there are more ids than the model's context length.
         """
-        served = find_model(self._served, model)
+        adapter = adapter or find_model(self._served, model).adapter
         if len(ids) > self.model.context_length:
             raise SelfplayError(
                 f"{len(ids)} tokens exceed the model's context of {self.model.context_length}"
             )
-        return self._decoder.logprobs(served.adapter, ids)
+        stats = replace(self.stats)
+        try:
+            return self._decoder.logprobs(adapter, ids)
+        finally:
+            self._decoder.stats = stats
 
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a prompt, in a list that other prompts may share: do not change it.

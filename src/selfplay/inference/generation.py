@@ -1,16 +1,14 @@
 """Decoder: run forward passes for waiting requests and draw tokens from their distributions."""
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from selfplay.core import Messages, SelfplayError, TransientError
+from selfplay.core import SelfplayError, TransientError
 from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
 from selfplay.inference.admission import Request, ServedModel
@@ -19,45 +17,7 @@ from selfplay.inference.draws import Draw, draw_tokens
 from selfplay.inference.next_tokens import NextToken, StoredLogits
 from selfplay.inference.sampling import NOT_NUMBERS
 from selfplay.inference.tree_cache import TreeCache
-
-
-class TreeModel(Protocol):
-    """The part of a model that the engine uses; ``learning.PolicyModel`` implements it."""
-
-    device: torch.device
-    tokenizer: Any
-    stop_token_ids: list[int]
-    context_length: int
-    mixes_adapters: bool  # whether one forward pass may use several adapters
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of keys and values."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """The number of logits."""
-
-    def hidden_states(self, tokens_T: Tensor, positions_T: Tensor, attend: Callable[..., Tensor]) -> Tensor:
-        """Run the model with the active adapter and return hidden_TD."""
-
-    def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return logits_NV."""
-
-    def adapter(self, name: str) -> AbstractContextManager[None]:
-        """Run the body with an adapter active."""
-
-    def adapters(self, parts: Sequence[tuple[str, int]]) -> AbstractContextManager[None]:
-        """Run the body with adapters for consecutive tokens, each with its number of tokens."""
-
-    def render(self, messages: Messages) -> list[int]:
-        """Return the token ids of a chat prompt."""
-
-    def encode_answer(self, prompt: Messages, text: str) -> list[int]:
-        """Return the token ids of an answer to ``prompt`` and its stop token."""
-
-    def spelled_control_tokens(self, text: str) -> int:
-        """Return the number of control tokens that an answer spells with ordinary tokens."""
+from selfplay.learning.policy import PolicyModel
 
 
 @dataclass
@@ -97,7 +57,7 @@ class Decoder:
         max_batch_tokens: maximum number of tokens in one forward pass.
     """
 
-    def __init__(self, model: TreeModel, max_batch_tokens: int) -> None:
+    def __init__(self, model: PolicyModel, max_batch_tokens: int) -> None:
         self.model = model
         self.max_batch_tokens = max_batch_tokens
         self.stats = EngineStats()

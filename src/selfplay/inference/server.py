@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from selfplay.core import InputError, ModelResponse, SelfplayError
 from selfplay.inference.answering import Answering
+from selfplay.inference.client_adapters import ClientAdapters
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import ChatCompletion
 from selfplay.inference.server_completions import TextCompletion
@@ -41,30 +42,12 @@ T = TypeVar("T")
 Completion = ChatCompletion | TextCompletion
 
 
-class Adapters(Protocol):
-    """The adapters that clients can load and unload."""
-
-    async def load(self, name: str, path: str, *, replace: bool) -> int:
-        """Serve the adapter at ``path`` as ``name`` and return its policy version.
-
-        Raises:
-            InputError: the adapter cannot be loaded, or not under this name.
-        """
-
-    def unload(self, name: str) -> None:
-        """Stop serving adapter ``name``.
-
-        Raises:
-            InputError: clients may not unload this adapter.
-        """
-
-
 def create_app(
     engine: Answering,
     *,
     token: str | None,
     aliases: Mapping[str, str] | None = None,
-    adapters: Adapters | None = None,
+    adapters: ClientAdapters | None = None,
     larger_bodies: Mapping[str, int] | None = None,
     made: Callable[[str], int | None] = lambda name: None,
     running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
@@ -76,7 +59,7 @@ def create_app(
             request gives no limit; the limit is lower if the context does not have that many tokens left.
         token: the bearer token that clients must send; ``None`` accepts all clients.
         aliases: additional names of models, which are not listed.
-        adapters: loads and unloads LoRA adapters; without it, clients can do neither.
+        adapters: what clients publish; without it, they can publish nothing.
         larger_bodies: maximum sizes of bodies by path, where the usual one is too small.
         made: when a model was made, in seconds since 1970; ``None``: when the server started.
         running: what is entered while the server runs.
@@ -224,10 +207,10 @@ def _add_state(app: FastAPI, engine: Answering) -> None:
         return JSONResponse({"status": "ok"})
 
 
-def _add_adapters(app: FastAPI, engine: Answering, adapters: Adapters) -> None:
+def _add_adapters(app: FastAPI, engine: Answering, adapters: ClientAdapters) -> None:
     @app.post("/v1/load_lora_adapter")
     async def load(body: LoadAdapterRequest) -> Response:
-        version = await adapters.load(body.lora_name, body.lora_path, replace=body.load_inplace)
+        version = await adapters.publish(body.lora_name, body.lora_path, replace=body.load_inplace)
         message = f"Success: LoRA adapter '{body.lora_name}' added successfully."
         return PlainTextResponse(message, headers={VERSION_HEADER: str(version)})
 
@@ -236,7 +219,7 @@ def _add_adapters(app: FastAPI, engine: Answering, adapters: Adapters) -> None:
         name = body.lora_name
         if name not in engine.names():
             raise model_not_found(name, engine.names())
-        adapters.unload(name)
+        adapters.withdraw(name)
         return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from selfplay.core import InputError, Message, Messages, ModelResponse, SelfplayError
 from selfplay.core.messages import said
 from selfplay.core.token_lengths import most_characters_of_a_token
-from selfplay.inference.answer_options import AnswerOptions
-from selfplay.inference.answering import Answering
+from selfplay.inference.answering import Answering, AnswerOptions
 from selfplay.inference.server_generate import GenerateRequest
 from selfplay.inference.server_messages import to_messages
 from selfplay.inference.server_parameters import check_extra

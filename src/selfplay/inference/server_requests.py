@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from selfplay.core import derive_seed
-from selfplay.inference.answer_options import AnswerOptions, Shaping
+from selfplay.inference.answering import AnswerOptions, Shaping
 from selfplay.inference.server_parameters import check_extra
 from selfplay.inference.server_schema import ApiError
 

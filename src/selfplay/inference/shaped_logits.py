@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from selfplay.inference.answer_options import Shaping
+from selfplay.inference.answering import Shaping
 from selfplay.inference.sampling import GREEDY_BELOW
 
 

@@ -33,14 +33,15 @@ from selfplay.core.messages import said
 from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,
+    Expectation,
     changes_nothing,
     check_delivery,
     check_hash,
     file_hash,
     tolerance_of,
 )
+from selfplay.inference.answering import check_sampling, find_model
 from selfplay.inference.chat_tokens import load_chat_tokens
-from selfplay.inference.request_checks import check_sampling, find_model
 from selfplay.inference.vllm_checks import (
     PROOF_RANK,
     Probe,
@@ -189,9 +190,7 @@ class VLLMEngine(InferenceClient):
         adapter_path: Path | None,
         version: int,
         *,
-        expected_canary: float | None = None,
-        expected_base: float | None = None,
-        expected_hash: str | None = None,
+        said: Expectation | None = None,
         before: Delivery | None = None,
     ) -> Delivery:
         """Serve an adapter as ``name`` once it has proved that it answers.
@@ -203,10 +202,7 @@ class VLLMEngine(InferenceClient):
             name: the model's name in requests.
             adapter_path: a directory in PEFT's format; None for the base model.
             version: the version with which answers are tagged.
-            expected_canary: the learner's mean log-probability, at temperature 1, of the tokens of
-                :attr:`canary` without the first.
-            expected_base: the same value of the base model.
-            expected_hash: the learner's SHA-256 of the weight file.
+            said: what the learner wrote about the adapter.
             before: delivery of the version that this one follows, if that had another name; it must answer
                 differently from this one.
 
@@ -223,17 +219,16 @@ class VLLMEngine(InferenceClient):
                 check_adapter(adapter_path, self.max_lora_rank)
                 sha256 = await asyncio.to_thread(file_hash, adapter_path)
                 untrained = await asyncio.to_thread(changes_nothing, adapter_path)
-            if expected_hash is not None:
-                check_hash(name, version, adapter_path, sha256, expected_hash)
+            if said is not None:
+                check_hash(name, version, adapter_path, sha256, said.sha256)
             await self._wait_for_room()
             lora = await self._load_adapter(name, version, adapter_path)
             try:
                 new = await self._deliver(name, version, lora, sha256)
-                new.delivery = replace(new.delivery, expected=expected_canary)
+                new.delivery = replace(new.delivery, expected=said.canary if said else None)
                 check_delivery(
                     new.delivery,
-                    expected_canary=expected_canary,
-                    expected_base=expected_base,
+                    said,
                     before=replaced.delivery if replaced else before,
                     base=self._base.delivery,
                     changes_nothing=untrained,

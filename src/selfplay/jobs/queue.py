@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.errors import reason_of
-from selfplay.inference.adapter_check import DeliveryError
+from selfplay.inference.adapter_check import DeliveryError, expectation_of
+from selfplay.inference.answering import Publisher
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.launch import Crash, Launch, Worker
 from selfplay.jobs.lines import read_conversations, read_preferences
@@ -45,32 +45,13 @@ RETRY_SECONDS, MAX_RETRIES = 60.0, 60
 """After an error that is no fault of a job, such as a full disk, it is tried again: when, and how often."""
 
 
-class CheckedLoader(Protocol):
-    """Serves the adapters of jobs after a check: the engine of this process, or those of a cluster."""
-
-    def names(self) -> list[str]:
-        """Return the names of all models that are served, the base model's included."""
-
-    async def deliver(self, name: str, directory: Path) -> None:
-        """Serve the adapter in ``directory`` as ``name``, after a proof that it answers.
-
-        Raises:
-            InputError: the adapter is missing, damaged or of another base model.
-            DeliveryError: the answers are not those of this adapter.
-            SelfplayError: no engine can be reached.
-        """
-
-    def unload(self, name: str) -> None:
-        """Stop serving ``name``."""
-
-
 class JobQueue:
     """The jobs of one base model at work. It belongs to one event loop.
 
     Args:
         jobs: the jobs.
         files: their data and result files.
-        loader: serves what they make.
+        publisher: where the models that they make are published.
         base: the base model's name; jobs of another base wait until a server serves it.
         launch: starts the process that trains a job.
         say: prints a line for whoever runs the server.
@@ -80,14 +61,14 @@ class JobQueue:
         self,
         jobs: JobStore,
         files: FileStore,
-        loader: CheckedLoader,
+        publisher: Publisher,
         base: str,
         launch: Launch,
         say: Callable[[str], None],
     ) -> None:
         self.jobs = jobs
         self.files = files
-        self.loader = loader
+        self.publisher = publisher
         self.base = base
         self.launch = launch
         self.say = say
@@ -140,8 +121,8 @@ class JobQueue:
     def withdraw(self, names: Iterable[str]) -> None:
         """Stop serving models; those that are not served are passed over."""
         for name in names:
-            if name in self.loader.names():
-                self.loader.unload(name)
+            if name in self.publisher.names():
+                self.publisher.withdraw(name)
 
     def _own(self) -> list[StoredJob]:
         return [job for job in self.jobs.all() if job.base.served == self.base]
@@ -266,15 +247,17 @@ class JobQueue:
         """Serve every model of a job, or none.
 
         Raises:
-            SelfplayError: see :meth:`CheckedLoader.deliver`.
+            SelfplayError: see :meth:`Publisher.publish_in_background`; or a model has no description.
         """
-        delivered: list[str] = []
+        published: list[str] = []
         try:
             for name, directory in job.names().items():
-                await self.loader.deliver(name, self.jobs.place(job) / TRAINING / directory)
-                delivered.append(name)
+                place = self.jobs.place(job) / TRAINING / directory
+                await asyncio.to_thread(expectation_of, place)
+                await self.publisher.publish_in_background(name, place, proof=True)
+                published.append(name)
         except BaseException:
-            self.withdraw(delivered)
+            self.withdraw(published)
             raise
 
     def _fail(self, job: StoredJob, problem: JobError | str) -> None:

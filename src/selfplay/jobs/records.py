@@ -4,11 +4,12 @@ Times are in nanoseconds.
 """
 
 import time
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from selfplay.core.adapters import Quantization
+from selfplay.inference.answering import ModelFacts
 from selfplay.learning.fine_tuning.metrics import Row
 from selfplay.learning.fine_tuning.outcome import Outcome, SavedModel
 from selfplay.learning.fine_tuning.settings import JobSettings
@@ -67,6 +68,11 @@ class ServedBase(msgspec.Struct, frozen=True):
     device: str
     threads: int
     quantization: Quantization = "none"
+
+    @classmethod
+    def of(cls, served: str, name: str, facts: ModelFacts) -> Self:
+        """Return the base model that an engine computes."""
+        return cls(served, name, facts.path, facts.dtype, facts.device, facts.threads, facts.quantization)
 
 
 class Examples(msgspec.Struct, frozen=True):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.core.files import LOCK, lock_directory, remove_directory
+from selfplay.inference.answering import Publisher
+from selfplay.inference.client_adapters import FINE_TUNED
 from selfplay.inference.server_schema import ApiError, model_not_found
 from selfplay.jobs.launch import Launch, LocalWorker
-from selfplay.jobs.queue import CheckedLoader, JobQueue
+from selfplay.jobs.queue import JobQueue
 from selfplay.jobs.records import (
     FINE_TUNE,
     ORGANIZATION,
@@ -27,8 +29,6 @@ from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
 
 FILES, JOBS = "files", "jobs"
 """What a server keeps in its directory, beside the lock."""
-FINE_TUNED = "ft:"
-"""The beginning of the names of fine-tuned models, which no other model may have."""
 
 
 class JobService:
@@ -36,7 +36,7 @@ class JobService:
 
     Args:
         directory: where they are; it is created.
-        loader: serves the models that jobs make.
+        publisher: where the models that jobs make are published.
         base: the base model, which is served too.
         adapters: directories of the adapters that are served from the start, from which jobs may start too.
         aliases: additional names of models.
@@ -52,7 +52,7 @@ class JobService:
     def __init__(
         self,
         directory: Path,
-        loader: CheckedLoader,
+        publisher: Publisher,
         base: ServedBase,
         *,
         adapters: Mapping[str, Path],
@@ -76,7 +76,7 @@ class JobService:
             if isinstance(error, OSError):
                 raise _unusable(directory, error) from error
             raise
-        self.queue = JobQueue(self.jobs, self.files, loader, base.served, launch, say)
+        self.queue = JobQueue(self.jobs, self.files, publisher, base.served, launch, say)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,7 +111,7 @@ class JobService:
         """
         found = self._maker(name)
         if found is None:
-            served = self.queue.loader.names()
+            served = self.queue.publisher.names()
             if name in served:
                 raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
             raise model_not_found(name, served)
@@ -189,7 +189,7 @@ class JobService:
             return self.adapters[name]
         found = self._maker(name)
         if found is None:
-            raise model_not_found(name, self.queue.loader.names())
+            raise model_not_found(name, self.queue.publisher.names())
         job, directory = found
         if job.base.served != self.base.served:
             made, served = job.base.served, self.base.served

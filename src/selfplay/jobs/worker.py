@@ -24,7 +24,6 @@ from selfplay.core.manifest import damaged
 from selfplay.jobs.lines import read_conversations, read_preferences
 from selfplay.jobs.records import JOB_FILE, OUTCOME_FILE, TRAINING, Examples, JobError, Result, StoredJob
 from selfplay.jobs.store import read_record, write_record
-from selfplay.learning.adapter_files import AdapterFiles
 from selfplay.learning.adapter_weights import read_weights
 from selfplay.learning.fine_tuning.examples import Renderer, WrongLine, families, opening
 from selfplay.learning.fine_tuning.job import Data, FineTuningJob
@@ -97,7 +96,7 @@ def _start(job: StoredJob) -> tuple[dict[str, Tensor] | None, LoraSettings]:
     if job.start_adapter is None:
         return None, LoraSettings()
     directory = Path(job.start_adapter)
-    return read_weights(directory), AdapterFiles.read(directory).lora
+    return read_weights(directory), LoraSettings.read(directory)
 
 
 def _examples(job: StoredJob, param: str, file: Examples, renderer: Renderer) -> tuple[list[Any], list[int]]:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
-from selfplay.core.adapter_config import FIELDS, SHAPE, more_shape_of
+from selfplay.core.adapter_config import EVERY_LINEAR_LAYER, FIELDS, SHAPE, more_shape_of, read_adapter_config
 from selfplay.core.adapters import (
     ALL_LINEAR,
     AVERAGE,
@@ -38,7 +39,7 @@ from selfplay.core.chat_tokens import ChatTokens, configured_stops
 from selfplay.core.errors import first_line
 from selfplay.learning import base_model
 from selfplay.learning.adapter_rows import AdapterRows
-from selfplay.learning.adapter_weights import misfit
+from selfplay.learning.adapter_weights import layer_of, misfit, read_shapes
 from selfplay.learning.base_fingerprint import fingerprint
 from selfplay.learning.flex_attention import TreeAttention
 from selfplay.learning.fused_lora import FusedLinear
@@ -83,6 +84,18 @@ class LoraSettings:
         """Return the shape of an adapter with this configuration, which was checked."""
         rank, alpha, modules = (config[name] for name in SHAPE)
         return cls(rank, alpha, modules, more_shape_of(config), given=True)
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Return the shape of the adapter in a directory; ``all-linear`` are the layers that have weights.
+
+        Raises:
+            InputError: files are missing or damaged, or the adapter is more than a LoRA adapter.
+        """
+        config = read_adapter_config(directory)
+        if config["target_modules"] == EVERY_LINEAR_LAYER:
+            config["target_modules"] = sorted({layer_of(name) for name in read_shapes(directory)})
+        return cls.of(config)
 
     @property
     def may_be_absent(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import ray
 
 from selfplay.cluster.actor_classes import EngineActor, Later
+from selfplay.cluster.engines.host import Request
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
@@ -31,8 +32,8 @@ class VLLMActor(EngineActor):
         await self.start()
         messages: Messages = [{"role": "text", "content": prompt}]
         adapter = AdapterRef(lora_path or BASE, 0, lora_path)
-        response = await self.host.complete(adapter, messages, self.temperature, None, False, None, ())
-        return response.text
+        request = Request(0, adapter, messages, self.temperature, return_tokens=False)
+        return (await self.host.complete(request)).text
 
 
 class LearnerActor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
 from selfplay.config.learning import LearningSettings
-from selfplay.config.model import LoraSection, ModelSettings
+from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games, GameSettings
 from selfplay.core import Arena, InferenceClient, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
@@ -70,11 +70,10 @@ def build_policy(
     )
 
 
-def build_engine(config: Config, policy: "PolicyModel") -> "EmbeddedEngine":
+def build_engine(settings: InferenceSettings, policy: "PolicyModel") -> "EmbeddedEngine":
     """Build the embedded engine that serves ``policy``."""
     from selfplay.inference.engine import EmbeddedEngine
 
-    settings = config.inference
     return EmbeddedEngine(
         policy,
         max_tokens=settings.max_tokens,

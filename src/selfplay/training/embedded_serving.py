@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 
 from selfplay.core.adapters import BASE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.base_fingerprint import check_base
-from selfplay.learning.checkpoints import load_adapter, save_adapter
+from selfplay.inference.published_adapters import PublishedAdapters
+from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import PolicyModel
 from selfplay.population.pool_members import iteration_of
 from selfplay.training.learners import Saved
@@ -38,6 +38,7 @@ class EmbeddedServing:
         self.model = model
         self.directory = directory
         self.base_name = base_name
+        self._published = PublishedAdapters(engine)
         self._copies: set[str] = set()
         engine.publish(BASE, BASE, 0)
 
@@ -55,14 +56,9 @@ class EmbeddedServing:
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
         """See :class:`Serving`; nothing here deletes files."""
         for uid in sorted(self._copies - paths.keys()):
-            self.engine.withdraw(uid)
-            self.model.drop_adapter(uid)
+            self._published.withdraw(uid)
         for uid in sorted(paths.keys() - self._copies):
-            copy = self.directory.path / paths[uid]
-            weights, _ = load_adapter(copy)
-            check_base(copy, self.model.base)
-            self.model.load_adapter_state(weights, uid)
-            self.engine.publish(uid, uid, iteration_of(uid))
+            self._published.publish(uid, self.directory.path / paths[uid], iteration_of(uid))
         self._copies = set(paths)
 
     async def publish_results(self) -> None:

@@ -65,7 +65,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         )
         load_given(config, model, policies, sources)
     learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
-    engine = assembly.build_engine(config, model)
+    engine = assembly.build_engine(config.inference, model)
     directory.check_epoch()
     lines = JsonlSink(directory.metrics_file)
     tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))

@@ -23,11 +23,11 @@ from ray.exceptions import RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
 from selfplay.core import InputError, SelfplayError, TransientError
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from selfplay.core.files import remove_directory
 from selfplay.inference.adapter_check import file_hash
 
-FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE)
+FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE, MANIFEST_FILE)
 _COPY = re.compile(r"[0-9a-f]{64}")
 KEPT_OBJECTS = 4
 """How many adapters stay in the object store."""

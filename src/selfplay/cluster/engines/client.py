@@ -13,17 +13,20 @@ from zlib import crc32
 from ray.exceptions import RayError
 
 from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_model
+from selfplay.cluster.engines.host import Request
 from selfplay.cluster.engines.link import EngineLink
-from selfplay.cluster.engines.service import Answer, Request
+from selfplay.cluster.engines.service import Answer
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.inference.adapter_check import DeliveryError
-from selfplay.inference.answer_options import PLAIN, AnswerOptions
+from selfplay.inference.answering import PLAIN, AnswerOptions
 
 JOIN_SECONDS = 2.0
 """Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""
 LOOK_SECONDS = 1.0
+SEEDS = 1 << 64
+"""The engines know seeds below this number; larger ones wrap around."""
 OVERLOAD, SLACK = 2, 32
 """A game moves when its engine has more than ``OVERLOAD`` times the requests of another, and ``SLACK``."""
 
@@ -124,7 +127,7 @@ class EngineClient(InferenceClient):
 
     async def get_policy_version(self) -> int:
         """Return the newest version that answers now."""
-        return max(adapter.version for adapter in self.adapters.values())
+        return max((adapter.version for adapter in self.adapters.values()), default=0)
 
     async def complete(
         self,
@@ -151,6 +154,7 @@ class EngineClient(InferenceClient):
             )
         number = next(self._numbers)
         adapter = self._adapter(model)
+        seed = None if seed is None else seed % SEEDS
         request = Request(
             number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop, options
         )

@@ -8,7 +8,8 @@ from typing import Any
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
-from selfplay.cluster.engines.service import Answer, Answers, Request, Requests
+from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.service import Answer, Answers, Requests
 from selfplay.core import SelfplayError
 
 POLL_SECONDS = 2.0

@@ -74,6 +74,10 @@ class ResidentAdapters:
             resident.requests -= 1
             self._changed.set()
 
+    def delivery(self, adapter: AdapterRef) -> Delivery:
+        """Return the proof of an adapter that is in use."""
+        return self._resident[adapter.path, adapter.version].loading.result()
+
     async def settle(self) -> None:
         """Wait until nothing is being loaded or dropped."""
         loading = [one.loading for one in self._resident.values()]

@@ -7,37 +7,22 @@ one call, and fetches in another the answers that are ready by then.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from selfplay.cluster.engines.host import EngineHost
-from selfplay.core import Messages, ModelResponse, SelfplayError, TransientError
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, Request
+from selfplay.core import ModelResponse, SelfplayError, TransientError
 from selfplay.core.adapters import AdapterRef
 from selfplay.core.errors import reason_of
-from selfplay.inference.answer_options import PLAIN, AnswerOptions
+from selfplay.inference.adapter_check import Delivery
+from selfplay.inference.answering import ModelFacts
 
 REPORT_SECONDS = 5.0
 FORGET_SECONDS = 60.0
 """Seconds without a request or a poll after which a client is forgotten."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request: for the log-probabilities of ``completions`` if they are given, else for an answer."""
-
-    number: int
-    adapter: AdapterRef
-    messages: Messages
-    temperature: float = 1.0
-    max_tokens: int | None = None
-    return_tokens: bool = True
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    options: AnswerOptions = PLAIN
-    completions: list[str] | None = None
 
 
 class Requests(list[Request]):
@@ -171,6 +156,17 @@ class EngineService:
         of_others = sum(one.in_progress for one in self._clients.values() if one is not known)
         return Answers(known.incarnation, answers, of_others)
 
+    async def facts(self) -> ModelFacts:
+        """See :meth:`EmbeddedHost.facts`; the engine starts first."""
+        await self.start()
+        assert isinstance(self.host, EmbeddedHost)
+        return self.host.facts()
+
+    async def hold(self, adapter: AdapterRef) -> Delivery:
+        """See :meth:`EngineHost.hold`; the engine starts first."""
+        await self.start()
+        return await self.host.hold(adapter)
+
     def check(self) -> None:
         """Return: an engine that cannot start says so where it is asked to."""
 
@@ -191,25 +187,13 @@ class EngineService:
                 scores = await self.host.score(request.adapter, request.messages, request.completions)
                 answer = Answer(request.number, scores=scores)
             else:
-                response = await self._complete(request)
-                answer = Answer(request.number, response)
+                answer = Answer(request.number, await self.host.complete(request))
         except SelfplayError as error:
             answer = Answer(request.number, error=error)
         except Exception as error:  # noqa: BLE001 - the client must receive it
             answer = Answer(request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}"))
         client.answers.append(answer)
         client.some.set()
-
-    def _complete(self, request: Request) -> Coroutine[Any, Any, ModelResponse]:
-        return self.host.complete(
-            request.adapter,
-            request.messages,
-            request.temperature,
-            request.max_tokens,
-            request.return_tokens,
-            request.seed,
-            request.stop,
-        )
 
     async def _report(self) -> None:
         while True:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import ray
 from ray.exceptions import RayError
@@ -17,15 +18,14 @@ from selfplay.cluster.handles import Named
 from selfplay.cluster.health import Health
 from selfplay.cluster.node_cores import Sharing
 from selfplay.cluster.placement import Placement, beside_command
-from selfplay.cluster.server.engine import ServingEngineActor
 from selfplay.cluster.server.engines import ServingEngines
-from selfplay.cluster.server.host import ModelFacts
 from selfplay.cluster.server.workers import ClusterWorkers
 from selfplay.cluster.view import NAMESPACE
-from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
+from selfplay.config.model import InferenceSettings, ModelSettings
 from selfplay.config.ray import RaySettings
 from selfplay.core import InputError
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.inference.answering import ModelFacts
 from selfplay.training.threads import available_cores, chosen_threads
 
 ADAPTER_FILES = "AdapterFiles"
@@ -87,9 +87,7 @@ class ServingCluster:
             raise InputError("--engines", error.problem, fix) from error
         files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
         named = Named(ADAPTER_FILES, self._namespace)
-        engines = start_engines(
-            self, self._engine_settings(), placement, None, named, actor=ServingEngineActor
-        )
+        engines = start_engines(self, self._engine_settings(), placement, None, named)
         names = engine_names(self)
         actors = {ADAPTER_FILES: files} | dict(zip(names, engines, strict=True))
         self._health = Health(actors, self.ray.patience, self._head, names)
@@ -99,16 +97,16 @@ class ServingCluster:
             await self._health.ready()
             await starts.enough(self.ray.engines, self.ray.patience)
             facts: ModelFacts = await engines[0].facts.remote()
+            facts = replace(facts, device=facts.device.partition(":")[0])  # other nodes number their GPUs
             serving = ServingEngines(
                 engines,
                 self._tokens,
                 max_tokens=self.inference.max_tokens,
-                max_context=facts.max_context,
-                vocabulary_size=facts.vocabulary_size,
+                facts=facts,
                 patience=self.ray.patience,
             )
             yield serving, facts
-            await serving.client.close()
+            await serving.close()
         except RayError as error:
             raise error_of("the cluster", error) from error
         finally:
@@ -151,4 +149,4 @@ class ServingCluster:
         if self.ray.address is None:
             threads = chosen_threads(model, sharing.cores(available_cores()), self._say)
             model = model.model_copy(update={"threads": threads})
-        return EngineSettings(model, LoraSection(rank=1), self.inference, sharing)
+        return EngineSettings(model, None, self.inference, sharing)

@@ -1,4 +1,4 @@
-"""Adapters that clients load into a server, and unload.
+"""ClientAdapters: what clients publish in a server, and withdraw.
 
 Names, paths and files are an attacker's: names have few characters, and files are regular ones in the
 directory.
@@ -11,30 +11,31 @@ from pathlib import Path
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from selfplay.inference.adapter_check import DeliveryError
-from selfplay.inference.answering import AdapterLoader
-from selfplay.jobs.service import FINE_TUNED
+from selfplay.inference.answering import Publisher
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+FINE_TUNED = "ft:"
+"""The beginning of the names of fine-tuned models, which no other model may have."""
+NAME = re.compile(r"(?=.{1,128}$)[A-Za-z0-9][A-Za-z0-9._:@+-]*(/[A-Za-z0-9._:@+-]+)*")
 LONGEST_PATH = 1024
 
 
 class ClientAdapters:
-    """Adapters that clients load and unload: from one directory, under names that are not reserved.
+    """Adapters that clients publish: from one directory, under names that are not reserved.
 
     Args:
-        loader: serves them.
+        publisher: where they are published.
         root: the only directory from which clients may load adapters.
-        reserved: names that clients may not take, replace or unload: the aliases, and the models served from
-            the start.
+        reserved: names that clients may not take, replace or withdraw: the aliases, and the models served
+            from the start.
     """
 
-    def __init__(self, loader: AdapterLoader, root: Path, reserved: frozenset[str]) -> None:
-        self.loader = loader
+    def __init__(self, publisher: Publisher, root: Path, reserved: frozenset[str]) -> None:
+        self.publisher = publisher
         self.root = root.resolve()
         self.reserved = reserved
         self._loading = asyncio.Lock()
 
-    async def load(self, name: str, path: str, *, replace: bool) -> int:
+    async def publish(self, name: str, path: str, *, replace: bool) -> int:
         """Serve the adapter at ``path``, inside the root, as ``name``; return its policy version.
 
         Other requests are answered meanwhile; adapters are loaded one at a time.
@@ -45,27 +46,30 @@ class ClientAdapters:
         """
         async with self._loading:
             self._check_name(name)
-            if name in self.loader.names() and not replace:
+            if name in self.publisher.names() and not replace:
                 problem = f"{name} is served already"
                 raise InputError("lora_name", problem, "Unload it first, or set load_inplace to true.")
             try:
-                return await self.loader.load_while_serving(name, self._below_root(path))
+                directory = self._below_root(path)
+                return (await self.publisher.publish_in_background(name, directory)).version
             except DeliveryError as error:
                 raise InputError("adapter", error.problem, "Save it again.") from error
 
-    def unload(self, name: str) -> None:
+    def withdraw(self, name: str) -> None:
         """Stop serving adapter ``name``.
 
         Raises:
             InputError: no client loaded such an adapter.
         """
         self._check_name(name)
-        self.loader.unload(name)
+        self.publisher.withdraw(name)
 
     def _check_name(self, name: str) -> None:
         if not NAME.fullmatch(name):
             problem = f"{_shown(name)} cannot name an adapter"
-            raise InputError("lora_name", problem, "Use at most 128 letters, digits and . _ : / @ + -")
+            raise InputError(
+                "lora_name", problem, "Use at most 128 letters, digits and . _ : @ + -, and / between them"
+            )
         if name in self.reserved or name.startswith(FINE_TUNED):
             raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
 
