@@ -25,9 +25,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from faulty_server import http, refusal
 from selfplay.core import SelfplayError
-from selfplay.finetune.job_records import JobRecords
-from selfplay.finetune.providers.job import ENDED, JobRequest
-from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.jobs import ENDED, JobRequest
+from selfplay.finetune.model_groups import JobRecords
+from selfplay.finetune.openai_jobs import OpenAIJobs
 
 FAULTS = ("none", "429", "500", "cut before", "cut after", "garbage", "half")
 """``cut before``: nothing is done; ``cut after``: the request is done, but the reply is lost."""

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from proof_scripts import Script, make
 from selfplay.config.finetune import RlParameters
-from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
-from selfplay.finetune.job_records import JobRecords
-from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.providers.dry_run import DryRunJobs
-from selfplay.finetune.scenario import ScenarioInstance, agents_of
-from selfplay.finetune.view import QuietView
+from selfplay.finetune.jobs import DryRunJobs
+from selfplay.finetune.model_groups import JobRecords, PureTextSharedModelGroup
+from selfplay.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
+from selfplay.finetune.view import View
 from selfplay.programs.proofs.claims import Claim
 
 CLAIMS = [
@@ -102,7 +100,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-class Stages(QuietView):
+class Stages(View):
     """Notes stages; may end the process when one begins."""
 
     def __init__(self, killed_at=None):

@@ -32,8 +32,8 @@ from selfplay.finetune import (
     PureTextSharedModelGroup,
 )
 from selfplay.finetune.expert_iteration import select
-from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, GroupState, State
-from selfplay.finetune.tree import expected_rewards
+from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
+from selfplay.finetune.trees import expected_rewards
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "coming-from-nip.md"

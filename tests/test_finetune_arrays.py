@@ -13,8 +13,7 @@ from selfplay.config.finetune import PureTextMaltParameters, RlParameters, TextR
 from selfplay.core import Arena, InputError, Role
 from selfplay.finetune import PureTextEiTrainer, PureTextMaltTrainer
 from selfplay.finetune.arrays import rollout_arrays
-from selfplay.finetune.pairs import select_pairs
-from selfplay.finetune.tree import expected_rewards
+from selfplay.finetune.trees import expected_rewards, select_pairs
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
 from selfplay.programs.proofs.state import ProofState

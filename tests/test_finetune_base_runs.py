@@ -13,7 +13,7 @@ from selfplay.config.finetune import BaseRunParameters, TextRlParameters
 from selfplay.config.loading import dump_config
 from selfplay.core import InputError
 from selfplay.finetune import CheckPointNotFoundError, PureTextEiTrainer
-from selfplay.finetune.saving import load_rollouts
+from selfplay.finetune.run_files import load_rollouts
 
 ALL = TextRlParameters(test_scheme="all")
 

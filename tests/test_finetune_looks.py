@@ -1,6 +1,5 @@
 """What people look at of a run through fine-tuning jobs: its report, ``watch``, ``runs`` and ``analyse``."""
 
-import io
 import json
 import re
 import shutil
@@ -10,19 +9,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
-from rich.console import Console
 from textual.geometry import Size
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from proof_server import MISSING, scripted, serving_proofs
 from selfplay.cli.main import main
-from selfplay.commands.finetune_records import RecordingView
 from selfplay.commands.list_runs import read_run
 from selfplay.core.confidence_intervals import wilson_interval
-from selfplay.finetune.providers.job import Job
-from selfplay.finetune.run_files import RunFiles
-from selfplay.finetune.saving import load_rollouts
-from selfplay.finetune.state import INSUFFICIENT_DATA_JOB
+from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, load_rollouts
+from selfplay.finetune.statistics import RunRecords
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.source import RunDirectorySource
 from selfplay.read.whole_run import load_run
@@ -206,19 +201,18 @@ def test_rollouts_are_counted_while_they_are_played_and_the_last_proof_is_shown(
     assert f"the claim is {'right' if proof['y'] else 'wrong'}" in text
 
 
-def a_view(run):
+def records_of(run):
     run.mkdir(exist_ok=True)
-    return RecordingView(Console(file=io.StringIO()), RunFiles(run))
+    return RunRecords(RunFiles(run))
 
 
 def test_a_job_has_one_entry_with_its_last_state(tmp_path):
-    view = a_view(tmp_path / "run")
-    view.stage("await_fine_tune_jobs", 3)
+    records = records_of(tmp_path / "run")
     for status in ("pending", "running", "running"):
-        view.job("prover", Job("ftjob-1", status))
-    a_view(tmp_path / "run").job("prover", Job("ftjob-0", "succeeded", "ft:old"))
-    view.job("prover", Job("ftjob-1", "failed", error="no GPU"))
-    view.job("verifier", Job(INSUFFICIENT_DATA_JOB, "succeeded", "base"))
+        records.job(JobState(3, "prover", "ftjob-1", status))
+    records_of(tmp_path / "run").job(JobState(0, "prover", "ftjob-0", "succeeded", "ft:old"))
+    records.job(JobState(3, "prover", "ftjob-1", "failed", error="no GPU"))
+    records.job(JobState(3, "verifier", INSUFFICIENT_DATA_JOB, "succeeded", "base"))
     (tmp_path / "run" / "state.json").write_text(
         '{"iteration": 3, "train_loop_stage": "await_fine_tune_jobs"}'
     )
@@ -235,7 +229,7 @@ def test_what_is_recorded_again_replaces_what_was_recorded(runs):
     rollouts = load_rollouts(files.sampled("test", 1), 1)
     before = {path.name: path.read_bytes() for path in (runs / "ei" / "evaluation").iterdir()}
     metrics = files.metrics.read_bytes()
-    a_view(runs / "ei").sampled("test", 1, rollouts)
+    RunRecords(files).sampled("test", 1, rollouts)
     assert {path.name: path.read_bytes() for path in (runs / "ei" / "evaluation").iterdir()} == before
     assert files.metrics.read_bytes() == metrics
 

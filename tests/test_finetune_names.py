@@ -13,10 +13,9 @@ from live_server import TOKEN
 from selfplay.config.finetune import RlParameters
 from selfplay.core import InputError
 from selfplay.finetune import FineTuneJobError, PureTextEiTrainer, PureTextSharedModelGroup
-from selfplay.finetune.job_records import JobRecords
-from selfplay.finetune.providers.dry_run import DryRunJobs
-from selfplay.finetune.providers.job import JobRequest
-from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.jobs import DryRunJobs, JobRequest
+from selfplay.finetune.model_groups import JobRecords
+from selfplay.finetune.openai_jobs import OpenAIJobs
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from faulty_jobs import FaultyJobs

@@ -13,8 +13,8 @@ from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 
 from replying_server import http, serving
 from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest
-from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.jobs import FineTuneJobError, Job, JobRequest
+from selfplay.finetune.openai_jobs import OpenAIJobs
 
 FOLDER = Path(__file__).parent / "openai_replies"
 NAME = "run_iter_0_verifier"
@@ -55,9 +55,9 @@ async def test_a_job_of_openai_is_read(name, job):
     assert found == job
 
 
-async def test_events_of_openai_are_read_oldest_first():
-    found, _ = await asked(lambda jobs: jobs.events("ftjob-abc123"), "events")
-    assert found == ["Validating training file: file-XXXXXXXXXXXXXXXXXXXX", TOO_FEW]
+async def test_how_far_a_job_of_openai_is_is_its_newest_event():
+    found, _ = await asked(lambda jobs: jobs.progress("ftjob-abc123"), "events")
+    assert found == TOO_FEW
 
 
 async def test_a_file_and_a_job_that_openai_has_already_are_found_in_its_lists():

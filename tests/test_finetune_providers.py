@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from finetune_runs import plain
 from replying_server import error, http, serving
 from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.job_records import JobRecords
-from selfplay.finetune.providers.job import ENDED, FineTuneJobError, JobRequest
-from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.jobs import ENDED, FineTuneJobError, JobRequest
+from selfplay.finetune.model_groups import JobRecords
+from selfplay.finetune.openai_jobs import OpenAIJobs
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from faulty_jobs import FAULTS, FaultyJobs

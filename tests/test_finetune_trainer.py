@@ -10,8 +10,8 @@ from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_
 from selfplay.config.finetune import RlParameters, TextRlParameters
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
+from selfplay.finetune.jobs import FineTuneJobError
 from selfplay.finetune.malt import PureTextMaltTrainer
-from selfplay.finetune.providers.job import FineTuneJobError
 
 
 @pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])

@@ -12,9 +12,8 @@ from selfplay.config.loading import load_config
 from selfplay.config.programs import ProofsSettings
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.text import one_line
-from selfplay.finetune.analysers.asking import drawing_client
-from selfplay.finetune.analysers.runner import Analysis, analyser_named
-from selfplay.finetune.analysers.shares import YesShare, yes_shares
+from selfplay.finetune.analysers import analyser_named
+from selfplay.finetune.analysis import Analysis, YesShare, drawing_client, yes_shares
 from selfplay.finetune.run_files import RunFiles
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.programs.proofs.protocols import build_protocol

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.commands.finetune_base_run import with_base_run
-from selfplay.commands.finetune_records import RecordingView
+from selfplay.commands.finetune_view import ConsoleView
 from selfplay.config import Config
 from selfplay.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters_of
 from selfplay.config.loading import dump_config, load_config
@@ -16,17 +16,14 @@ from selfplay.config.programs import ProofsSettings
 from selfplay.core import InputError, SelfplayError, derive_seed
 from selfplay.core.adapters import TRAINED
 from selfplay.core.own_classes import is_class_path, own_class
-from selfplay.finetune.environment import PureTextEnvironment
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
-from selfplay.finetune.job_records import JobRecords
+from selfplay.finetune.jobs import DryRunJobs, JobProvider, drawing_agents
 from selfplay.finetune.malt import PureTextMaltTrainer
-from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.providers.dry_run import DryRunJobs, drawing_agents
-from selfplay.finetune.providers.job import JobProvider
-from selfplay.finetune.providers.openai_jobs import OpenAIJobs
+from selfplay.finetune.model_groups import JobRecords, PureTextSharedModelGroup
+from selfplay.finetune.openai_jobs import OpenAIJobs
 from selfplay.finetune.run_files import RunFiles
-from selfplay.finetune.scenario import ScenarioInstance, agents_of
+from selfplay.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
 from selfplay.finetune.trainer import PureTextRlTrainer
 from selfplay.inference.openai_client import OpenAIClient, is_hosted, key_of
 from selfplay.programs.proofs.arena import ProofArena
@@ -184,13 +181,11 @@ def build_trainer(
         name: role.model_dump(exclude_none=True, exclude={"policy"}) for name, role in config.roles.items()
     }
     params = HyperParameters(
-        trainer=given.trainer,
+        **dict(given),
         interaction_protocol=program.protocol,
         seed=config.seed,
         program=program.model_dump(),
         roles={name: role for name, role in roles.items() if role},
-        provider=given.provider.model_dump(include={"type", "least_examples"}),
-        **{name: getattr(given, name) for name in _SHARED},
     )
     settings = ExperimentSettings(
         run_dir=directory,
@@ -202,8 +197,7 @@ def build_trainer(
         recreate_failed_jobs=given.provider.recreate_failed_jobs,
         wandb_run=wandb_run,
     )
-    view = RecordingView(console, RunFiles(directory))
-    return _trainer_class(given.trainer)(params, scenario, settings, view)
+    return _trainer_class(given.trainer)(params, scenario, settings, ConsoleView(console))
 
 
 def _trainer_class(name: str) -> type[PureTextRlTrainer]:
@@ -215,7 +209,6 @@ def _trainer_class(name: str) -> type[PureTextRlTrainer]:
 
 MAX_JOB_SEED = 2**31
 """Seeds of jobs are smaller, which every API accepts."""
-_SHARED = ("agents", "rl", "text_rl", "pure_text_ei", "pure_text_malt", "base_run")
 
 
 def build_scenario(

@@ -8,8 +8,7 @@ from selfplay.config.finetune import FinetuneSettings
 from selfplay.config.loading import load_config
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
-from selfplay.finetune.run_files import RunFiles
-from selfplay.finetune.state import CheckPointNotFoundError, read_state
+from selfplay.finetune.run_files import CheckPointNotFoundError, RunFiles, read_state
 from selfplay.training.run_names import find_run
 
 RUN = "finetune.base_run.run_id"

@@ -1,17 +1,18 @@
 """ConsoleView: the stages, rollouts and jobs of a fine-tuning run in a terminal."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from selfplay.core import Rollout
 from selfplay.core.text import one_line
-from selfplay.finetune.providers.job import Job
-from selfplay.finetune.state import INSUFFICIENT_DATA_JOB, Stage
+from selfplay.finetune.jobs import Job
+from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, Stage
+from selfplay.finetune.view import View
 from selfplay.training.progress_views import print_line
 
 SHOWN = (
@@ -28,7 +29,11 @@ TITLES: Mapping[Stage, str] = {
 }
 
 
-class ConsoleView:
+PROGRESS_SECONDS = 15.0
+"""Between two lines about how far a job is."""
+
+
+class ConsoleView(View):
     """Shows a run on a console.
 
     Args:
@@ -36,8 +41,10 @@ class ConsoleView:
     """
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self.console = console
         self._jobs: dict[str, tuple[str, str]] = {}
+        self._said: dict[str, tuple[str, float]] = {}
 
     def say(self, line: str) -> None:
         """Show a line."""
@@ -63,16 +70,19 @@ class ConsoleView:
             task = bars.add_task(title, total=total)
             yield lambda: bars.advance(task)
 
-    def job(self, group: str, job: Job) -> None:
-        """Show a job whose state has changed."""
-        if self._jobs.get(group) == (job.id, job.status):
-            return
-        self._jobs[group] = (job.id, job.status)
-        if job.id == INSUFFICIENT_DATA_JOB:
-            self.say(f"{group} keeps its model: there are fewer examples than the API accepts")
-        else:
+    def job(self, group: str, job: Job, progress: str) -> None:
+        """Show a job whose state has changed, and from time to time how far it is."""
+        if self._jobs.get(group) != (job.id, job.status):
+            self._jobs[group] = (job.id, job.status)
+            if job.id == INSUFFICIENT_DATA_JOB:
+                self.say(f"{group} keeps its model: there are fewer examples than the API accepts")
+                return
             model = f": {job.model}" if job.model else ""
             self.say(f"job of {group}: {one_line(job.id)} {job.status.replace('_', ' ')}{one_line(model)}")
+        before, shown = self._said.get(group, ("", 0.0))
+        if progress and progress != before and monotonic() - shown >= PROGRESS_SECONDS:
+            self._said[group] = (progress, monotonic())
+            self.say(f"job of {group}: {progress}")
 
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Show the statistics that matter most."""
@@ -82,6 +92,3 @@ class ConsoleView:
             if f"{split}{name}" in stats:
                 table.add_row(Text(name.replace("_", " ")), f"{stats[f'{split}{name}']:.3f}")
         self.console.print(table)
-
-    def sampled(self, split: str, iteration: int, rollouts: Sequence[Rollout]) -> None:
-        """Show nothing: the statistics follow."""

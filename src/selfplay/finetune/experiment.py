@@ -1,20 +1,36 @@
-"""Experiment: the components of a run over fine-tuning jobs, its state, and where it is kept."""
+"""Experiment: the components of a run over fine-tuning jobs, its state, and what is kept of it."""
 
-from collections.abc import Mapping
+import importlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay.core import InputError
-from selfplay.finetune.changes import check_parameters
-from selfplay.finetune.environment import PureTextEnvironment
-from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
-from selfplay.finetune.metadata import metadata
+from selfplay.core import InputError, Rollout
+from selfplay.finetune.analysers import PureTextRolloutAnalyser
+from selfplay.finetune.analysis import Analysis, drawing_client
+from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters, check_parameters, metadata
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.run_files import RunFiles
-from selfplay.finetune.scenario import ScenarioInstance
-from selfplay.finetune.state import CheckPointNotFoundError, State, read_state, write_state
-from selfplay.finetune.view import QuietView, View
-from selfplay.finetune.wandb_artifacts import add_file
+from selfplay.finetune.run_files import (
+    CheckPointNotFoundError,
+    RunFiles,
+    State,
+    load_rollouts,
+    read_state,
+    save_rollouts,
+    save_transcript,
+    write_json,
+)
+from selfplay.finetune.scenario import PureTextEnvironment, ScenarioInstance
+from selfplay.finetune.statistics import RunRecords
+from selfplay.finetune.transcripts import (
+    Prompts,
+    Transcript,
+    processed_transcripts,
+    prompts_of,
+    raw_transcripts,
+)
+from selfplay.finetune.view import View
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Protocol
 
@@ -44,9 +60,10 @@ class Experiment:
         self.hyper_params = hyper_params
         self.scenario_instance = scenario_instance
         self.settings = settings
-        self.view: View = view or QuietView()
+        self.view = view or View()
         kept_in = None if settings.test_run else settings.run_dir
         self.files = None if kept_in is None else RunFiles(kept_in)
+        self.records = None if self.files is None else RunRecords(self.files)
         self._state = State()
         if settings.do_not_load_checkpoint or settings.test_run:
             self._initialise_state()
@@ -70,12 +87,11 @@ class Experiment:
         """
         if self.files is None:
             return
-        self.files.states.mkdir(parents=True, exist_ok=True)
         check_parameters(self.files, self.hyper_params, self.agent_names, accept=True)
         stage = self.state.train_loop_stage
         if stage == "test_during_training":
-            write_state(self.files.state_of(self.state.iteration), self.state)
-        write_state(self.files.state, self.state)
+            write_json(self.files.state_of(self.state.iteration), self.state)
+        write_json(self.files.state, self.state)
         if stage in ("test_during_training", "done"):
             for path in (self.files.state, self.files.params):
                 self._add_file_to_wandb_artifact(f"state_{self.run_id}", "state", path)
@@ -83,12 +99,22 @@ class Experiment:
             self.view.say(f"saved {self.files.state}")
 
     def _add_file_to_wandb_artifact(self, artifact_name: str, artifact_type: str, file_path: Path) -> None:
-        """Add a file to an artifact of the run's W&B run, if it has one; see :func:`add_file`."""
+        """Log a new version of an artifact of the run's W&B run, if it has one: its files so far, and this.
+
+        The artifact is made if there is none. What it holds so far need not be known here, so this works
+        without a network and after a restart.
+        """
         if self.settings.wandb_run is not None:
-            add_file(self.settings.wandb_run, artifact_name, artifact_type, file_path)
+            wandb = importlib.import_module("wandb")  # only where a run asks for it
+            name = re.sub(r"[^\w.-]", "-", artifact_name, flags=re.ASCII)
+            artifact = wandb.Artifact(name, artifact_type, incremental=True)
+            artifact.add_file(str(file_path))
+            self.settings.wandb_run.log_artifact(artifact)
 
     def _log(self, stats: Mapping[str, float]) -> None:
         """Log statistics of this iteration, in the W&B run too, if there is one."""
+        if self.records is not None:
+            self.records.log(self.state.iteration, stats)
         self.view.log(self.state.iteration, stats)
         if self.settings.wandb_run is not None:
             self.settings.wandb_run.log(dict(stats), step=self.state.iteration)
@@ -140,6 +166,93 @@ class Experiment:
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str) -> Path:
         """Return the directory of a run: a path, or a name in ``runs``."""
         return Path(run_id) if Path(run_id).is_dir() else Path("runs") / run_id
+
+    def _save_rollouts(
+        self, rollouts: list[Rollout], environment: PureTextEnvironment, iteration: int | None = None
+    ) -> None:
+        """Write the rollouts of an iteration, and its transcripts. A test run writes nothing."""
+        extracted: tuple[list[Any], ...] = self._extract_transcripts_and_prompts(rollouts, environment)
+        if self.files is None:
+            return
+        given, split = self.hyper_params.text_rl, environment.split
+        number = self.state.iteration if iteration is None else iteration
+        path = self.files.sampled(split, number)
+        save_rollouts(path, rollouts)
+        self._add_file_to_wandb_artifact(f"full_rollouts_{self.run_id}", "full_rollouts", path)
+        if not given.save_transcripts:
+            return
+        paths = self.files.transcripts(split, number, given.transcript_format)
+        kinds = ("raw_transcript", "processed_transcript", "prompts")
+        for kind, path, content in zip(kinds, paths, extracted, strict=True):
+            save_transcript(path, content)
+            self._add_file_to_wandb_artifact(f"{kind}_{self.run_id}", kind, path)
+
+    def _extract_transcripts_and_prompts(
+        self, rollouts: list[Rollout], environment: PureTextEnvironment
+    ) -> tuple[list[Transcript], list[Transcript], list[Prompts]]:
+        """Return the raw transcripts, the processed transcripts and the prompts of all proofs.
+
+        A transcript has what the environment says of the claim, ``reward`` by agent, and ``transcript``, an
+        entry for each round that was played: the text of each agent (raw), or ``agent@channel`` with each
+        message and ``agent.decision`` with each decision (processed). A tree has one for each of its ends.
+        """
+        datapoint = environment.get_datapoint_from_env_state_as_dict
+        return (
+            raw_transcripts(rollouts, datapoint),
+            processed_transcripts(rollouts, datapoint),
+            prompts_of(rollouts),
+        )
+
+    def _load_rollouts(self, iterations: int | Iterable[int]) -> list[Rollout]:
+        """Return the training rollouts of one or more iterations.
+
+        Raises:
+            InputError: an iteration has none.
+        """
+        if self.files is None:
+            raise RuntimeError("a test run keeps no rollouts")
+        wanted = [iterations] if isinstance(iterations, int) else list(iterations)
+        files = self.files
+        return [rollout for one in wanted for rollout in load_rollouts(files.sampled("train", one), one)]
+
+    def run_analysers(
+        self,
+        analysers: Sequence[str | type[PureTextRolloutAnalyser]],
+        model_name: str,
+        *,
+        overwrite: bool = False,
+        use_tqdm: bool = True,
+        dry_run: bool = False,
+    ) -> None:
+        """Ask a model Yes or No questions about the messages of all iterations that are sampled.
+
+        The answers are kept in ``analysis/NAME/``, one by one, so a killed analysis continues.
+
+        Args:
+            analysers: names of built-in analysers, or classes.
+            model_name: the model that answers, at the API that also answers for the agents.
+            overwrite: replace earlier answers; otherwise what is answered is skipped.
+            use_tqdm: show a bar.
+            dry_run: draw answers instead of asking, and keep none.
+
+        Raises:
+            InputError: there is no analyser of a name, or no iteration has rollouts.
+            SelfplayError: the model cannot be asked; the answers so far are kept.
+        """
+        if self.files is None:
+            raise RuntimeError("a test run keeps no rollouts")
+        Analysis(
+            files=self.files,
+            protocol=self.protocol_handler,
+            iterations=self.hyper_params.rl.num_iterations,
+            client=drawing_client() if dry_run else self.train_environment.arena.client,
+            model=model_name,
+            workers=self.settings.num_rollout_workers,
+            view=self.view,
+            overwrite=overwrite,
+            use_tqdm=use_tqdm,
+            dry_run=dry_run,
+        ).run(analysers)
 
     @property
     def state(self) -> State:

@@ -13,7 +13,7 @@ from selfplay.config.finetune import PureTextEiParameters
 from selfplay.core import Rollout, derive_seed
 from selfplay.finetune.model_groups import Example
 from selfplay.finetune.trainer import PureTextRlTrainer
-from selfplay.finetune.tree_episode import check_kind
+from selfplay.finetune.trees import check_kind
 from selfplay.programs.proofs.decisions import decision_text
 
 

@@ -1,55 +1,43 @@
-"""HyperParameters: everything that decides the results of a stage trainer, under nip's names.
+"""What decides the results of a stage trainer, under nip's names, what does not, and changes of the former.
 
 The rules of a protocol (``protocol_common``, ``nip_protocol``, ...) belong to the program that is played;
 see ``selfplay.programs.proofs``.
 """
 
+import importlib.metadata
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from selfplay.config.base import Settings
-from selfplay.config.finetune import (
-    Agents,
-    BaseRunParameters,
-    PureTextEiParameters,
-    PureTextMaltParameters,
-    RlParameters,
-    TextRlParameters,
-    TrainerName,
-)
+from selfplay.config.finetune import DEFAULT_AGENT, AgentParameters, FinetuneSettings
 from selfplay.core import InputError
+from selfplay.finetune.run_files import RunFiles, read_json, write_json
+
+DISTRIBUTION = "selfplay-rl"
+HARMLESS = re.compile(
+    r"rl\.num_(iterations|test_)|text_rl\.(test|save|transcript)_|(agents|roles)\..+\.test_temperature"
+    r"|provider\.(?!type:|least_examples:)"
+)
+"""Begins the parameters whose change leaves what was sampled and learned so far as it is."""
+OPEN = re.compile(r"(roles|agents\..+\.hyperparameters|program\.claims\.columns\.where)(\.|$)")
+"""The tables whose fields users name. Elsewhere, a field that a run lacks is one of a later version."""
 
 
-class HyperParameters(Settings):
-    """Everything that decides results."""
+class HyperParameters(FinetuneSettings):
+    """Everything that decides results: the settings of ``[finetune]``, the program and the seed."""
 
-    trainer: TrainerName = "pure_text_ei"
-    """The algorithm."""
     interaction_protocol: str = "nip"
     """Who questions whom."""
     seed: int = 6198
     """Root of all seeds."""
-    agents: Agents = Field(default={})
-    """Parameters by agent; ``_default`` holds for agents without any, and for what the others do not give."""
     program: dict[str, Any] = Field(default_factory=dict)
     """The settings of the program that is played: the protocol's parameters, and the claims."""
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """How the roles of the program sample, where it differs from the program: `[roles.NAME]`."""
-    provider: dict[str, Any] = Field(default_factory=dict)
-    """What of the provider decides results: its type and the least number of examples of a job."""
-    rl: RlParameters = RlParameters()
-    """How much is sampled."""
-    text_rl: TextRlParameters = TextRlParameters()
-    """What all trainers share."""
-    pure_text_ei: PureTextEiParameters = PureTextEiParameters()
-    """Which rollouts expert iteration imitates."""
-    pure_text_malt: PureTextMaltParameters = PureTextMaltParameters()
-    """How MALT makes trees of responses, and pairs of them."""
-    base_run: BaseRunParameters = BaseRunParameters()
-    """What is taken from an earlier run."""
 
 
 @dataclass(frozen=True)
@@ -91,3 +79,66 @@ class ExperimentSettings:
             raise InputError("run_dir", "is missing", "Give a directory, or test_run=True to keep nothing")
         if self.wandb_run is not None and self.test_run:
             raise InputError("wandb_run", "is given, but a test run keeps nothing", "Leave one of them out")
+
+
+def check_parameters(
+    files: RunFiles, params: HyperParameters, agents: Sequence[str], *, accept: bool
+) -> list[str]:
+    """Compare the parameters with those of the run, write them down, and return what changed, a line each.
+
+    Args:
+        files: the run.
+        params: the parameters now.
+        agents: the agents of the protocol, whose parameters are compared as they hold for each.
+        accept: allow changes of results.
+
+    Raises:
+        InputError: parameters that change results differ, and ``accept`` is false.
+        OSError: they cannot be written.
+    """
+    now = params.model_dump()
+    before = read_json(files.params, dict[str, Any]) if files.params.exists() else now
+    changed = _differences(_by_agent(before, agents), _by_agent(now, agents))
+    refused = [one for one in changed if not HARMLESS.match(one)]
+    if refused and not accept:
+        raise InputError(
+            "configuration",
+            f"{files.root} was begun with other parameters: {'; '.join(refused)}",
+            "Restore them, or resume with --accept-changes",
+        )
+    if changed or not files.params.exists():
+        write_json(files.params, now)
+        write_json(files.metadata, metadata())
+    return [f"changed since the run began: {one}" for one in changed]
+
+
+def _by_agent(params: dict[str, Any], agents: Sequence[str]) -> dict[str, Any]:
+    """Return parameters with those of every agent in place of those that were given."""
+    given = params.get("agents", {})
+    default = given.get(DEFAULT_AGENT) or AgentParameters().model_dump()
+    return {**params, "agents": {name: given.get(name) or default for name in agents}}
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+    """Return ``name: old -> new`` for all leaves that differ."""
+    found = []
+    for name in sorted(before.keys() | now.keys() if OPEN.match(path) else before):
+        place = f"{path}.{name}" if path else name
+        if name not in before:
+            found.append(f"{place}: nothing -> {now[name]!r}")
+        elif name not in now:
+            found.append(f"{place}: {before[name]!r} -> nothing")
+        elif isinstance(before[name], dict) and isinstance(now[name], dict):
+            found += _differences(before[name], now[name], place)
+        elif before[name] != now[name]:
+            found.append(f"{place}: {before[name]!r} -> {now[name]!r}")
+    return found
+
+
+def metadata() -> dict[str, str]:
+    """Return the package's name and version."""
+    try:
+        version = importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        version = "unknown"
+    return {"package_name": DISTRIBUTION, "package_version": version}

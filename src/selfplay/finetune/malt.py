@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from selfplay.core import Rollout
-from selfplay.finetune.environment import PureTextEnvironment, Row
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.finetune.pairs import dpo_examples, select_pairs
-from selfplay.finetune.tree_episode import TREE, TreeEpisode, check_kind
+from selfplay.finetune.scenario import PureTextEnvironment, Row
+from selfplay.finetune.trees import TREE, TreeEpisode, check_kind, dpo_examples, select_pairs
 from selfplay.programs.proofs.state import ProofState
 
 

@@ -1,18 +1,108 @@
-"""PureTextSharedModelGroup: agents that share a model, and the jobs that make it better."""
+"""PureTextSharedModelGroup: agents that share a model, and the jobs that make it better, each made once."""
 
+import hashlib
 import re
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from selfplay.config.finetune import METHODS
-from selfplay.core import InputError
-from selfplay.finetune.job_records import JobRecords
-from selfplay.finetune.providers.job import FineTuneJobError, Job, JobMethod, JobProvider, JobRequest
-from selfplay.finetune.state import FROZEN_JOB, INSUFFICIENT_DATA_JOB, GroupState
+from selfplay.core import InputError, SelfplayError
+from selfplay.core.files import write_file
+from selfplay.finetune.jobs import FineTuneJobError, Job, JobMethod, JobProvider, JobRequest
+from selfplay.finetune.run_files import (
+    FROZEN_JOB,
+    INSUFFICIENT_DATA_JOB,
+    GroupState,
+    JobRecord,
+    read_json,
+    write_json,
+)
 
 Example = dict[str, Any]
 """A line of a provider's file: ``messages``, or ``input`` with a preferred and a non-preferred output."""
+
+
+class JobRecords:
+    """Submits jobs, each once, whatever is killed in between.
+
+    A job's examples and its record are written before the provider is asked. The record draws the job's name
+    at the provider, so that a run which is named like an earlier one never takes that run's jobs. After a
+    restart, a file or a job that the provider already has under this name is taken; only what it lacks is
+    made. If other examples are submitted before the job exists, it begins anew.
+
+    Args:
+        directory: where records and examples are kept.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    async def submit(self, provider: JobProvider, request: JobRequest, examples: list[dict[str, Any]]) -> Job:
+        """Upload the examples, create the job and return it; what was done before is not repeated.
+
+        Raises:
+            SelfplayError: the provider refuses it or cannot be reached, or another job has this name.
+        """
+        content = b"".join(msgspec.json.encode(example) + b"\n" for example in examples)
+        record = self._begin(request, content, len(examples))
+        if record.job is not None:
+            return await provider.status(record.job)
+        request = replace(request, name=record.unique_name, sha256=record.sha256)
+        if record.file is None:
+            record.file = await provider.upload(request.name, content)
+            self._write(record)
+        job = await provider.create(request, record.file)
+        record.job = job.id
+        self._write(record)
+        return job
+
+    def read(self, name: str) -> JobRecord | None:
+        """Return the record of a job, or ``None`` if there is none.
+
+        Raises:
+            InputError: the record is damaged.
+        """
+        try:
+            record: JobRecord = read_json(self._path(name), JobRecord)
+        except FileNotFoundError:
+            return None
+        return record
+
+    def names(self) -> list[str]:
+        """Return the names of all jobs, sorted."""
+        return sorted(path.stem for path in self.directory.glob("*.json"))
+
+    def _begin(self, request: JobRequest, content: bytes, examples: int) -> JobRecord:
+        digest = hashlib.sha256(content).hexdigest()
+        record = self.read(request.name)
+        asked = (digest, request.model, request.method)
+        same = record is not None and (record.sha256, record.model, record.method) == asked
+        if record is None or (record.job is None and not same):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_file(self.directory / f"{request.name}.jsonl", content)
+            record = JobRecord(
+                name=request.name,
+                unique_name=f"{request.name}_{secrets.token_hex(4)}",
+                model=request.model,
+                method=request.method,
+                examples=examples,
+                sha256=digest,
+            )
+            self._write(record)
+        elif not same:
+            raise SelfplayError(f"there is another job with the name {request.name} in {self.directory}")
+        return record
+
+    def _write(self, record: JobRecord) -> None:
+        write_json(self._path(record.name), record)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
 
 
 @dataclass

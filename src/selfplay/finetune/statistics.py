@@ -1,12 +1,73 @@
-"""What is logged of an iteration's rollouts: rewards, accuracy, decisions and invalid answers."""
+"""What is measured of an iteration's rollouts, and what a run leaves for its report."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
+import msgspec
+
+from selfplay.core import Rollout
+from selfplay.core.files import write_file
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.result_files import write_evaluation
+from selfplay.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, read_json, write_json
+from selfplay.finetune.trees import ends_of
+from selfplay.programs.proofs.measures import measures_of
 from selfplay.programs.proofs.protocol import Protocol
 from selfplay.programs.proofs.state import Answer, ProofState, is_right, total_rewards
+
+
+class RunRecords:
+    """Writes what the report, ``selfplay watch`` and ``selfplay runs`` show of a run.
+
+    What is recorded again after a kill replaces what was recorded before.
+
+    Args:
+        files: the run.
+    """
+
+    def __init__(self, files: RunFiles) -> None:
+        self.files = files
+
+    def sampling(self, total: int) -> None:
+        """Write how many rollouts there will be."""
+        write_json(self.files.sampling, Sampling(total))
+
+    def job(self, seen: JobState) -> None:
+        """Write what is seen of a job, if that has changed."""
+        path = self.files.job_states
+        before: list[JobState] = read_json(path, list[JobState]) if path.exists() else []
+        if seen not in before:
+            key = (seen.iteration, seen.group, seen.job)
+            others = [one for one in before if (one.iteration, one.group, one.job) != key]
+            write_json(path, [*others, seen])
+
+    def log(self, iteration: int, stats: Mapping[str, float]) -> None:
+        """Add values to the line of an iteration in ``metrics.jsonl``."""
+        path = self.files.metrics
+        content = path.read_bytes().splitlines() if path.exists() else []
+        lines: dict[int, dict[str, Any]] = {
+            line["iteration"]: line for line in map(msgspec.json.decode, content)
+        }
+        lines[iteration] = {**lines.get(iteration, {}), "step": iteration, "iteration": iteration, **stats}
+        write_file(path, b"".join(msgspec.json.encode(lines[one]) + b"\n" for one in sorted(lines)))
+
+    def sampled(self, split: str, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Write the measures of finished proofs with their intervals, and count decisions by truth."""
+        proofs = [end for one in rollouts if one.error is None for end in ends_of(one)]
+        for name, values in measures_of(proofs).items():
+            name = name if split == "test" else f"{TRAINING}{name}"
+            write_evaluation(self.files.evaluation, iteration, name, MeasureResult(name, values))
+        counts = Counter((proof["y"], proof["decision"]["verdict"]) for proof in proofs)
+        truths, verdicts = ((1, "right"), (0, "wrong")), ("accept", "reject", "neither", "none")
+        counted = {
+            f"decisions/{split}/{truth}/{verdict}": float(counts[y, verdict])
+            for y, truth in truths
+            for verdict in verdicts
+        }
+        self.log(iteration, counted)
 
 
 def log_stats(protocol: Protocol, states: Sequence[ProofState], prefix: str) -> dict[str, float]:

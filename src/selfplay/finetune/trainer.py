@@ -13,22 +13,20 @@ from itertools import chain
 
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.gather import all_results
-from selfplay.finetune.environment import PureTextEnvironment, Row
-from selfplay.finetune.kept_answers import answers_kept
-from selfplay.finetune.kept_rollouts import KeptRollouts
+from selfplay.finetune.experiment import Experiment
+from selfplay.finetune.jobs import ENDED, Job
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
-from selfplay.finetune.providers.job import ENDED, Job
-from selfplay.finetune.rollout_file import RolloutFile
-from selfplay.finetune.sampling import sample
-from selfplay.finetune.state import Stage
+from selfplay.finetune.run_files import GrowingFile, JobState, RolloutLine, Stage
+from selfplay.finetune.sampling import answers_kept, sample
+from selfplay.finetune.scenario import PureTextEnvironment, Row
 from selfplay.finetune.statistics import log_stats
-from selfplay.finetune.tree_episode import ends_of
+from selfplay.finetune.trees import ends_of
 
 MAX_RUN_ID = 32
 """So many characters of a run's name are in the names of its jobs."""
 
 
-class PureTextRlTrainer(KeptRollouts, ABC):
+class PureTextRlTrainer(Experiment, ABC):
     """Base class of stage trainers. A subclass makes jobs: :meth:`_stage_create_fine_tune_jobs`.
 
     See :class:`selfplay.finetune.experiment.Experiment` for the arguments.
@@ -134,8 +132,7 @@ class PureTextRlTrainer(KeptRollouts, ABC):
 
     def _stage_log_stats(self, rollouts: list[Rollout]) -> None:
         """Log the statistics of this iteration's rollouts."""
-        self.view.sampled("train", self.state.iteration, rollouts)
-        self._log(self._get_log_stats(rollouts, train=True))
+        self._log_sampled("train", rollouts)
 
     def _check_if_run_test_loop(self) -> bool:
         """Return whether the test set is played in this iteration."""
@@ -156,8 +153,12 @@ class PureTextRlTrainer(KeptRollouts, ABC):
         """Play the test set and log its statistics."""
         rollouts = await self._sample_rollouts(self.test_environment, "test", True, "Testing")
         self._save_rollouts(rollouts, self.test_environment)
-        self.view.sampled("test", self.state.iteration, rollouts)
-        self._log(self._get_log_stats(rollouts, train=False))
+        self._log_sampled("test", rollouts)
+
+    def _log_sampled(self, split: str, rollouts: list[Rollout]) -> None:
+        if self.records is not None:
+            self.records.sampled(split, self.state.iteration, rollouts)
+        self._log(self._get_log_stats(rollouts, train=split == "train"))
 
     @abstractmethod
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
@@ -189,7 +190,7 @@ class PureTextRlTrainer(KeptRollouts, ABC):
             async with asyncio.timeout(self.settings.job_timeout):
                 while True:
                     job = await group.get_fine_tune_job_status()
-                    self.view.job(group.group_name, job)
+                    await self._show_job(group, job)
                     if job.status in ENDED:
                         return job
                     await asyncio.sleep(self.settings.poll_seconds)
@@ -198,6 +199,13 @@ class PureTextRlTrainer(KeptRollouts, ABC):
                 f"the job {group.state.fine_tune_job_id} of {group.group_name} has not ended in "
                 f"{self.settings.job_timeout:g} s; resume the run to go on waiting"
             ) from None
+
+    async def _show_job(self, group: PureTextSharedModelGroup, job: Job) -> None:
+        if self.records is not None:
+            of = (self.state.iteration, group.group_name)
+            self.records.job(JobState(*of, job.id, job.status, job.model, job.error))
+        progress = await group.provider.progress(job.id) if job.status == "running" else ""
+        self.view.job(group.group_name, job, progress)
 
     # Rollouts
 
@@ -210,10 +218,11 @@ class PureTextRlTrainer(KeptRollouts, ABC):
     ) -> list[Rollout]:
         """Sample the rollouts of an iteration, or of the test set (``"test"``) in the present iteration."""
         number = self.state.iteration if iteration == "test" else int(iteration)
-        kept: RolloutFile | None = None
+        kept: GrowingFile[RolloutLine] | None = None
         keeping: AbstractContextManager[None] = nullcontext()
-        if self.files is not None:
-            kept = RolloutFile(self.files.growing(environment.split, number))
+        if self.files is not None and self.records is not None:
+            self.records.sampling(environment.num_envs)
+            kept = GrowingFile(self.files.growing(environment.split, number), RolloutLine)
             keeping = answers_kept(environment.arena, self.files.answers_of(environment.split, number))
 
         async def play(row: Row) -> Rollout:

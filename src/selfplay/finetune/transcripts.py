@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NotRequired, TypedDict, cast
 
 from selfplay.core import Rollout
-from selfplay.finetune.tree import path_of
-from selfplay.finetune.tree_episode import ends_of
+from selfplay.finetune.trees import ends_of, path_of
 from selfplay.programs.proofs.state import ProofState, Round, total_rewards
 
 Transcript = dict[str, Any]

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from selfplay.core.confidence_intervals import Interval
+from selfplay.finetune.run_files import TRAINING
 from selfplay.read.charts import FROM_ZERO, Chart, Line, banded_line, chart, lines_of, share_chart
 from selfplay.read.evaluations import measures_of
 from selfplay.read.run_view import RunView
 
-TRAINING = "training "
-"""Precedes the names of measures of the rollouts that are learned from."""
 SPLITS = {"test": "", "training": TRAINING}
 SOLO = 2
 """The colour of the solo verifier."""

@@ -2,6 +2,7 @@
 
 from html import escape
 
+from selfplay.finetune.run_files import TRAINING
 from selfplay.read.evaluations import (
     Evaluation,
     are_shares,
@@ -11,7 +12,6 @@ from selfplay.read.evaluations import (
     unplayable_warnings,
 )
 from selfplay.read.numbers import counted, duration_text
-from selfplay.read.tuning_charts import TRAINING
 from selfplay.read.warnings import FoundWarning
 from selfplay.read.whole_run import WholeRun
 from selfplay.report.pieces import tiles_of

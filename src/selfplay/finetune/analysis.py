@@ -2,34 +2,130 @@
 
 import asyncio
 import fcntl
+import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from selfplay.core import InferenceClient, InputError
+import msgspec
+
+from selfplay.core import (
+    EpisodeError,
+    InferenceClient,
+    InputError,
+    Messages,
+    MockInferenceClient,
+    TransientError,
+)
+from selfplay.core.confidence_intervals import Interval, wilson_interval
 from selfplay.core.files import LOCK, write_file
 from selfplay.core.gather import all_results
-from selfplay.finetune.analysers.analyser import PureTextRolloutAnalyser
-from selfplay.finetune.analysers.asking import Answer, answer_about
-from selfplay.finetune.analysers.conduct import FollowUp, ProverRoleConformance
-from selfplay.finetune.analysers.messages import SentMessage, messages_of
-from selfplay.finetune.analysers.quotation import ProverAccurateQuotation, ProverDirectQuotation
-from selfplay.finetune.growing_file import GrowingFile
-from selfplay.finetune.run_files import ROLLOUT_FILE, RunFiles
-from selfplay.finetune.saving import load_rollouts
+from selfplay.finetune.analysers import (
+    REQUEST,
+    PureTextRolloutAnalyser,
+    SentMessage,
+    analyser_named,
+    messages_of,
+)
+from selfplay.finetune.run_files import ROLLOUT_FILE, GrowingFile, RunFiles, load_rollouts
 from selfplay.finetune.view import View
 from selfplay.programs.proofs.protocol import Protocol
 
-ANALYSERS: tuple[type[PureTextRolloutAnalyser], ...] = (
-    ProverRoleConformance,
-    ProverDirectQuotation,
-    ProverAccurateQuotation,
-    FollowUp,
-)
+TRIES = 4
+"""How often a model is asked until it answers Yes or No."""
+MAX_TOKENS = 16
+_ANSWER = re.compile(r"[\s*_`\"'(]*(yes|no)(?!\w)[\s*_`\"')]*(?:[.,:;!\n-].*)?", re.IGNORECASE | re.DOTALL)
 SPLITS = ("train", "test")
 OVERWRITTEN_BY = "overwritten_by"
 """The file that names the model whose answers replace earlier ones, until all of them are there."""
+
+
+class YesOrNo(msgspec.Struct, kw_only=True):
+    """The answer about a message.
+
+    Attributes:
+        rollout: the rollout's id, and with ``place``, ``agent`` and ``channel`` the message's name.
+        answer: Yes or No; ``None`` if the model gave neither.
+        by: whether the text decided, or a model.
+        model: the model that was asked; empty if the text decided.
+        said: what the model said last, or why it could not answer.
+    """
+
+    rollout: str
+    place: str
+    agent: str
+    channel: str
+    answer: bool | None
+    by: Literal["text", "model"]
+    model: str = ""
+    said: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What names the message in a run."""
+        return (self.rollout, self.place, self.agent, self.channel)
+
+
+async def answer_about(
+    analyser: PureTextRolloutAnalyser, message: SentMessage, client: InferenceClient, model: str
+) -> YesOrNo:
+    """Return the answer about a message, from its text or else from a model.
+
+    Raises:
+        SelfplayError: the model cannot be reached, or does not exist.
+    """
+    names = dict(zip(("rollout", "place", "agent", "channel"), message.key, strict=True))
+    decided = analyser.answer_of_text(message)
+    if decided is not None:
+        return YesOrNo(**names, answer=decided, by="text")
+    answer, said = await ask(analyser.prompt(message), client, model)
+    return YesOrNo(**names, answer=answer, by="model", model=model, said=said)
+
+
+async def ask(prompt: Messages, client: InferenceClient, model: str) -> tuple[bool | None, str]:
+    """Return the answer, and what the model said last.
+
+    A model that says anything but Yes or No is told so and asked again, up to ``TRIES`` times. A prompt that
+    the server refuses has no answer.
+
+    Raises:
+        SelfplayError: the model cannot be reached, or does not exist.
+    """
+    said = ""
+    messages = list(prompt)
+    for _ in range(TRIES):
+        try:
+            response = await client.complete(
+                messages, temperature=0.0, max_tokens=MAX_TOKENS, return_tokens=False, model=model
+            )
+        except TransientError:
+            raise
+        except EpisodeError as error:
+            return None, str(error)
+        said = response.text
+        answer = read_answer(said)
+        if answer is not None:
+            return answer, said
+        messages += [
+            {"role": "assistant", "content": said or "..."},
+            {"role": "user", "content": REQUEST},
+        ]
+    return None, said
+
+
+def read_answer(text: str) -> bool | None:
+    """Return what a text answers that begins with the word Yes or No; ``None`` if it is neither."""
+    match = _ANSWER.fullmatch(text)
+    return None if match is None else match[1].lower() == "yes"
+
+
+def drawing_client() -> InferenceClient:
+    """Return a client that draws Yes or No, for a dry run."""
+    drawn = random.Random(0)
+    return MockInferenceClient(lambda messages, seed: drawn.choice(("Yes", "No")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +214,7 @@ class Analysis:
             return
         slots = asyncio.Semaphore(self.workers)
 
-        async def answer(message: SentMessage) -> Answer:
+        async def answer(message: SentMessage) -> YesOrNo:
             async with slots:
                 found = await answer_about(analyser, message, self.client, self.model)
             if not self.dry_run:
@@ -139,24 +235,60 @@ class Analysis:
         return [message for message in found if analyser.is_about(message)]
 
 
-def analyser_named(name: str | type[PureTextRolloutAnalyser]) -> type[PureTextRolloutAnalyser]:
-    """Return an analyser: a class itself, or the built-in one of this name.
+@dataclass(frozen=True)
+class YesShare:
+    """The answers of an analyser about one agent's messages in an iteration.
+
+    ``by_text`` counts the answers that the text gave, ``unanswered`` the messages about which the model
+    (``models``) said neither Yes nor No.
+    """
+
+    analyser: str
+    split: str
+    iteration: int
+    agent: str
+    yes: int
+    no: int
+    by_text: int
+    unanswered: int
+    models: tuple[str, ...]
+
+    @property
+    def interval(self) -> Interval:
+        """The share of Yes among the answers, with its Wilson interval."""
+        return wilson_interval(self.yes, self.yes + self.no)
+
+
+def yes_shares(files: RunFiles, analysers: Sequence[str], iterations: int) -> list[YesShare]:
+    """Return what analysers found in a run: training before test, by iteration and agent.
 
     Raises:
-        InputError: there is none.
+        InputError: answers are damaged.
     """
-    if not isinstance(name, str):
-        return name
-    for kind in ANALYSERS:
-        if kind.name == name:
-            return kind
-    names = ", ".join(kind.name for kind in ANALYSERS)
-    raise InputError("analyser", f"there is no analyser {name}", f"Use one of {names}")
+    found = []
+    for name in analysers:
+        for split in SPLITS:
+            for iteration in range(iterations):
+                answers = answers_file(files, name, split, iteration).read()
+                for agent in sorted({one.agent for one in answers}):
+                    own = [one for one in answers if one.agent == agent]
+                    given = [one.answer for one in own]
+                    found.append(
+                        YesShare(
+                            *(name, split, iteration, agent),
+                            yes=given.count(True),
+                            no=given.count(False),
+                            by_text=sum(one.by == "text" for one in own),
+                            unanswered=given.count(None),
+                            models=tuple(sorted({one.model for one in own} - {""})),
+                        )
+                    )
+    return found
 
 
-def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> GrowingFile[Answer]:
+def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> GrowingFile[YesOrNo]:
     """Return the file of an analyser's answers about an iteration; it is named like that of the rollouts."""
-    return GrowingFile(files.analysis / analyser / files.sampled(split, iteration).name, Answer)
+    return GrowingFile(files.analysis / analyser / files.sampled(split, iteration).name, YesOrNo)
 
 
 def _overwriting_model(directory: Path) -> str | None:

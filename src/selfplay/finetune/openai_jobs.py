@@ -9,9 +9,8 @@ import asyncio
 import hashlib
 import json
 import random
-import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import openai
@@ -20,14 +19,22 @@ from openai import AsyncOpenAI
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.hosts import is_loopback
 from selfplay.core.text import one_line
-from selfplay.finetune.providers.job import FineTuneJobError, Job, JobRequest, JobStatus
+from selfplay.finetune.jobs import (
+    NAME_FIELD,
+    STATES,
+    FineTuneJobError,
+    Job,
+    JobProvider,
+    JobRequest,
+    body_of,
+    check_identity,
+    job_of,
+    suffix_of,
+)
 from selfplay.inference.api_errors import read_error
 from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
 from selfplay.inference.api_words import words_of
 
-NAME_FIELD = "selfplay_job"
-"""The key of a job's metadata under which its name is kept; the keys of what else it is begin with it."""
-MAX_SUFFIX = 64
 PAGE = 100
 MAX_PAGES = 50
 """The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
@@ -35,22 +42,11 @@ MAX_WAIT = 60.0
 """Seconds; no pause between two tries is longer."""
 QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
 """The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
-STATES: Mapping[str, JobStatus] = {
-    "validating_files": "pending",
-    "queued": "pending",
-    "pending": "pending",
-    "paused": "pending",
-    "running": "running",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
-
 Reply = dict[str, Any]
 Result = TypeVar("Result")
 
 
-class OpenAIJobs:
+class OpenAIJobs(JobProvider):
     """Jobs at an API with OpenAI's routes for files and fine-tuning jobs.
 
     Rate limits (429), server errors (5xx), broken connections and unreadable replies are tried again with
@@ -105,8 +101,8 @@ class OpenAIJobs:
             raise InputError("finetune.provider.states", problem, f"Use {', '.join(STATES)}")
 
     async def upload(self, name: str, examples: bytes) -> str:
-        """See :class:`JobProvider`."""
-        file_name = f"{_suffix(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
+        """Store a file of examples."""
+        file_name = f"{suffix_of(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
 
         async def once(client: AsyncOpenAI) -> str:
             found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")
@@ -120,20 +116,8 @@ class OpenAIJobs:
         return await self._tried(once, "the file cannot be uploaded", file_name)
 
     async def create(self, request: JobRequest, file: str) -> Job:
-        """See :class:`JobProvider`."""
-        body: Reply = {
-            "model": request.model,
-            "training_file": file,
-            "method": {
-                "type": request.method,
-                request.method: {"hyperparameters": dict(request.hyperparameters)},
-            },
-            "suffix": _suffix(request.name),
-            "metadata": {NAME_FIELD: request.name, **_identity(request)},
-        }
-        if request.seed is not None:
-            body["seed"] = request.seed
-        body = {self.fields.get(name, name): value for name, value in body.items()}
+        """Make a job."""
+        body = {self.fields.get(name, name): value for name, value in body_of(request, file).items()}
         for waited in range(self.quota_waits + 1):
             try:
                 return await self._created(request, body)
@@ -165,12 +149,7 @@ class OpenAIJobs:
         )
         if found is None:
             return None
-        kept = self._metadata(found)
-        other = [key for key, value in _identity(request).items() if kept.get(key) != value]
-        if other:
-            raise FineTuneJobError(
-                f"the API has another job with the name {request.name}, which differs in {', '.join(other)}"
-            )
+        check_identity(request, self._metadata(found))
         return self._job(found)
 
     def _metadata(self, job: Reply) -> Reply:
@@ -178,7 +157,7 @@ class OpenAIJobs:
         return found if isinstance(found, dict) else {}
 
     async def status(self, job_id: str) -> Job:
-        """See :class:`JobProvider`."""
+        """Return what is known of a job."""
 
         async def once(client: AsyncOpenAI) -> Job:
             try:
@@ -188,22 +167,18 @@ class OpenAIJobs:
 
         return await self._tried(once, "the state of a job cannot be read", job_id)
 
-    async def events(self, job_id: str) -> list[str]:
-        """See :class:`JobProvider`."""
+    async def progress(self, job_id: str) -> str:
+        """Return the message of the newest event; empty if there is none."""
 
-        async def once(client: AsyncOpenAI) -> list[str]:
-            reply = await client.get(f"/fine_tuning/jobs/{job_id}/events", cast_to=object)
-            return [one_line(str(event.get("message", ""))) for event in reversed(_entries(reply))]
+        async def once(client: AsyncOpenAI) -> str:
+            path = f"/fine_tuning/jobs/{job_id}/events"
+            entries = _entries(await client.get(path, cast_to=object, options={"params": {"limit": "1"}}))
+            return one_line(str(entries[0].get("message", ""))) if entries else ""
 
-        return await self._tried(once, "the events of a job cannot be read", job_id)
-
-    async def cancel(self, job_id: str) -> Job:
-        """See :class:`JobProvider`."""
-
-        async def once(client: AsyncOpenAI) -> Job:
-            return self._job(await client.post(f"/fine_tuning/jobs/{job_id}/cancel", cast_to=object))
-
-        return await self._tried(once, "a job cannot be cancelled", job_id)
+        try:
+            return await self._tried(once, "the events of a job cannot be read", job_id)
+        except SelfplayError:  # an API without events trains all the same
+            return ""
 
     async def _search(
         self,
@@ -242,16 +217,11 @@ class OpenAIJobs:
         if not isinstance(reply, dict):
             raise _Unreadable("the reply is not an object")
         read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
-        said = read["status"]
-        status = STATES.get(self.states.get(str(said), str(said)))
-        if not isinstance(read["id"], str) or status is None:
-            raise _Unreadable(f"the reply is not a job: its status is {said!r}")
-        model = read["fine_tuned_model"]
-        if status == "succeeded" and not isinstance(model, str):
-            raise _Unreadable("the job succeeded, but names no model")
-        error = reply.get("error")
-        message = error.get("message") if isinstance(error, dict) else error
-        return Job(read["id"], status, model if status == "succeeded" else None, one_line(str(message or "")))
+        said = str(read["status"])
+        try:
+            return job_of({**read, "status": self.states.get(said, said), "error": reply.get("error")})
+        except ValueError as error:
+            raise _Unreadable(str(error)) from None
 
     async def _tried(
         self,
@@ -336,19 +306,5 @@ def _has_more(reply: object) -> bool:
     return isinstance(reply, dict) and bool(reply.get("has_more"))
 
 
-def _suffix(name: str) -> str:
-    """Return the end of a name, in characters that every API accepts."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-MAX_SUFFIX:]
-
-
-def _identity(request: JobRequest) -> dict[str, str]:
-    """Return what a job of the same name must agree in, as its metadata."""
-    known = {"model": request.model, "method": request.method, "sha256": request.sha256}
-    return {f"{NAME_FIELD}_{key}": value for key, value in known.items()}
-
-
 def _code(error: openai.APIStatusError) -> str:
     return str(error.code or "")
-
-
-assert set(STATES.values()) | {"not_found"} == set(get_args(JobStatus))

@@ -1,1 +1,0 @@
-"""Analysers: Yes or No questions about the messages of a run's proofs."""
