@@ -180,8 +180,9 @@ def save_random_model(shape: ModelShape, tokenizer: str, directory: Path) -> Non
 
 def measure(case: Case) -> dict[str, Any]:
     """Run one case in this process; returns megabytes above the loaded model, and the passes' sizes."""
+    from selfplay.config.learning import LearningSettings
     from selfplay.learning.algorithms import Reinforce
-    from selfplay.learning.learner import Learner, Schedule
+    from selfplay.learning.learner import Learner
 
     pin_one_thread()
     policy = load(case)
@@ -195,14 +196,16 @@ def measure(case: Case) -> dict[str, Any]:
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     loaded = resident_mb()
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(1e-5, 1e-5, steps=2),
-        regulariser_weight=Schedule(0.0, 0.0, steps=2),
+    settings = LearningSettings(
+        learning_rate=1e-5,
+        schedule="constant",
         average_decay=0.9,
-        max_mismatch=1e9,
+        max_mismatch=1e6,
+        max_generation_len=16,
+        max_batch_tokens=case.tokens + BRANCH,
     )
+    learner = Learner(policy, algorithm, settings)
+    algorithm.limits.memory.limit = 0.0 if case.recomputed else math.inf
     learner.update(warm)
     records = made_up_records(case, case.records, case.tokens)
     plans = algorithm.prepare_batch(records).plans

@@ -23,11 +23,11 @@ from selfplay.core.manifest import seal
 from selfplay.core.single_writer import Epoch
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training.given_adapters import load_adapter_of
 from selfplay.training.learners import BatchOf, Saved
-from tiny_models import make_record, tiny_model
+from tiny_models import constant, make_record, tiny_model
 
 BOTH = ("hider", "seeker")
 
@@ -40,17 +40,8 @@ def learners(policies: tuple[str, ...], average: float, start: Path | None) -> d
     for policy in policies:
         if start is not None:
             load_adapter_of(start, model, policy)
-        algorithm = Reinforce()
-        algorithm.initialize(model, max_generation_len=4, adapter=policy)
-        found[policy] = Learner(
-            model,
-            algorithm,
-            learning_rate=Schedule(1e-2, 1e-2, 1),
-            regulariser_weight=Schedule(0.0, 0.0, 1),
-            average_decay=average,
-            max_mismatch=100,
-            adapter=policy,
-        )
+        settings = constant(1e-2, average_decay=average)
+        found[policy] = Learner(model, Reinforce(), settings, adapter=policy)
     return found
 
 

@@ -13,15 +13,16 @@ import ray
 import torch
 
 from selfplay.cluster.learners.group import LearnerGroup
+from selfplay.config.algorithms import CorrectedSettings
+from selfplay.config.critic import CriticSettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.batch import Batch
-from selfplay.learning.critic import Critic
 from selfplay.learning.delivery_file import canary_tokens
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.trie import build_plan
-from tiny_models import make_record, tiny_policy
+from tiny_models import constant, make_record, tiny_policy
 
 RATE = 1e-3
 TIMEOUT_SECONDS = 120
@@ -65,7 +66,8 @@ class Mortal(Reinforce):
     """May be killed after it has computed its gradients and before it has sent them."""
 
     def __init__(self, fate: Fate) -> None:
-        super().__init__("uniform", kl_weight=0.1)
+        terms = {"regulariser": "uniform", "regulariser_weight": 0.3, "regulariser_weight_end": 0.1}
+        super().__init__(CorrectedSettings(kl_weight=0.1, **terms))
         self.fate = fate
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
@@ -75,17 +77,9 @@ class Mortal(Reinforce):
 
 
 def build_learners(fate: Fate, shard_base: bool = False, with_critic: bool = False) -> dict[str, Learner]:
-    policy, algorithm = tiny_policy(shard_base=shard_base), Mortal(fate)
-    algorithm.initialize(policy, max_generation_len=4)
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(RATE, RATE, 10),
-        regulariser_weight=Schedule(0.3, 0.1, 10),
-        average_decay=0.5,
-        max_mismatch=100.0,
-        critic=Critic(policy) if with_critic else None,
-    )
+    critic = CriticSettings() if with_critic else None
+    settings = constant(RATE, steps=10, average_decay=0.5, critic=critic)
+    learner = Learner(tiny_policy(shard_base=shard_base), Mortal(fate), settings)
     learner.optimizer.register_step_pre_hook(lambda *_: fate.strike(BEFORE_THE_STEP))
     learner.optimizer.register_step_post_hook(lambda *_: fate.tell(learner))
     fate.tell(learner)

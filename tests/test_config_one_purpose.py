@@ -11,8 +11,8 @@ from selfplay.cli.main import main
 from selfplay.config import dump_active, load_config, preset_names, recipe_names
 from selfplay.config.without_effect import without_effect, without_effect_on_jobs
 from selfplay.core import InputError
+from selfplay.learning.algorithms import build_algorithm
 from selfplay.learning.batch import Tokens
-from selfplay.training.algorithms import build_algorithm
 from selfplay.training.rewards import build_credit
 
 ROLE = '[{type = "role_advantage_by_env"}]'

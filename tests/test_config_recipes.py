@@ -30,9 +30,9 @@ def over(text, recipe, folder, overrides=None):
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_lies_over_every_kind_of_preset_and_builds(name, preset, policy):
     config = load_config(preset, {}, name)
-    learner = build_learner(config.learning, config, policy)
+    learner = build_learner(config, policy)
     assert learner.learning_rate.at(5) == learner.learning_rate.at(config.learning.steps - 1)
-    assert learner.algorithm.regulariser == "none"
+    assert learner.algorithm.terms.regulariser == "none"
     assert learner.algorithm.needs_legal_answers == (name in OVER_LEGAL_ANSWERS)
     assert (learner.critic is not None) == (name in WITH_A_CRITIC)
     assert (config.credit is None) == (name in {*OVER_LEGAL_ANSWERS, *WITH_A_CRITIC})

@@ -1,6 +1,7 @@
 """All actions: its gradients by plain autograd from the formulas, and a learner that follows them."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.learning import trie
-from selfplay.learning.algorithms import AllActions, Magnet, Reinforce
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms.all_actions import AllActions
+from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.batch import Batch
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel
@@ -28,7 +31,7 @@ from test_learning_magnet import (
     magnet_policy,
     scaled,
 )
-from tiny_models import make_record
+from tiny_models import algorithm_of, constant, make_record
 
 ALPHA = 0.5
 PROMPTS = [
@@ -38,6 +41,9 @@ PROMPTS = [
 """Prompts of the records with their legal answers and weight in the loss."""
 VALUES = {(1, 2, 3): [0.625 / 2.1, -0.9375 / 1.1], (9, 8): [0.0, 0.625 / 1.1, 0.0]}
 """What the answers of the records are worth, times the scale; the records say that they were certain."""
+
+
+all_actions = partial(algorithm_of, AllActions)
 
 
 def gradients(algorithm: AllActions, policy: PolicyModel, records=RECORDS) -> list[torch.Tensor]:
@@ -78,7 +84,10 @@ def test_policy_is_the_exact_gradient_of_the_expected_value_less_the_divergence(
         pi = torch.exp(log_pi)
         return (pi * value).sum() - ALPHA * (pi * (log_pi - log_rho)).sum()
 
-    assert_equal(gradients(AllActions("policy", ALPHA, UNIFORM), policy), plain_gradients(policy, objective))
+    assert_equal(
+        gradients(all_actions(alpha=ALPHA, uniform=UNIFORM), policy),
+        plain_gradients(policy, objective),
+    )
 
 
 def gains(log_pi, value, log_rho, alpha=ALPHA):
@@ -92,7 +101,7 @@ def test_neurd_follows_the_gains_on_centred_log_probabilities():
     def objective(log_pi, value, log_rho):
         return (gains(log_pi, value, log_rho) * (log_pi - log_pi.mean())).sum()
 
-    algorithm = AllActions("neurd", ALPHA, UNIFORM, beta=100.0)
+    algorithm = all_actions(gradient="neurd", alpha=ALPHA, uniform=UNIFORM, beta=100.0)
     assert_equal(gradients(algorithm, policy), plain_gradients(policy, objective))
 
 
@@ -108,7 +117,7 @@ def test_neurd_pushes_no_answer_further_out_than_its_bound():
         return (torch.where(inward, gain, 0.0) * centred).sum()
 
     for bound in (0.1, 0.5, 1.0):
-        found = gradients(AllActions("neurd", alpha, UNIFORM, beta=bound), policy)
+        found = gradients(all_actions(gradient="neurd", alpha=alpha, uniform=UNIFORM, beta=bound), policy)
         assert_equal(found, plain_gradients(policy, objective))
     assert set(kept) == {True, False}
 
@@ -122,7 +131,7 @@ def test_answers_that_plans_divide_have_the_same_gradient(monkeypatch, gradient)
     whole = packed(policy, records)
     assert len(whole.plans) == 2
     assert not whole.answers.divided(whole.plans, whole.num_answers).any()
-    expected = gradients(AllActions(gradient), policy, records)
+    expected = gradients(all_actions(gradient=gradient), policy, records)
 
     monkeypatch.setattr(trie, "HANDY_TOKENS", 1)
     monkeypatch.setattr(trie, "REPEAT_SHARE", 0)
@@ -130,7 +139,7 @@ def test_answers_that_plans_divide_have_the_same_gradient(monkeypatch, gradient)
     divided = parts.answers.divided(parts.plans, parts.num_answers)
     assert len(parts.plans) > 4
     assert set(divided.tolist()) == {True, False}
-    assert_equal(gradients(AllActions(gradient), policy, records), expected)
+    assert_equal(gradients(all_actions(gradient=gradient), policy, records), expected)
 
 
 def test_a_prompt_that_was_answered_at_two_temperatures_has_the_answers_of_each():
@@ -170,13 +179,15 @@ def test_a_batch_whose_prompts_are_whole_has_one_pass_besides_that_of_the_refere
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])
 def test_the_stakes_of_a_game_do_not_matter(gradient):
     policy = magnet_policy()
-    found = [gradients(AllActions(gradient), policy, scaled(RECORDS, factor)) for factor in (1.0, 13.0)]
+    found = [
+        gradients(all_actions(gradient=gradient), policy, scaled(RECORDS, factor)) for factor in (1.0, 13.0)
+    ]
     assert_equal(found[1], found[0])
 
 
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])
 def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones(gradient):
-    yes, no = (learned(AllActions(gradient, alpha=0.5), sign) for sign in (1.0, -1.0))
+    yes, no = (learned(all_actions(gradient=gradient, alpha=0.5), sign) for sign in (1.0, -1.0))
     assert yes[0] > yes[1] + 0.5
     assert no[1] > no[0] + 0.5
     assert np.exp(yes).sum() > 0.5
@@ -206,7 +217,7 @@ def test_the_scale_goes_on_where_a_saved_learner_left_it_and_begins_anew_with_it
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
-    learner = learner_with(epochs, AllActions(), max_mismatch=0.0)
+    learner = learner_with(epochs, AllActions(), max_mismatch=1e-9)
     with pytest.raises(SelfplayError, match="engine and learner disagree"):
         learner.update(scaled(RECORDS, 9.0))
     assert not [name for name in learner.tensors() if name.startswith("algorithm.")]
@@ -244,11 +255,11 @@ def test_a_state_that_is_changed_in_place_is_restored_too():
     learner = learner_with(1, Counts(), max_mismatch=1e6)
     untrained = learner.tensors()
     learner.update(RECORDS)
-    learner.max_mismatch = 0.0
+    learner.settings = constant(0.1, max_mismatch=1e-9)
     with pytest.raises(SelfplayError, match="engine and learner disagree"):
         learner.update(RECORDS)
     assert learner.algorithm.updates == 1
-    learner.max_mismatch = 1e6
+    learner.settings = constant(0.1)
     for _ in range(2):
         learner.start_again(untrained)
         assert learner.algorithm.updates == 0

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from selfplay.config import load_config
 from selfplay.core import SelfplayError
 from selfplay.learning.action_values import ActionValues
-from selfplay.learning.algorithms import AllActions, Magnet
+from selfplay.learning.algorithms import build_algorithm
+from selfplay.learning.algorithms.all_actions import AllActions
+from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.answer_memory import AnswerMemory, Step, key_of, key_of_prompt
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.sequences import bytes_of
-from selfplay.training.algorithms import build_algorithm
 from test_learning_magnet import LEGAL, NO, RECORDS, YES, learner_with
 from tiny_models import make_record, tiny_policy
 
@@ -122,7 +123,7 @@ def test_an_update_that_fails_leaves_the_memory_as_it_was(algorithm):
     learner = learner_with(1, algorithm(), max_mismatch=1e6)
     learner.update(RECORDS)
     before = learner.tensors()
-    learner.max_mismatch = 0.0
+    learner.settings = learner.settings.model_copy(update={"max_mismatch": 0.0})
     with pytest.raises(SelfplayError, match="engine and learner disagree"):
         learner.update(RECORDS)
     after = learner.tensors()

@@ -13,7 +13,7 @@ from selfplay.learning.algorithms.reinforce import Reinforce
 from selfplay.learning.batch import pack
 from selfplay.learning.data_parallel import shard
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from tiny_models import make_record, perturb_adapter, roomy_model, tiny_policy
+from tiny_models import algorithm_of, make_record, perturb_adapter, roomy_model, tiny_policy
 
 TURNS = 40
 
@@ -106,7 +106,7 @@ def test_conversations_train_exactly_as_their_turns_apart(seed, limit):
     records = some_records(seed)
     gradients, metrics = [], []
     for batch in (records, joined(records)):
-        algorithm = Reinforce(kl_weight=0.1, regulariser="uniform")
+        algorithm = algorithm_of(Reinforce, kl_weight=0.1, regulariser="uniform")
         algorithm.initialize(policy, 8, limit, 64, "default")
         policy.model.zero_grad(set_to_none=True)
         metrics.append(algorithm.update(algorithm.prepare_batch(batch, 1), 0.3))

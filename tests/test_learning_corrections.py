@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from selfplay.learning.aggregation import aggregate
+from selfplay.config.algorithms import CorrectedSettings
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms.terms import divergence
 from selfplay.learning.batch import Tokens, mean_answer_length
-from selfplay.learning.corrections import EngineCorrection, is_off_policy, sum_to_end
-from selfplay.learning.divergences import divergence
-from tiny_models import make_record
+from selfplay.learning.corrections import correction_factors, is_off_policy, sum_to_end
+from tiny_models import algorithm_of, make_record, tiny_policy
 
 # Two answers, of two tokens and of one.
 ANSWER_S, OFFSET_S = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
@@ -21,6 +22,16 @@ GEOMETRIC = math.sqrt(4.0 * 0.5)
 
 def logs(values: list[float]) -> torch.Tensor:
     return torch.log(torch.tensor(values))
+
+
+def corrected(kind, level="token", maximum=2.0, minimum=0.5, threshold=2.0) -> CorrectedSettings:
+    return CorrectedSettings(
+        correction=kind,
+        correction_level=level,
+        max_importance_weight=maximum,
+        min_importance_weight=minimum,
+        kpop_threshold=threshold,
+    )
 
 
 def some_tokens() -> Tokens:
@@ -39,21 +50,21 @@ def some_tokens() -> Tokens:
 @pytest.mark.parametrize(
     ("correction", "expected"),
     [
-        (EngineCorrection("none"), [1, 1, 1]),
-        (EngineCorrection("tis", maximum=3.5), [3.5, 0.5, 3]),
-        (EngineCorrection("mis", maximum=3.5), [0, 0.5, 3]),
-        (EngineCorrection("icepop", maximum=3.5, minimum=0.6), [0, 0, 3]),
-        (EngineCorrection("tis", "sequence", maximum=2.5), [2, 2, 2.5]),
-        (EngineCorrection("mis", "sequence", maximum=2.5), [2, 2, 0]),
-        (EngineCorrection("icepop", "sequence", maximum=5, minimum=2.5), [0, 0, 3]),
-        (EngineCorrection("tis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 2.5]),
-        (EngineCorrection("mis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
-        (EngineCorrection("icepop", "geometric", maximum=5, minimum=1.5), [0, 0, 3]),
+        (corrected("none"), [1, 1, 1]),
+        (corrected("tis", maximum=3.5), [3.5, 0.5, 3]),
+        (corrected("mis", maximum=3.5), [0, 0.5, 3]),
+        (corrected("icepop", maximum=3.5, minimum=0.6), [0, 0, 3]),
+        (corrected("tis", "sequence", maximum=2.5), [2, 2, 2.5]),
+        (corrected("mis", "sequence", maximum=2.5), [2, 2, 0]),
+        (corrected("icepop", "sequence", maximum=5, minimum=2.5), [0, 0, 3]),
+        (corrected("tis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 2.5]),
+        (corrected("mis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
+        (corrected("icepop", "geometric", maximum=5, minimum=1.5), [0, 0, 3]),
     ],
 )
 def test_factors_of_corrections_have_these_values(correction, expected):
     logprobs_S = logs(LEARNER).requires_grad_()
-    factor_S = correction.factors(logprobs_S, logs(ENGINE), ANSWER_S)
+    factor_S = correction_factors(correction, logprobs_S, logs(ENGINE), ANSWER_S)
     torch.testing.assert_close(factor_S, torch.tensor(expected, dtype=torch.float32))
     assert not factor_S.requires_grad
 
@@ -66,8 +77,9 @@ def test_kpop_masks_by_the_larger_of_both_binary_divergences():
     distances = [max(binary_kl(p, q), binary_kl(q, p)) for p, q in zip(LEARNER, ENGINE, strict=True)]
     between = (distances[0] + distances[2]) / 2
     assert distances[1] < distances[0] < between < distances[2]
-    factors = EngineCorrection("kpop", maximum=3.5, threshold=between).factors
-    assert factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist() == pytest.approx([3.5, 0.5, 0])
+    settings = corrected("kpop", maximum=3.5, threshold=between)
+    found = correction_factors(settings, logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
+    assert found == pytest.approx([3.5, 0.5, 0])
 
 
 def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
@@ -75,8 +87,8 @@ def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
     mean = (distances[0] + distances[1]) / 2
     assert mean < distances[0] - 0.01
     for level, weight in (("sequence", 2.0), ("geometric", GEOMETRIC)):
-        factors = EngineCorrection("kpop", level, maximum=9, threshold=mean + 0.005).factors
-        found = factors(logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
+        settings = corrected("kpop", level, maximum=9, threshold=mean + 0.005)
+        found = correction_factors(settings, logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
         assert found == pytest.approx([weight, weight, 0])
 
 
@@ -84,9 +96,9 @@ def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
 @pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
 @pytest.mark.parametrize("logprobs", [[0.0, -200.0, -1.0], [-200.0, -200.0, -200.0], [0.0, 0.0, 0.0]])
 def test_factors_are_finite_and_bounded_for_extreme_probabilities(kind, level, logprobs):
-    correction = EngineCorrection(kind, level, maximum=2.0)
+    correction = corrected(kind, level, maximum=2.0)
     engine_S = torch.tensor([-200.0, -0.0, -90.0])
-    factor_S = correction.factors(torch.tensor(logprobs), engine_S, ANSWER_S)
+    factor_S = correction_factors(correction, torch.tensor(logprobs), engine_S, ANSWER_S)
     assert ((factor_S >= 0) & (factor_S <= 2)).all()
 
 
@@ -117,7 +129,9 @@ def test_sums_to_the_end_are_those_of_each_answer_from_the_token_on():
 )
 def test_aggregations_weight_tokens_like_this(name, expected):
     loss_S = torch.tensor([1.0, 2.0, 4.0])
-    assert float(aggregate(name, loss_S, some_tokens(), constant=5)) == pytest.approx(expected)
+    algorithm = algorithm_of(Reinforce, aggregation=name)
+    algorithm.initialize(tiny_policy(), max_generation_len=5)
+    assert float(algorithm.aggregate(loss_S, some_tokens())) == pytest.approx(expected)
 
 
 def test_the_mean_length_of_answers_counts_tokens_that_are_trained_on():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from selfplay.config import load_config
+from selfplay.config.critic import CriticSettings
 from selfplay.core import (
     EpisodicRewardCredit,
     GenerateResult,
@@ -23,19 +24,21 @@ from selfplay.core import (
 )
 from selfplay.core.adapters import CRITIC_FILE
 from selfplay.core.records import joined, records_of
-from selfplay.learning.algorithms import A2c, Ppo, Reinforce
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms.a2c import A2c
+from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.critic import Critic
 from selfplay.learning.gae import Turn, advantages_of
-from selfplay.learning.learner import Learner, Schedule
-from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.learner import Learner
+from selfplay.learning.policy import TRAINED
 from selfplay.learning.running_scale import RunningScale
 from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import composed_transforms
 from test_learning_steps import new_plain_model
-from tiny_models import make_record, tiny_policy
+from tiny_models import constant, make_record, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models
 
@@ -116,20 +119,14 @@ def talks(seed: int = 0) -> Records:
     return records
 
 
-def learner_of(policy: PolicyModel, critic: Critic | None, kind: type[Reinforce] = A2c, **options) -> Learner:
-    algorithm = kind()
-    algorithm.initialize(policy, M, max_batch_tokens=options.pop("max_batch_tokens", 2048))
-    rate = options.pop("rate", 0.1)
-    return Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(rate, rate, 10),
-        regulariser_weight=Schedule(0.0, 0.0, 10),
-        grad_clip=options.pop("grad_clip", 1e9),
-        max_mismatch=100.0,
-        critic=critic,
-        **options,
-    )
+PLAIN = CriticSettings()
+
+
+def learner_of(
+    critic: CriticSettings | None = PLAIN, kind: type[Reinforce] = A2c, rate: float = 0.1, **fields
+) -> Learner:
+    given = {"max_generation_len": M, "max_batch_tokens": 2048, "grad_clip": 1e9, **fields}
+    return Learner(tiny_policy(), kind(), constant(rate, critic=critic, **given))
 
 
 def gradients_of(learner: Learner, records: Records) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -141,7 +138,7 @@ def gradients_of(learner: Learner, records: Records) -> tuple[list[torch.Tensor]
 
 def plain_gradients(records: Records, options: dict[str, Any]) -> tuple[dict, list[torch.Tensor]]:
     """Return the gradients of adapter and head, each answer fed alone to transformers and peft."""
-    model, critic = new_plain_model(), Critic(tiny_policy(), **options)
+    model, critic = new_plain_model(), Critic(tiny_policy(), CriticSettings(**options))
     perturb(critic)
     weight, bias = critic.parameters()
 
@@ -168,7 +165,7 @@ def plain_gradients(records: Records, options: dict[str, Any]) -> tuple[dict, li
         for one, value in zip(records, values, strict=True)
     ]
     scale = root_mean_square([one.reward for one in records])
-    advantages = [one / scale for one in advantages_of(turns, critic.gamma, critic.gae_lambda)]
+    advantages = [one / scale for one in advantages_of(turns, options["gamma"], options["gae_lambda"])]
     values = [one / scale for one in values]
     with torch.no_grad():
         weight /= scale
@@ -191,13 +188,13 @@ def test_values_and_gradients_in_the_tree_are_those_of_each_answer_alone(
     value_weight, max_batch_tokens, together
 ):
     options = {"gamma": 0.9, "gae_lambda": 0.8, "value_weight": value_weight}
-    policy, records = tiny_policy(), talks()
-    critic = Critic(policy, **options)
+    records = talks()
+    learner = learner_of(CriticSettings(**options), max_batch_tokens=max_batch_tokens)
     batch = joined(records) if together else records
-    perturb(critic)
-    adapter, head = gradients_of(learner_of(policy, critic, max_batch_tokens=max_batch_tokens), batch)
+    perturb(learner.critic)
+    adapter, head = gradients_of(learner, batch)
     plain_adapter, plain_head = plain_gradients(records, options)
-    for name, found in zip(policy.adapter_shapes(), adapter, strict=True):
+    for name, found in zip(learner.policy.adapter_shapes(), adapter, strict=True):
         torch.testing.assert_close(found, plain_adapter[name], rtol=1e-3, atol=1e-5)
     for found, expected in zip(head, plain_head, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
@@ -205,15 +202,14 @@ def test_values_and_gradients_in_the_tree_are_those_of_each_answer_alone(
 
 def test_without_a_value_weight_the_adapter_learns_from_the_advantages_alone():
     records = talks()
-    critic = Critic(tiny_policy(), value_weight=0.0)
-    found, _ = gradients_of(learner_of(tiny_policy(), critic), records)
+    found, _ = gradients_of(learner_of(CriticSettings(value_weight=0.0)), records)
     turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
     scale = root_mean_square([one.reward for one in records])
     given = [
         replace(one, advantage=advantage / scale)
         for one, advantage in zip(records, advantages_of(turns, 1.0, 0.95), strict=True)
     ]
-    expected, _ = gradients_of(learner_of(tiny_policy(), None, Reinforce), given)
+    expected, _ = gradients_of(learner_of(None, Reinforce), given)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
 
@@ -233,8 +229,7 @@ def bandit(seed: int) -> Records:
 
 @pytest.mark.parametrize("kind", [A2c, Ppo])
 def test_the_value_becomes_the_mean_reward_of_each_state(kind):
-    policy = tiny_policy()
-    learner = learner_of(policy, Critic(policy, value_learning_rate=0.03), kind, rate=1e-5, grad_clip=1.0)
+    learner = learner_of(CriticSettings(value_learning_rate=0.03), kind, rate=1e-5, grad_clip=1.0)
     metrics = [learner.update(bandit(step)) for step in range(120)]
     assert metrics[0]["mean_value"] == 0
     assert metrics[0]["explained_variance"] == pytest.approx(0)
@@ -254,11 +249,10 @@ def test_the_value_becomes_the_mean_reward_of_each_state(kind):
 
 def test_the_head_learns_at_its_own_rate_and_its_loss_does_not_slow_the_adapter():
     """A gradient of the head that is far above the norm's limit leaves the adapter's gradient as it is."""
-    policy = tiny_policy()
-    critic = Critic(policy, value_learning_rate=0.25)
-    learner = learner_of(policy, critic, rate=1e-9, grad_clip=1e-3)
+    learner = learner_of(CriticSettings(value_learning_rate=0.25), rate=1e-9, grad_clip=1e-3)
+    critic = learner.critic
     learner.update(bandit(0))
-    adapter = torch.cat([p.grad.flatten() for p in policy.adapter_parameters()])
+    adapter = torch.cat([p.grad.flatten() for p in learner.policy.adapter_parameters()])
     head = torch.cat([p.grad.flatten() for p in critic.parameters()])
     assert float(adapter.norm()) == pytest.approx(1e-3, rel=1e-3)
     assert float(head.norm()) == pytest.approx(1e-3, rel=1e-3)
@@ -266,7 +260,7 @@ def test_the_head_learns_at_its_own_rate_and_its_loss_does_not_slow_the_adapter(
 
 
 def test_a_clip_bounds_the_change_of_a_value_only_where_it_would_get_closer():
-    critic = Critic(tiny_policy(), value_clip=0.5)
+    critic = Critic(tiny_policy(), CriticSettings(value_clip=0.5))
     value_R = torch.tensor([0.25, 1.0, -1.0], requires_grad=True)
     loss = critic.loss(value_R, torch.zeros(3), torch.full((3,), 2.0))
     loss.backward()
@@ -278,7 +272,7 @@ def test_normalised_advantages_have_mean_0_and_deviation_1_and_the_targets_stay(
     records = [replace(record, reward=3 * record.reward + 1) for record in bandit(1)]
     answers, values = [(record, record) for record in records], [0.5] * len(records)
     plain, metrics = Critic(tiny_policy()).judge(answers, values)
-    scaled, same = Critic(tiny_policy(), normalize_advantages=True).judge(answers, values)
+    scaled, same = Critic(tiny_policy(), CriticSettings(normalize_advantages=True)).judge(answers, values)
     assert metrics == same
     advantages = torch.tensor([one.advantage for one in scaled])
     assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
@@ -303,8 +297,7 @@ def test_a_game_that_pays_sixteen_times_as_much_makes_the_same_steps():
     """A factor of 16 changes no rounding."""
     learners = []
     for stake in (1.0, 16.0):
-        policy = tiny_policy()
-        learner = learner_of(policy, Critic(policy, value_clip=0.05), Ppo, epochs=2, minibatches=2, rate=0.01)
+        learner = learner_of(CriticSettings(value_clip=0.05), Ppo, epochs=2, minibatches=2, rate=0.01)
         for step in range(3):
             records = [replace(one, reward=(1 + step) * stake * one.reward) for one in talks(step)]
             metrics = learner.update(records)
@@ -320,9 +313,8 @@ def test_a_game_that_pays_sixteen_times_as_much_makes_the_same_steps():
 
 
 def test_values_in_units_of_reward_stay_when_the_deviation_changes():
-    policy = tiny_policy()
-    critic = Critic(policy)
-    learner = learner_of(policy, critic)
+    learner = learner_of()
+    critic = learner.critic
     learner.update(talks())
     batch = learner.algorithm.prepare_batch(talks())
     learner.algorithm.keep_states(batch)
@@ -335,9 +327,7 @@ def test_values_in_units_of_reward_stay_when_the_deviation_changes():
 
 def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last():
     records = joined(talks())
-    policy = tiny_policy()
-    learner = learner_of(policy, Critic(policy))
-    learner.algorithm.max_train_len = 7
+    learner = learner_of(max_train_len=7)
     metrics = learner.update(records)
     kept = [one for one in talks() if len(one.prompt_token_ids) < 7]
     assert (metrics["records"], metrics["records_too_long"]) == (len(kept), len(talks()) - len(kept))
@@ -349,8 +339,7 @@ def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last(
 
 def test_training_continues_bit_by_bit_from_its_tensors_and_also_without_those_of_a_critic():
     def fresh(**options) -> Learner:
-        policy = tiny_policy()
-        return learner_of(policy, Critic(policy), Ppo, rate=0.01, **options)
+        return learner_of(kind=Ppo, rate=0.01, **options)
 
     whole = fresh(epochs=2, minibatches=2)
     for step in range(2):
@@ -365,7 +354,7 @@ def test_training_continues_bit_by_bit_from_its_tensors_and_also_without_those_o
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
 
-    before = learner_of(tiny_policy(), None, Reinforce)
+    before = learner_of(None, Reinforce)
     before.update(talks())
     later = fresh()
     later.load_tensors(before.tensors(), 1, 1)
@@ -376,8 +365,7 @@ def test_training_continues_bit_by_bit_from_its_tensors_and_also_without_those_o
 @pytest.mark.parametrize("updates", [0, 1])
 @pytest.mark.parametrize("fault", ["not finite", "disagree"])
 def test_an_update_that_fails_leaves_the_critic_as_it_was(updates, fault):
-    policy = tiny_policy()
-    learner = learner_of(policy, Critic(policy), rate=0.01)
+    learner = learner_of(rate=0.01)
     for _ in range(updates):
         learner.update(talks())
     before = learner.tensors()
@@ -385,7 +373,9 @@ def test_an_update_that_fails_leaves_the_critic_as_it_was(updates, fault):
     if fault == "not finite":
         records.append(replace(records[0], rollout_id="bad", reward=float("inf")))
     else:
-        learner.max_mismatch = 1e-9  # the step fails, after the critic has measured the batch
+        learner.settings = constant(
+            max_mismatch=1e-9
+        )  # the step fails, after the critic has measured the batch
     with pytest.raises(SelfplayError, match=fault):
         learner.update(records)
     after = learner.tensors()
@@ -394,8 +384,8 @@ def test_an_update_that_fails_leaves_the_critic_as_it_was(updates, fault):
 
 
 def test_the_head_is_saved_beside_its_adapter(tmp_path):
-    policy = tiny_policy()
-    learner = learner_of(policy, Critic(policy))
+    learner = learner_of()
+    policy = learner.policy
     learner.update(talks())
     saved = [SavedLearner(TRAINED, learner.result, learner.tensors())]
     save_checkpoint(tmp_path / "step-1", policy, policy.model_name, saved, {})
@@ -451,12 +441,11 @@ def test_a_configured_critic_reaches_the_learner():
         "tictactoe",
         {"learning.critic": options, "learning.algorithm": '{type = "ppo"}', "learning.epochs": "2"},
     )
-    critic = build_learner(config.learning, config, tiny_policy()).critic
+    critic = build_learner(config, tiny_policy()).critic
     assert critic is not None
-    assert (critic.gamma, critic.gae_lambda, critic.value_clip) == (0.9, 0.8, 0.2)
-    assert (critic.value_learning_rate, critic.value_weight) == (0.01, 0.25)
-    assert not critic.normalize_advantages
-    assert build_learner(load_config("tictactoe", {}).learning, config, tiny_policy()).critic is None
+    assert critic.settings == config.learning.critic
+    assert (critic.settings.gamma, critic.settings.value_clip) == (0.9, 0.2)
+    assert build_learner(load_config("tictactoe", {}), tiny_policy()).critic is None
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 
 from selfplay.core import SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.records import without_zero_advantages
-from selfplay.learning.algorithms import AllActions, BaseAlgo, Magnet, Ppo, Reinforce
+from selfplay.learning.algorithms import BaseAlgo, Reinforce
+from selfplay.learning.algorithms.all_actions import AllActions
+from selfplay.learning.algorithms.magnet import Magnet
+from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.batch import Counts, Tokens
-from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.learning.minibatches import epochs_of
 from selfplay.learning.policy import AVERAGE
-from tiny_models import make_record, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, tiny_policy
 
 
 class CountsLongAnswers(Reinforce):
@@ -57,7 +59,7 @@ class Case:
     epochs: int = 1
     minibatches: int = 1
     skip_zero_advantages: bool = False
-    critic: dict[str, float] | None = None
+    critic: dict[str, Any] | None = None
 
 
 @dataclass
@@ -73,24 +75,23 @@ class Outcome:
 
 
 def make_learner(case: Case) -> Learner:
-    policy = tiny_policy()
-    terms = {"regulariser": case.regulariser, "kl_weight": case.kl_weight}
+    weights = {"regulariser_weight": 0.3, "regulariser_weight_end": 0.1} if case.regulariser else {}
+    terms = {"regulariser": case.regulariser, "kl_weight": case.kl_weight, **weights}
     options = {name: value for name, value in terms.items() if value} | case.options
-    algorithm = case.kind(**options)
-    algorithm.initialize(policy, max_generation_len=4, max_train_len=case.max_train_len, max_batch_tokens=48)
-    return Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(RATE, RATE, 10),
-        regulariser_weight=Schedule(0.3, 0.1, 10),
+    settings = constant(
+        RATE,
+        steps=10,
+        max_train_len=case.max_train_len,
+        max_batch_tokens=48,
         grad_clip=0.5,
         average_decay=case.average_decay,
         epochs=case.epochs,
         minibatches=case.minibatches,
         skip_zero_advantages=case.skip_zero_advantages,
         max_mismatch=case.max_mismatch,
-        critic=None if case.critic is None else Critic(policy, **case.critic),
+        critic=case.critic,
     )
+    return Learner(tiny_policy(), algorithm_of(case.kind, **options), settings)
 
 
 def train(learner: Learner, case: Case, group: DataParallel | None = None) -> Outcome:

@@ -6,13 +6,14 @@ from torch import Tensor
 
 from selfplay.core import InputError
 from selfplay.core.adapters import reference_of
-from selfplay.learning.algorithms import BaseAlgo, Magnet, Reinforce
+from selfplay.learning.algorithms import BaseAlgo, Reinforce
+from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.following import Follower
 from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
-from tiny_models import make_record, perturb_adapter, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 
 YES, NO = [4, 5], [4, 6, 7]
 RECORDS = [
@@ -57,18 +58,8 @@ def test_a_copy_is_made_every_few_updates_and_holds_still_between_them():
 
 
 def new_learner(policy: PolicyModel, algorithm: BaseAlgo, decay: float = 0.8, every: int = 1) -> Learner:
-    algorithm.initialize(policy, max_generation_len=4)
-    return Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(1e-3, 1e-3, 30),
-        regulariser_weight=Schedule(0.5, 0.5, 30),
-        momentum=0.8,
-        average_decay=0.9,
-        reference_decay=decay,
-        reference_every=every,
-        max_mismatch=1e6,
-    )
+    fields = {"reference_decay": decay, "reference_every": every}
+    return Learner(policy, algorithm, constant(steps=30, momentum=0.8, average_decay=0.9, **fields))
 
 
 @pytest.mark.parametrize(("decay", "every"), [(0.8, 1), (0.0, 2)])
@@ -114,7 +105,7 @@ def test_a_saved_state_without_the_reference_is_refused():
 
 def test_algorithms_that_do_not_need_a_reference_have_none():
     policy = tiny_policy()
-    learner = new_learner(policy, Reinforce(regulariser="base", kl_weight=0.1))
+    learner = new_learner(policy, algorithm_of(Reinforce, regulariser="base", kl_weight=0.1))
     assert learner.reference is None
     assert not any(key.startswith("reference.") for key in learner.tensors())
     assert not policy.adapter_parameters(REFERENCE)
@@ -128,7 +119,10 @@ def test_divergence_and_regulariser_to_the_reference_have_the_gradient_of_their_
 ):
     policy = tiny_policy()
     learner = new_learner(
-        policy, Reinforce(regulariser=regulariser, kl_weight=kl_weight, kl_to="reference", kl_estimator="k2")
+        policy,
+        algorithm_of(
+            Reinforce, regulariser=regulariser, kl_weight=kl_weight, kl_to="reference", kl_estimator="k2"
+        ),
     )
     perturb_adapter(policy)  # now the reference differs from the policy
     algorithm = learner.algorithm

@@ -18,7 +18,7 @@ from selfplay.learning import logprobs as logprobs_module
 from selfplay.learning import tree_attention
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.policy import ALL_LINEAR
-from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
+from tiny_models import ARCHITECTURES, algorithm_of, make_record, tiny_model, tiny_policy
 
 # Of the plain peft model; PolicyModel must be silent (test_learning_policy).
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -130,8 +130,12 @@ def train_plainly(model: Any, records: Records, case: Case) -> PlainResult:
 def train_as_tree(
     policy: Any, records: Records, case: Case
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    algorithm = Reinforce(
-        case.regulariser, case.kl_weight, MAX_IMPORTANCE_WEIGHT, entropy_weight=case.entropy_weight
+    algorithm = algorithm_of(
+        Reinforce,
+        regulariser=case.regulariser,
+        kl_weight=case.kl_weight,
+        max_importance_weight=MAX_IMPORTANCE_WEIGHT,
+        entropy_weight=case.entropy_weight,
     )
     algorithm.initialize(
         policy,

@@ -10,10 +10,9 @@ from selfplay.learning.learner import Learner, Schedule
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import AVERAGE, BASE, TRAINED, PolicyModel
 from selfplay.learning.trie import build_plan
-from tiny_models import make_record, perturb_adapter, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 
 RATE = 1e-3
-ZERO = Schedule(0.0, 0.0, 1)
 RECORDS = [
     make_record([1, 2, 3], [4, 5], 1.0),
     make_record([1, 2, 3], [4, 6, 7], -1.0),
@@ -21,11 +20,8 @@ RECORDS = [
 ]
 
 
-def make_learner(policy: PolicyModel, *, max_train_len: int | None = None, **options) -> Learner:
-    algorithm = Reinforce()
-    algorithm.initialize(policy, max_generation_len=4, max_train_len=max_train_len)
-    constant = {"learning_rate": Schedule(RATE, RATE, 10), "regulariser_weight": Schedule(0.0, 0.0, 10)}
-    return Learner(policy, algorithm, **{"max_mismatch": 100.0, **constant, **options})
+def make_learner(policy: PolicyModel, rate: float = RATE, **fields) -> Learner:
+    return Learner(policy, Reinforce(), constant(rate, **fields))
 
 
 def sampled_logprobs(policy: PolicyModel, prompt: list[int], completion: list[int]) -> list[float]:
@@ -175,9 +171,7 @@ def test_one_token_that_the_policy_has_made_very_unlikely_does_not_dominate_an_u
     token = int((logprobs[BASE] - logprobs[TRAINED]).argmax())
     assert logprobs[BASE][token] - logprobs[TRAINED][token] > nats
 
-    algorithm = Reinforce(kl_weight=0.1)
-    algorithm.initialize(policy, max_generation_len=4)
-    learner = Learner(policy, algorithm, learning_rate=Schedule(RATE, RATE, 1), regulariser_weight=ZERO)
+    learner = Learner(policy, algorithm_of(Reinforce, kl_weight=0.1), constant(RATE, max_mismatch=0.2))
     drawn = float(logprobs[TRAINED][token])
     metrics = learner.update([make_record(prompt, [token], 0.0, logprobs=[drawn], temperature=temperature)])
     assert metrics["kl_to_base"] <= 10
@@ -218,7 +212,7 @@ def test_a_batch_in_which_all_prompts_are_too_long_is_rejected():
 
 def test_the_average_adapter_follows_its_formula():
     policy = tiny_policy()
-    learner = make_learner(policy, average_decay=0.15, learning_rate=Schedule(0.1, 0.1, 10))
+    learner = make_learner(policy, 0.1, average_decay=0.15)
     assert learner.result == AVERAGE
     average = weights(policy)
     assert_equal_weights(weights(policy, AVERAGE), average)
@@ -232,8 +226,7 @@ def test_the_average_adapter_follows_its_formula():
 @pytest.mark.parametrize("power", [0, 1])
 def test_an_average_of_all_updates_weighs_them_by_a_power_of_their_number(power):
     policy = tiny_policy()
-    options = {"average_decay": 0.99, "average_power": power, "learning_rate": Schedule(0.1, 0.1, 10)}
-    learner = make_learner(policy, **options)
+    learner = make_learner(policy, 0.1, average_decay=0.99, average_power=power)
     seen = [weights(policy)]
     for _ in range(4):
         learner.update(RECORDS)

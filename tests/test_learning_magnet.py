@@ -13,14 +13,15 @@ from selfplay.config.learning import LearningSettings, PolicySettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.core.adapters import reference_of
 from selfplay.learning.action_values import ActionValues
-from selfplay.learning.algorithms import BaseAlgo, Magnet
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.algorithms import BaseAlgo
+from selfplay.learning.algorithms.magnet import Magnet
+from selfplay.learning.learner import Learner
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 from selfplay.learning.sequences import bytes_of
 from selfplay.learning.trie import build_plan
-from tiny_models import make_record, perturb_adapter, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 
 YES, NO, MAYBE = [4, 5], [4, 6, 7], [8]
 LEGAL = [YES, NO]
@@ -203,7 +204,7 @@ def test_the_probability_of_illegal_answers_is_divided_equally_among_the_legal_o
 
 def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
     policy = magnet_policy()
-    algorithm = Magnet(alpha=0.5, uniform=UNIFORM)
+    algorithm = algorithm_of(Magnet, alpha=0.5, uniform=UNIFORM)
     algorithm.initialize(policy, max_generation_len=7)
     algorithm.begin(RECORDS)
     metrics = algorithm.update(algorithm.prepare_batch(RECORDS))
@@ -226,7 +227,7 @@ def test_gradient_and_loss_equal_the_cross_entropy_from_the_target():
 
 def test_a_step_of_mirror_descent_goes_part_of_the_way_from_the_policy_before_the_update():
     policy, prompt, legal = magnet_policy(), [9, 8], [YES, NO, MAYBE]
-    algorithm = Magnet(alpha=0.5, uniform=UNIFORM, eta=3.0)
+    algorithm = algorithm_of(Magnet, alpha=0.5, uniform=UNIFORM, eta=3.0)
     algorithm.initialize(policy, max_generation_len=7)
     records = [
         make_record(prompt, NO, 1.0, alternatives=legal),
@@ -291,20 +292,11 @@ def test_the_stakes_of_a_game_do_not_matter():
 def learned(algorithm: BaseAlgo, sign: float) -> NDArray[np.float32]:
     """Return what 60 updates make of log p(YES) and log p(NO); YES earns more if ``sign`` is positive."""
     policy = tiny_policy()
-    algorithm.initialize(policy, max_generation_len=4)
     before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach()
     assert before.exp().sum() < 0.1
     assert before[0] > before[1] + 1
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(3e-3, 3e-3, 60),
-        regulariser_weight=Schedule(0.0, 0.0, 60),
-        momentum=0.8,
-        average_decay=0.8,
-        max_mismatch=1e6,
-        minibatches=2,
-    )
+    settings = constant(3e-3, momentum=0.8, average_decay=0.8, minibatches=2)
+    learner = Learner(policy, algorithm, settings)
     for _ in range(60):
         metrics = learner.update(scaled(RECORDS, sign))
     assert metrics["value_scale"] == pytest.approx(SCALE)
@@ -315,7 +307,7 @@ def learned(algorithm: BaseAlgo, sign: float) -> NDArray[np.float32]:
 
 
 def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
-    yes, no = (learned(Magnet(alpha=0.5), sign) for sign in (1.0, -1.0))
+    yes, no = (learned(algorithm_of(Magnet, alpha=0.5), sign) for sign in (1.0, -1.0))
     assert yes[0] > yes[1] + 1
     assert no[1] > no[0] + 1
     assert min(np.exp(yes).sum(), np.exp(no).sum()) > 0.7
@@ -399,11 +391,7 @@ def test_an_illegal_answer_within_a_conversation_stays_in_the_prompt_that_follow
 
 
 def learner_with(epochs: int, algorithm: BaseAlgo | None = None, **options) -> Learner:
-    policy = magnet_policy()
-    algorithm = algorithm or Magnet()
-    algorithm.initialize(policy, max_generation_len=4)
-    rate = Schedule(0.1, 0.1, 5)
-    return Learner(policy, algorithm, learning_rate=rate, regulariser_weight=rate, epochs=epochs, **options)
+    return Learner(magnet_policy(), algorithm or Magnet(), constant(0.1, epochs=epochs, **options))
 
 
 def test_the_mismatch_of_several_epochs_is_that_before_the_first_step():
@@ -437,7 +425,7 @@ class NotesWhere(Magnet):
 
 
 def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_every_mini_batch():
-    algorithm = NotesWhere(eta=0.5)
+    algorithm = algorithm_of(NotesWhere, eta=0.5)
     algorithm.weights = []
     learner = learner_with(2, algorithm, minibatches=2, max_mismatch=1e6)
     before = learner.policy.adapter_state()

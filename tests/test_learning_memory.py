@@ -14,7 +14,7 @@ from selfplay.learning.memory import KeptMemory, memory_of
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from selfplay.learning.sections import sections_of
 from selfplay.learning.trie import TreePlan, build_plan
-from tiny_models import ARCHITECTURES, make_record, tiny_policy
+from tiny_models import ARCHITECTURES, algorithm_of, make_record, tiny_policy
 
 CPU = torch.device("cpu")
 
@@ -55,7 +55,8 @@ def test_the_memory_that_a_pass_keeps_is_predicted_for_models_that_keep_scores_o
 def test_gradients_are_bit_identical_however_much_is_recomputed(architecture, dtype, max_batch_tokens):
     gradients = []
     for limit in (0.0, 100_000.0, math.inf):
-        policy, algorithm = tiny_policy(architecture, dtype=dtype), Reinforce("uniform")
+        policy = tiny_policy(architecture, dtype=dtype)
+        algorithm = algorithm_of(Reinforce, regulariser="uniform")
         algorithm.initialize(policy, max_generation_len=4, max_batch_tokens=max_batch_tokens)
         algorithm.limits.memory.limit = limit
         records = [

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from selfplay.core import SelfplayError, TrainingRecord
-from selfplay.learning.algorithms import Ppo, Reinforce, TokenLoss
+from selfplay.learning.algorithms import Reinforce, TokenLoss
+from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.batch import Batch
 from selfplay.learning.data_parallel import DataParallel, host_store, reach_store
-from selfplay.learning.learner import Learner, Schedule
-from tiny_models import make_record, tiny_policy
+from selfplay.learning.learner import Learner
+from tiny_models import constant, make_record, tiny_policy
 
 ADDRESS = "127.0.0.1"
 TIMEOUT_SECONDS = 60
@@ -29,11 +30,7 @@ def make_learner(
     shard_base: bool, algorithm: TokenLoss, architecture: str, dtype: torch.dtype, **options: int
 ) -> Learner:
     policy = tiny_policy(architecture, dtype=dtype, shard_base=shard_base)
-    algorithm.initialize(policy, max_generation_len=4, max_batch_tokens=48)
-    rate = Schedule(1e-3, 1e-3, 10)
-    return Learner(
-        policy, algorithm, learning_rate=rate, regulariser_weight=rate, max_mismatch=100.0, **options
-    )
+    return Learner(policy, algorithm, constant(max_batch_tokens=48, **options))
 
 
 def records_of(update: int, long: int = 0) -> list[TrainingRecord]:

@@ -12,17 +12,21 @@ from transformers import AutoModelForCausalLM
 
 from plain_critic import PlainCritic
 from selfplay.config import load_config
+from selfplay.config.critic import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord, derive_seed
-from selfplay.learning.algorithms import Cispo, Dppo, Gspo, Ppo, Reinforce, Sapo, TokenLoss
+from selfplay.learning.algorithms import Reinforce, TokenLoss, build_algorithm
+from selfplay.learning.algorithms.cispo import Cispo
+from selfplay.learning.algorithms.dppo import Dppo
+from selfplay.learning.algorithms.gspo import Gspo
+from selfplay.learning.algorithms.ppo import Ppo
+from selfplay.learning.algorithms.sapo import Sapo
 from selfplay.learning.batch import Tokens
 from selfplay.learning.critic import Critic
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.learning.minibatches import epochs_of
 from selfplay.learning.policy import ALL_LINEAR, AVERAGE, LoraSettings, PolicyModel
-from selfplay.training.algorithms import OF_LEARNER
 from selfplay.training.assembly import build_learner
-from test_training_algorithms import KINDS
-from tiny_models import make_record, tiny_model, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -30,6 +34,7 @@ RANK = 4
 M = 5
 REGULARISER_WEIGHT = 0.2
 RATE = 0.5
+WEIGHTS = {"regulariser_weight": REGULARISER_WEIGHT, "regulariser_weight_end": REGULARISER_WEIGHT}
 Records = list[TrainingRecord]
 
 
@@ -46,11 +51,17 @@ class Case:
 
 def new_critic(policy: PolicyModel, options: dict[str, Any]) -> Critic:
     """Return a critic with random weights."""
-    critic, generator = Critic(policy, **options), torch.Generator().manual_seed(4)
+    critic = Critic(policy, CriticSettings(**options))
+    randomize(critic)
+    return critic
+
+
+def randomize(critic: Critic) -> None:
+    """Give a critic random weights."""
+    generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in critic.parameters():
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return critic
 
 
 def reference_weights(policy: PolicyModel) -> dict[str, torch.Tensor]:
@@ -61,25 +72,26 @@ def reference_weights(policy: PolicyModel) -> dict[str, torch.Tensor]:
 def new_learner(case: Case, *, sgd: bool = True, average_decay: float = 0.0) -> Learner:
     """Return a learner of a tiny policy; plain gradient descent does not enlarge a gradient's rounding."""
     policy = tiny_policy(rank=RANK)
-    algorithm = case.kind(**case.options)
-    algorithm.initialize(policy, M, max_batch_tokens=24)
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=Schedule(RATE, RATE, 10),
-        regulariser_weight=Schedule(REGULARISER_WEIGHT, REGULARISER_WEIGHT, 10),
+    settings = constant(
+        RATE,
+        max_generation_len=M,
+        max_batch_tokens=24,
         epochs=case.epochs,
         minibatches=case.minibatches,
         average_decay=average_decay,
-        max_mismatch=100.0,
-        critic=None if case.critic is None else new_critic(policy, case.critic),
+        critic=case.critic,
     )
+    learner = Learner(policy, algorithm_of(case.kind, **WEIGHTS | case.options), settings)
+    if learner.critic is not None:
+        randomize(learner.critic)
     if learner.reference is not None:
         learner.reference.load(reference_weights(policy))
     if sgd:
         groups: list[dict[str, Any]] = [{"params": policy.adapter_parameters()}]
         if learner.critic is not None:
-            groups.append({"params": learner.critic.parameters(), "lr": learner.critic.value_learning_rate})
+            groups.append(
+                {"params": learner.critic.parameters(), "lr": learner.critic.settings.value_learning_rate}
+            )
         learner.optimizer = torch.optim.SGD(groups, lr=RATE)
     return learner
 
@@ -357,10 +369,10 @@ CRITICS = {"nashpg": {"value_clip": 0.02}}
 def recipe_case(name: str) -> Case:
     """Return the algorithm and the steps of a recipe; at most 2 times 3, because each enlarges rounding."""
     learning = load_config("quickstart", {}, name).learning
-    options = learning.algorithm.model_dump(exclude=OF_LEARNER) | RECIPES[name]
+    options = learning.algorithm.model_dump(exclude={"type", *WEIGHTS}) | RECIPES[name]
     critic = None if learning.critic is None else learning.critic.model_dump() | CRITICS.get(name, {})
     epochs, minibatches = min(learning.epochs, 2), min(learning.minibatches, 3)
-    return Case(KINDS[learning.algorithm.type], options, epochs, minibatches, critic)
+    return Case(type(build_algorithm(learning.algorithm)), options, epochs, minibatches, critic)
 
 
 def assert_same_update(case: Case) -> dict[str, float]:
@@ -496,7 +508,7 @@ def after_an_update(seed: int, version: int = 0) -> dict[str, torch.Tensor]:
     """Return the adapter after an update of a run with this seed, whose records differ in their rewards."""
     changes = {"seed": str(seed), "learning.max_mismatch": "100", "learning.epochs": "1"}
     config = load_config("quickstart", changes, "ppo")
-    learner = build_learner(config.learning, config, tiny_policy(rank=RANK))
+    learner = build_learner(config, tiny_policy(rank=RANK))
     learner.load_tensors(learner.tensors(), version, 0, started=version)
     learner.update([make_record([1, 2], [number], float(number % 3)) for number in range(3, 14)])
     return learner.policy.adapter_state()
@@ -514,7 +526,7 @@ def test_policies_of_one_run_divide_their_records_differently():
     config = load_config("quickstart", {}, "ppo")
     names = ("first", "second")
     model = PolicyModel(str(tiny_model("llama")), LoraSettings(RANK, 8.0), policies=names)
-    seeds = {build_learner(config.learning, config, model, name).seed for name in names}
+    seeds = {build_learner(config, model, name).seed for name in names}
     assert len(seeds) == 2
 
 

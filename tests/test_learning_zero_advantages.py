@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from selfplay.core.records import without_zero_advantages
 from selfplay.core.types import Answer
-from selfplay.learning.algorithms import Ppo
+from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.learner import Learner, Schedule
-from tiny_models import make_record, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, tiny_policy
 
 ADVANTAGES = st.lists(st.sampled_from([0.0, 0.0, 0.0, 1e-12, -1.0, 0.5]), min_size=1, max_size=5)
 CONVERSATIONS = st.tuples(ADVANTAGES, st.sampled_from([2, 3]), st.sampled_from([0.5, 1.0]))
@@ -36,20 +36,10 @@ def conversation(advantages, drawn=2, temperature=1.0):
 def learned(records, *, skip, aggregation="token-mean", epochs=1, minibatches=1, rate=1.0):
     """Return the weights after an update of plain gradient descent, and the metrics."""
     policy = tiny_policy()
-    algorithm = Ppo(aggregation=aggregation, correction="none")
-    algorithm.initialize(policy, 4)
-    schedule = Schedule(rate, rate, 1)
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=schedule,
-        regulariser_weight=schedule,
-        grad_clip=1e6,
-        epochs=epochs,
-        minibatches=minibatches,
-        skip_zero_advantages=skip,
-        max_mismatch=100.0,
-    )
+    algorithm = algorithm_of(Ppo, aggregation=aggregation, correction="none")
+    steps = {"epochs": epochs, "minibatches": minibatches}
+    learner = Learner(policy, algorithm, constant(grad_clip=1e6, skip_zero_advantages=skip, **steps))
+    learner.learning_rate = Schedule(rate, rate, 1)
     learner.optimizer = torch.optim.SGD(policy.adapter_parameters(), lr=rate)
     metrics = learner.update(records)
     return policy.adapter_state(), metrics

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from autograd_memory import SHARED, SINGLE, kept_by_autograd
 from selfplay.core import InputError
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan, build_plan
-from tiny_models import ARCHITECTURES, make_record, tiny_model, tiny_policy
+from tiny_models import ARCHITECTURES, constant, make_record, tiny_model, tiny_policy
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import memory_model
@@ -94,17 +94,7 @@ def test_an_adapter_is_as_large_as_pefts(rank, targets):
 
 def test_gradient_moments_and_average_are_as_large_as_the_learners():
     policy = tiny_policy()
-    algorithm = Reinforce()
-    algorithm.initialize(policy, max_generation_len=4)
-    constant = Schedule(1e-3, 1e-3, steps=1)
-    learner = Learner(
-        policy,
-        algorithm,
-        learning_rate=constant,
-        regulariser_weight=constant,
-        average_decay=0.9,
-        max_mismatch=100.0,
-    )
+    learner = Learner(policy, Reinforce(), constant(average_decay=0.9))
     learner.update([make_record([1, 2, 3], [4, 5])])
     memory = training_memory(shape_of("llama"), LoraShape(4), PassSize(4), "float32", average=True)
     parameters = policy.adapter_parameters()

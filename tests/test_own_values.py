@@ -16,9 +16,9 @@ from selfplay.core import GenerateResult, MockInferenceClient, Rollout, Selfplay
 from selfplay.core.credit.base import assigned
 from selfplay.core.played import check_played
 from selfplay.learning.algorithms import BaseAlgo, Reinforce
-from selfplay.learning.learner import Learner, Schedule
+from selfplay.learning.learner import Learner
 from selfplay.replay import SamplingRewardTransform, StepBuffer, StepRewardTransform
-from tiny_models import tiny_policy
+from tiny_models import constant, tiny_policy
 
 ANYTHING = {"artifact"}
 """Fields that may hold anything."""
@@ -177,9 +177,7 @@ class NotBegun(BaseAlgo):
 
 
 def learner(algorithm: BaseAlgo) -> Learner:
-    policy, rate = tiny_policy(), Schedule(1e-3, 1e-3, steps=1)
-    algorithm.initialize(policy, max_generation_len=4)
-    return Learner(policy, algorithm, learning_rate=rate, regulariser_weight=rate)
+    return Learner(tiny_policy(), algorithm, constant(max_mismatch=0.2))
 
 
 @pytest.mark.parametrize(

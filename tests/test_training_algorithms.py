@@ -6,36 +6,24 @@ from selfplay.config import dump_config, load_config
 from selfplay.config.algorithms import Algorithm, PythonAlgorithm
 from selfplay.config.fields import models_in
 from selfplay.core import InputError
-from selfplay.learning.algorithms import A2c, AllActions, Cispo, Dppo, Gspo, Magnet, Ppo, Reinforce, Sapo
+from selfplay.learning.algorithms import Reinforce, build_algorithm
+from selfplay.learning.algorithms.all_actions import AllActions
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.training.algorithms import build_algorithm
 from selfplay.training.assembly import build_learner
 from tiny_models import tiny_model, tiny_policy
 
-KINDS = {
-    "reinforce": Reinforce,
-    "a2c": A2c,
-    "ppo": Ppo,
-    "gspo": Gspo,
-    "cispo": Cispo,
-    "sapo": Sapo,
-    "dppo": Dppo,
-    "magnet": Magnet,
-    "all_actions": AllActions,
-}
 
-
-@pytest.mark.parametrize("settings", models_in(Algorithm))
-def test_the_defaults_of_settings_are_those_of_the_class(settings):
-    if settings is PythonAlgorithm:
-        pytest.skip("the class is the user's")
-    built = build_algorithm(settings())
-    kind = KINDS[settings().type]
-    assert type(built) is kind
-    expected = vars(kind())
-    if kind is Reinforce:
-        expected["regulariser"] = "uniform"  # what games train with if nothing is said
-    assert vars(built) == expected
+@pytest.mark.parametrize("settings", [one for one in models_in(Algorithm) if one is not PythonAlgorithm])
+def test_every_entry_of_the_table_is_built_with_its_settings(settings):
+    built = build_algorithm(
+        settings(alpha=0.7) if "alpha" in settings.model_fields else settings(kl_weight=0.5)
+    )
+    assert type(built).__name__ == settings.made_by.partition(":")[2]
+    assert type(built)().settings == type(type(built).settings)()
+    assert getattr(built.settings, "alpha", 0.7) == 0.7
+    assert (
+        getattr(built.settings, "kl_weight", 0.5) == built.terms.kl_weight or "alpha" in settings.model_fields
+    )
 
 
 def test_settings_reach_the_algorithm_and_the_learner():
@@ -48,15 +36,11 @@ def test_settings_reach_the_algorithm_and_the_learner():
     text = f"{{{', '.join(options)}}}"
     overrides = {"learning.algorithm": text, "learning.epochs": "2", "learning.minibatches": "3"}
     config = load_config("tictactoe", overrides)
-    learner = build_learner(config.learning, config, tiny_policy())
+    learner = build_learner(config, tiny_policy())
     algorithm = learner.algorithm
-    assert (learner.epochs, learner.minibatches) == (2, 3)
-    assert (algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip) == (0.2, 0.28, 3.0)
-    assert (algorithm.aggregation, algorithm.kl_in, algorithm.kl_estimator) == ("token-mean", "reward", "k1")
-    assert (algorithm.opsm_threshold, algorithm.entropy_weight) == (0.1, 0.01)
-    correction = algorithm.correction
-    assert (correction.kind, correction.level) == ("icepop", "sequence")
-    assert (correction.maximum, correction.minimum, correction.threshold) == (5.0, 0.4, 1.5)
+    assert (learner.settings.epochs, learner.settings.minibatches) == (2, 3)
+    assert algorithm.settings == algorithm.terms == algorithm.correction == config.learning.algorithm
+    assert (algorithm.settings.clip_low, algorithm.settings.dual_clip) == (0.2, 3.0)
 
 
 @pytest.mark.parametrize("field", ["epochs", "minibatches"])
@@ -77,9 +61,9 @@ TWO = {
 def test_a_policy_may_have_an_algorithm_and_rates_of_its_own():
     config = load_config("quickstart", TWO)
     model = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0), policies=config.policies)
-    first, second = (build_learner(config.learning, config, model, name) for name in config.policies)
+    first, second = (build_learner(config, model, name) for name in config.policies)
     assert isinstance(first.algorithm, AllActions)
-    assert first.algorithm.gradient == "neurd"
+    assert first.algorithm.settings.gradient == "neurd"
     assert isinstance(second.algorithm, Reinforce)
     run = config.learning
     rates = [(one.learning_rate.start, one.learning_rate.end) for one in (first, second)]

@@ -8,7 +8,8 @@ from core_programs import played
 from selfplay.config import load_config
 from selfplay.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
 from selfplay.core.credit import assign
-from selfplay.learning.algorithms import A2c, Magnet
+from selfplay.learning.algorithms.a2c import A2c
+from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
@@ -41,13 +42,13 @@ def dotted(changes):
 def test_critic_and_steps_of_a_policy_reach_its_learner_alone():
     config = load_config("quickstart", dotted(MIXED) | {"learning.epochs": "2", "learning.minibatches": "4"})
     base = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0), policies=config.policies)
-    first, second = (build_learner(config.learning, config, base, name) for name in config.policies)
+    first, second = (build_learner(config, base, name) for name in config.policies)
     assert isinstance(first.algorithm, Magnet)
     assert isinstance(second.algorithm, A2c)
-    assert [(one.epochs, one.minibatches) for one in (first, second)] == [(3, 1), (2, 2)]
+    assert [(one.settings.epochs, one.settings.minibatches) for one in (first, second)] == [(3, 1), (2, 2)]
     assert first.critic is None
     assert second.critic is not None
-    assert second.critic.gae_lambda == 0.5
+    assert second.critic.settings.gae_lambda == 0.5
 
 
 class LeavesOutTheLast(SamplingRewardTransform):

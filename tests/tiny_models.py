@@ -20,7 +20,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from selfplay.config.learning import LearningSettings
 from selfplay.core import Messages, TrainingRecord
+from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
 
@@ -97,6 +99,17 @@ def perturb_adapter(policy: PolicyModel, name: str = "default", seed: int = 1) -
     policy.load_adapter_state(
         {key: 0.2 * torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
     )
+
+
+def constant(rate: float = 1e-3, **fields) -> LearningSettings:
+    """Settings of a learner with a constant rate, which accept any mismatch unless they say otherwise."""
+    given = {"max_mismatch": 1e6, "max_generation_len": 4, **fields}
+    return LearningSettings(learning_rate=rate, schedule="constant", warmup_steps=0, **given)
+
+
+def algorithm_of(kind: type[BaseAlgo], **options) -> BaseAlgo:
+    """An algorithm of the package with these settings."""
+    return kind(type(kind.settings)(**options))
 
 
 def logits_of(policy: PolicyModel, ids: list[int]) -> torch.Tensor:

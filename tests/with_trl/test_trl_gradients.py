@@ -19,8 +19,8 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from selfplay.config import load_config
 from selfplay.core import TrainingRecord
+from selfplay.learning.algorithms import build_algorithm
 from selfplay.learning.policy import ALL_LINEAR, PolicyModel
-from selfplay.training.algorithms import build_algorithm
 from tiny_models import make_record, tiny_model, tiny_policy
 
 M, RANK = 6, 4

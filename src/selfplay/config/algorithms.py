@@ -1,28 +1,67 @@
-"""The algorithms of learning. What their fields do is in ``learning.algorithms``."""
+"""The table of algorithms: one settings class each, and the class that computes with it.
 
-from typing import Annotated, Any, Literal
+To add an algorithm, add its settings class here and to :data:`Algorithm`, and write the class that its
+``made_by`` names. torch must not load with the configuration, so that class is named, not imported.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from selfplay.config.base import ClassPath, Name, Settings, with_own_type
-from selfplay.core.algorithm_names import (
-    Aggregation,
-    AnswerGradient,
-    Correction,
-    KLEstimator,
-    KLPlace,
-    Level,
-    Reference,
-    Regulariser,
-)
 from selfplay.core.errors import InputError
+
+Regulariser = Literal["none", "uniform", "base", "reference"]
+"""The distribution over legal answers that a regulariser pulls to; see ``learning.algorithms.base``."""
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+"""How the losses of tokens become the loss of a batch; see ``learning.algorithms.token_loss``."""
+Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
+"""What happens where engine and learner disagree about a token; see ``learning.corrections``."""
+Level = Literal["token", "sequence", "geometric"]
+"""Whether a correction looks at each token or at whole answers, and there at the product or at the geometric
+mean of the tokens' weights; see ``learning.corrections``."""
+KLEstimator = Literal["k1", "k2", "k3", "k3+"]
+"""An estimator of a KL divergence from sampled tokens; see ``learning.algorithms.terms``."""
+Reference = Literal["base", "reference"]
+"""What a policy is compared with: the untrained model, or the adapter that follows the policy."""
+KLPlace = Literal["loss", "reward"]
+"""Whether a KL divergence is a term of the loss or is subtracted from the rewards of the tokens."""
+AnswerGradient = Literal["policy", "neurd"]
+"""How a policy follows the values of all legal answers; see ``learning.algorithms.all_actions``."""
 
 
 class AlgorithmSettings(Settings):
+    """Base of all algorithms, with what others need to know of one."""
+
+    made_by: ClassVar[str]
+    """The class that takes these settings: its module in ``learning.algorithms``, and its name."""
+    needs_critic: ClassVar[bool] = False
+    """Whether the policy must have a critic."""
+    bounds_of_ratio: ClassVar[tuple[str, ...]] = ()
+    """The fields about the ratio of a policy after and before a step, which an update of one step lacks."""
+
+    type: str = ""
+    """Names the algorithm."""
+
+    @property
+    def regulariser_ends(self) -> tuple[float, float]:
+        """The weight of the regulariser at the first and at the last update; 0 if there is none."""
+        return 0.0, 0.0
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether the policy may be compared with the reference that follows it."""
+        return True
+
+    @property
+    def may_normalise(self) -> bool:
+        """Whether the loss may be divided by ``learning.max_generation_len``."""
+        return True
+
+
+class WeightedSettings(AlgorithmSettings):
     """Base of the losses of tokens, your own included: what the learner does with their regulariser."""
 
-    type: Name
-    """Names the algorithm."""
     regulariser_weight: float = Field(default=0.2, ge=0, le=1e6)
     """Weight of the regulariser at the first update, in units of reward; with a critic, in units of their
     running deviation."""
@@ -30,9 +69,14 @@ class AlgorithmSettings(Settings):
     """Weight of the regulariser at the last update; it changes geometrically in between, or along a
     cosine if one of the two is 0."""
 
+    @property
+    def regulariser_ends(self) -> tuple[float, float]:
+        """The weight of the regulariser at the first and at the last update."""
+        return self.regulariser_weight, self.regulariser_weight_end
 
-class LossSettings(AlgorithmSettings):
-    """Base of the package's losses of tokens: the terms that any of them may have."""
+
+class LossSettings(WeightedSettings):
+    """The terms that any loss of tokens may have, and base of those of the package."""
 
     regulariser: Regulariser = "none"
     """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
@@ -59,6 +103,26 @@ class LossSettings(AlgorithmSettings):
     opsm_threshold: float | None = Field(default=None, ge=1e-9, le=1e6)
     """Answers with a negative advantage are left out if the learner gives their tokens, in the mean, a
     log-probability that is lower than the engine's by more than this, in nats."""
+
+    @property
+    def regulariser_ends(self) -> tuple[float, float]:
+        """The weight of the regulariser at the first and at the last update; 0 if there is none."""
+        return (0.0, 0.0) if self.regulariser == "none" else super().regulariser_ends
+
+    @property
+    def compared_with(self) -> set[str]:
+        """What the policy is compared with: ``base``, ``reference``, both or neither."""
+        return {self.regulariser} & {"base", "reference"} | ({self.kl_to} if self.kl_weight else set())
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether the policy is compared with the reference that follows it."""
+        return "reference" in self.compared_with
+
+    @property
+    def may_normalise(self) -> bool:
+        """Whether the loss is divided by ``learning.max_generation_len``."""
+        return self.regulariser != "none" or self.aggregation == "seq-mean-token-sum-norm"
 
 
 class CorrectedSettings(LossSettings):
@@ -96,6 +160,7 @@ class CorrectedSettings(LossSettings):
 class ReinforceSettings(CorrectedSettings):
     """REINFORCE with Dr.GRPO's constant normaliser."""
 
+    made_by = "reinforce:Reinforce"
     type: Literal["reinforce"] = "reinforce"
     """Names this algorithm."""
     regulariser: Regulariser = "uniform"
@@ -107,6 +172,8 @@ class A2cSettings(CorrectedSettings):
     """REINFORCE with the advantages of a critic. It needs one, by `learning.critic` or by
     `learning.policies.NAME.critic`."""
 
+    made_by = "a2c:A2c"
+    needs_critic = True
     type: Literal["a2c"] = "a2c"
     """Names this algorithm."""
 
@@ -114,6 +181,8 @@ class A2cSettings(CorrectedSettings):
 class PpoSettings(CorrectedSettings):
     """PPO's clipped objective, with a critic if there is a table `learning.critic`."""
 
+    made_by = "ppo:Ppo"
+    bounds_of_ratio = ("clip_low", "clip_high", "dual_clip")
     type: Literal["ppo"] = "ppo"
     """Names this algorithm."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
@@ -127,6 +196,8 @@ class PpoSettings(CorrectedSettings):
 class GspoSettings(CorrectedSettings):
     """GSPO, PPO's clip for whole answers."""
 
+    made_by = "gspo:Gspo"
+    bounds_of_ratio = ("clip_low", "clip_high")
     type: Literal["gspo"] = "gspo"
     """Names this algorithm."""
     aggregation: Aggregation = "seq-mean-token-mean"
@@ -140,6 +211,8 @@ class GspoSettings(CorrectedSettings):
 class CispoSettings(CorrectedSettings):
     """CISPO, which bounds importance weights and keeps the gradient of every token."""
 
+    made_by = "cispo:Cispo"
+    bounds_of_ratio = ("clip_low", "clip_high")
     type: Literal["cispo"] = "cispo"
     """Names this algorithm."""
     clip_low: float = Field(default=1.0, ge=0, le=1)
@@ -151,6 +224,8 @@ class CispoSettings(CorrectedSettings):
 class SapoSettings(CorrectedSettings):
     """SAPO, a soft gate in the place of PPO's clip."""
 
+    made_by = "sapo:Sapo"
+    bounds_of_ratio = ("tau_positive", "tau_negative")
     type: Literal["sapo"] = "sapo"
     """Names this algorithm."""
     tau_positive: float = Field(default=1.0, ge=1e-6, le=1e6)
@@ -162,6 +237,7 @@ class SapoSettings(CorrectedSettings):
 class DppoSettings(LossSettings):
     """DPPO with binary total variation: it leaves out tokens whose probability has changed much."""
 
+    made_by = "dppo:Dppo"
     type: Literal["dppo"] = "dppo"
     """Names this algorithm."""
     max_importance_weight: float = Field(default=20.0, ge=1e-6, le=1e9)
@@ -173,7 +249,7 @@ class DppoSettings(LossSettings):
     """How far above it for a token to become still likelier."""
 
 
-class OverAnswersSettings(Settings):
+class OverAnswersSettings(AlgorithmSettings):
     """Base of the algorithms that learn from all legal answers."""
 
     alpha: float = Field(default=0.8, ge=1e-6, le=1e6)
@@ -192,6 +268,7 @@ class MagnetSettings(OverAnswersSettings):
     """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
     answers that can be listed."""
 
+    made_by = "magnet:Magnet"
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
     eta: float | None = Field(default=None, ge=1e-6, le=1e6)
@@ -203,6 +280,7 @@ class AllActionsSettings(OverAnswersSettings):
     """The expected gradient over all legal answers, less the divergence from the reference that follows the
     policy. It needs answers that can be listed."""
 
+    made_by = "all_actions:AllActions"
     type: Literal["all_actions"] = "all_actions"
     """Names this algorithm."""
     gradient: AnswerGradient = "policy"
@@ -212,7 +290,7 @@ class AllActionsSettings(OverAnswersSettings):
     this, in nats, is not pushed further away from it by its own gain."""
 
 
-class PythonAlgorithm(AlgorithmSettings):
+class PythonAlgorithm(WeightedSettings):
     """An algorithm of your own: a subclass of BaseAlgo in a file."""
 
     type: Literal["python"] = "python"

@@ -102,6 +102,12 @@ class Config(Settings):
     psro: PsroSettings | None = None
     """Policy-space response oracles: `selfplay psro`. Other commands do not use it."""
 
+    def learning_of(self, policy: str) -> LearningSettings:
+        """Return the settings of one policy's learner."""
+        settings = self.learning.of_policy(policy)
+        given = settings.max_generation_len or self.inference.max_tokens
+        return settings.model_copy(update={"max_generation_len": given})
+
     @property
     def play(self) -> Games | Program:
         """What is played: games in the environments, or the program that replaces them."""

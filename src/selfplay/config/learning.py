@@ -6,10 +6,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.algorithms import (
-    A2cSettings,
     Algorithm,
     CorrectedSettings,
-    LossSettings,
     OverAnswersSettings,
     ReinforceSettings,
     with_type,
@@ -114,16 +112,6 @@ class LearningSettings(Settings):
         last = self.learning_rate if self.schedule == "constant" else self.learning_rate_end
         return self.learning_rate, last
 
-    @property
-    def regulariser_ends(self) -> tuple[float, float]:
-        """The weight of the regulariser at the first and at the last update; 0 if there is none."""
-        algorithm = self.algorithm
-        if isinstance(algorithm, OverAnswersSettings):
-            return 0.0, 0.0
-        if isinstance(algorithm, LossSettings) and algorithm.regulariser == "none":
-            return 0.0, 0.0
-        return algorithm.regulariser_weight, algorithm.regulariser_weight_end
-
     def scheduled(self, policies: Iterable[str]) -> list[str]:
         """Return the fields of these policies whose effect changes until the last update."""
         fields = []
@@ -131,7 +119,7 @@ class LearningSettings(Settings):
             used = self.of_policy(policy)
             if len(set(used.rate_ends)) > 1:
                 fields.append(self._field(policy, "learning_rate"))
-            if len(set(used.regulariser_ends)) > 1:
+            if len(set(used.algorithm.regulariser_ends)) > 1:
                 fields.append(self._field(policy, "algorithm") + ".regulariser_weight")
         return fields
 
@@ -162,9 +150,11 @@ class LearningSettings(Settings):
                     f"is not for {field}, which averages the advantages of all answers",
                     "Leave it out, or choose another algorithm",
                 )
-            if isinstance(used.algorithm, A2cSettings) and used.critic is None:
-                table = field.removesuffix("algorithm") + "critic"
-                raise InputError(table, f"is missing, but {field} is a2c, which needs it", f"Add [{table}]")
+            if used.algorithm.needs_critic and used.critic is None:
+                table, name = field.removesuffix("algorithm") + "critic", used.algorithm.type
+                raise InputError(
+                    table, f"is missing, but {field} is {name}, which needs it", f"Add [{table}]"
+                )
             if isinstance(used.algorithm, OverAnswersSettings) and used.critic is not None:
                 fix = "Leave it out, or choose another algorithm"
                 if critic == "learning.critic" and self.policies:

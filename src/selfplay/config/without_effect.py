@@ -2,17 +2,7 @@
 
 from collections.abc import Iterator
 
-from selfplay.config.algorithms import (
-    Algorithm,
-    CispoSettings,
-    CorrectedSettings,
-    GspoSettings,
-    LossSettings,
-    OverAnswersSettings,
-    PpoSettings,
-    PythonAlgorithm,
-    SapoSettings,
-)
+from selfplay.config.algorithms import Algorithm, CorrectedSettings, LossSettings
 from selfplay.config.config import NOT_FOR_PROGRAMS, Config
 from selfplay.config.play import Games
 from selfplay.config.programs import ProofsSettings
@@ -94,16 +84,15 @@ def _of_learning(config: Config) -> Found:
         yield "learning.learning_rate_end", 'learning.schedule is "constant"'
     if not learning.average_decay:
         yield "learning.average_power", "learning.average_decay is 0"
-    used: list[Algorithm] = []
-    for field, one, steps in _algorithms(config):
-        used.append(one)
+    used = [*_algorithms(config)]
+    for field, one, steps in used:
         yield from _of_algorithm(one, field, steps)
-    if not any(field == "learning.algorithm" for field, _, _ in _algorithms(config)):
+    if not any(field == "learning.algorithm" for field, _, _ in used):
         yield "learning.algorithm", "every policy has its own"
-    if not any(map(_follows, used)):
+    if not any(one.may_follow for _, one, _ in used):
         for name in ("reference_decay", "reference_every"):
             yield f"learning.{name}", "nothing is compared with the reference"
-    if not any(map(_has_a_norm, used)):
+    if not any(one.may_normalise for _, one, _ in used):
         yield "learning.max_generation_len", "nothing is divided by it"
 
 
@@ -124,25 +113,9 @@ def _steps(config: Config, policy: str) -> int:
     return of_policy.epochs * of_policy.minibatches
 
 
-def _follows(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm may use the reference that follows the policy."""
-    if not isinstance(algorithm, LossSettings):
-        return True
-    if algorithm.regulariser == "reference":
-        return True
-    return bool(algorithm.kl_weight) and algorithm.kl_to == "reference"
-
-
-def _has_a_norm(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm may divide by ``max_generation_len``."""
-    if not isinstance(algorithm, LossSettings):
-        return True
-    return algorithm.regulariser != "none" or algorithm.aggregation == "seq-mean-token-sum-norm"
-
-
 def _of_algorithm(algorithm: Algorithm, field: str, steps: int) -> Found:
     """Return what an algorithm does not use in updates of so many optimizer steps."""
-    if isinstance(algorithm, PythonAlgorithm | OverAnswersSettings):
+    if not isinstance(algorithm, LossSettings):
         return
     if algorithm.regulariser == "none":
         for name in ("regulariser_weight", "regulariser_weight_end"):
@@ -152,11 +125,9 @@ def _of_algorithm(algorithm: Algorithm, field: str, steps: int) -> Found:
             yield f"{field}.{name}", f"{field}.kl_weight is 0"
     if isinstance(algorithm, CorrectedSettings):
         yield from _not_for(algorithm.correction, _CORRECTION, field, f"{field}.correction")
-    clips = isinstance(algorithm, PpoSettings | GspoSettings | CispoSettings | SapoSettings)
-    if steps == 1 and clips:
-        for name in ("clip_low", "clip_high", "dual_clip", "tau_positive", "tau_negative"):
-            if getattr(algorithm, name, None) is not None:
-                yield f"{field}.{name}", "an update of one step has no ratio to bound"
+    for name in algorithm.bounds_of_ratio if steps == 1 else ():
+        if getattr(algorithm, name) is not None:
+            yield f"{field}.{name}", "an update of one step has no ratio to bound"
 
 
 def _of_population(config: Config) -> Found:

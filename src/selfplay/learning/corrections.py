@@ -10,7 +10,7 @@ multiplies a token's loss by a factor that has no gradient:
 - ``mis``: w where w <= C, otherwise 0, masked importance sampling;
 - ``icepop``: w where c <= w <= C, otherwise 0 (Ring team 2025; c = 0.5, C = 5);
 - ``kpop``: w where the KL divergences between pi and mu, each reduced to "this token or another one", are at
-  most ``threshold`` in both directions, otherwise 0 (Ring team 2026; 2.0). Two tiny probabilities have a
+  most ``kpop_threshold`` in both directions, otherwise 0 (Ring team 2026; 2.0). Two tiny probabilities have a
   small divergence at any w, so w is bounded here as in ``tis``.
 
 At the level ``sequence``, w is the product over the answer's tokens, so an answer is weighted or masked as a
@@ -25,62 +25,49 @@ Off-policy sequence masking (DeepSeek-V3.2, 2025, arXiv 2512.02556) is apart fro
 :func:`is_off_policy`.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Correction, Level
+from selfplay.config.algorithms import CorrectedSettings
 
+MASKING = ("mis", "icepop", "kpop")
+"""The corrections whose factors can be 0."""
 TINY = 1e-7
 """Distance from 0 and 1 at which probabilities are held, so that their logarithms are finite."""
 
 
-@dataclass(frozen=True)
-class EngineCorrection:
-    """A correction, with its bounds as the module names them: C, c and the threshold."""
+def correction_factors(
+    settings: CorrectedSettings, logprobs_S: Tensor, behaviour_S: Tensor, answer_S: Tensor
+) -> Tensor:
+    """Return the factor of each token's loss.
 
-    kind: Correction = "tis"
-    level: Level = "token"
-    maximum: float = 2.0
-    minimum: float = 0.5
-    threshold: float = 2.0
-
-    @property
-    def masks(self) -> bool:
-        """Whether a factor can be 0."""
-        return self.kind in ("mis", "icepop", "kpop")
-
-    def factors(self, logprobs_S: Tensor, behaviour_S: Tensor, answer_S: Tensor) -> Tensor:
-        """Return the factor of each token's loss.
-
-        Args:
-            logprobs_S: log pi of each token.
-            behaviour_S: log mu of each token.
-            answer_S: index of each token's answer among those given.
-        """
-        logprobs_S = logprobs_S.detach()
-        if self.kind == "none":
-            return torch.ones_like(logprobs_S)
-        log_weight_S = logprobs_S - behaviour_S
-        if self.level == "sequence":
-            log_weight_S = sum_of_answers(log_weight_S, answer_S)
-        elif self.level == "geometric":
-            log_weight_S = mean_of_answers(log_weight_S, answer_S)
-        weight_S = torch.exp(log_weight_S)
-        if self.kind == "tis":
-            return weight_S.clamp(max=self.maximum)
-        if self.kind == "mis":
-            return weight_S.masked_fill(weight_S > self.maximum, 0.0)
-        if self.kind == "icepop":
-            return weight_S.masked_fill((weight_S < self.minimum) | (weight_S > self.maximum), 0.0)
-        far_S = self._distances(logprobs_S, behaviour_S, answer_S) > self.threshold
-        return weight_S.clamp(max=self.maximum).masked_fill(far_S, 0.0)
-
-    def _distances(self, logprobs_S: Tensor, behaviour_S: Tensor, answer_S: Tensor) -> Tensor:
-        there_S, back_S = _binary_kl(logprobs_S, behaviour_S), _binary_kl(behaviour_S, logprobs_S)
-        distance_S = torch.maximum(there_S, back_S)
-        return distance_S if self.level == "token" else mean_of_answers(distance_S, answer_S)
+    Args:
+        settings: the correction. The module's C and c are its importance weights.
+        logprobs_S: log pi of each token.
+        behaviour_S: log mu of each token.
+        answer_S: index of each token's answer among those given.
+    """
+    logprobs_S = logprobs_S.detach()
+    kind, least, most = settings.correction, settings.min_importance_weight, settings.max_importance_weight
+    if kind == "none":
+        return torch.ones_like(logprobs_S)
+    log_weight_S = logprobs_S - behaviour_S
+    if settings.correction_level == "sequence":
+        log_weight_S = sum_of_answers(log_weight_S, answer_S)
+    elif settings.correction_level == "geometric":
+        log_weight_S = mean_of_answers(log_weight_S, answer_S)
+    weight_S = torch.exp(log_weight_S)
+    if kind == "tis":
+        return weight_S.clamp(max=most)
+    if kind == "mis":
+        return weight_S.masked_fill(weight_S > most, 0.0)
+    if kind == "icepop":
+        return weight_S.masked_fill((weight_S < least) | (weight_S > most), 0.0)
+    there_S, back_S = _binary_kl(logprobs_S, behaviour_S), _binary_kl(behaviour_S, logprobs_S)
+    distance_S = torch.maximum(there_S, back_S)
+    if settings.correction_level != "token":
+        distance_S = mean_of_answers(distance_S, answer_S)
+    return weight_S.clamp(max=most).masked_fill(distance_S > settings.kpop_threshold, 0.0)
 
 
 def is_off_policy(

@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
+from selfplay.config.critic import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.gae import Turn, advantages_of
@@ -52,6 +53,7 @@ from selfplay.learning.policy import PolicyModel
 from selfplay.learning.running_scale import RunningScale
 from selfplay.learning.states import States, StateSums
 
+DEFAULTS = CriticSettings()
 SMALLEST_SPREAD = 1e-3
 """The least s, as a share of the length of c: states that are alike differ by rounding alone."""
 
@@ -73,14 +75,7 @@ class Critic:
 
     Args:
         policy: the model whose hidden states the head reads.
-        gamma: discount of a turn's value and of later rewards.
-        gae_lambda: 0 trusts the next turn's value, 1 only the rewards.
-        value_learning_rate: learning rate of the head's AdamW, constant, in units of r.
-        value_weight: weight of the value loss in the adapter's gradient.
-        value_clip: how far the loss lets a value move in one update, in units of r; ``None`` for any
-            distance.
-        normalize_advantages: subtract the mean of the batch from the advantages and divide them by its
-            standard deviation.
+        settings: how it learns.
 
     Attributes:
         weight_D: w.
@@ -90,23 +85,8 @@ class Critic:
         returns: r, as ``returns.value``.
     """
 
-    def __init__(
-        self,
-        policy: PolicyModel,
-        *,
-        gamma: float = 1.0,
-        gae_lambda: float = 0.95,
-        value_learning_rate: float = 0.1,
-        value_weight: float = 0.5,
-        value_clip: float | None = None,
-        normalize_advantages: bool = False,
-    ) -> None:
-        self.gamma = gamma
-        self.gae_lambda = gae_lambda
-        self.value_learning_rate = value_learning_rate
-        self.value_weight = value_weight
-        self.value_clip = value_clip
-        self.normalize_advantages = normalize_advantages
+    def __init__(self, policy: PolicyModel, settings: CriticSettings = DEFAULTS) -> None:
+        self.settings = settings
         self.weight_D = Parameter(torch.zeros(policy.hidden_size, device=policy.device))
         self.bias = Parameter(torch.zeros((), device=policy.device))
         self.centre_D = torch.zeros(policy.hidden_size, device=policy.device)
@@ -148,8 +128,9 @@ class Critic:
         """Return value_N of hidden states after the last norm, V / r in float32."""
         hidden_ND = hidden_ND.float()
         read_ND = hidden_ND.detach()
-        if self.value_weight:
-            read_ND = read_ND + self.value_weight * (hidden_ND - read_ND)
+        weight = self.settings.value_weight
+        if weight:
+            read_ND = read_ND + weight * (hidden_ND - read_ND)
         unit_ND = (read_ND - self.centre_D) / self.scale
         value_N: Tensor = unit_ND @ self.weight_D + self.bias
         return value_N
@@ -162,9 +143,9 @@ class Critic:
 
     def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
         """Return the sum of the value losses of R answers, all in units of r."""
-        error_R = (value_R - target_R) ** 2
-        if self.value_clip is not None:
-            bounded_R = old_R + (value_R - old_R).clamp(-self.value_clip, self.value_clip)
+        error_R, clip = (value_R - target_R) ** 2, self.settings.value_clip
+        if clip is not None:
+            bounded_R = old_R + (value_R - old_R).clamp(-clip, clip)
             error_R = torch.maximum(error_R, (bounded_R - target_R) ** 2)
         return 0.5 * error_R.sum()
 
@@ -188,7 +169,7 @@ class Critic:
             Turn(record.rollout_id, record.role_id, answer.turn, answer.reward, value)
             for (record, answer), value in zip(answers, values, strict=True)
         ]
-        advantage_A = np.array(advantages_of(turns, self.gamma, self.gae_lambda))
+        advantage_A = np.array(advantages_of(turns, self.settings.gamma, self.settings.gae_lambda))
         value_A = np.array(values)
         if not np.isfinite(advantage_A).all():
             raise SelfplayError("a reward of this batch, or a value that the critic gives, is not finite")
@@ -199,7 +180,7 @@ class Critic:
         self._take_returns([turn.reward for turn in turns])
         scale = metrics["reward_scale"] = self.returns.value
         advantage_A, value_A, target_A = advantage_A / scale, value_A / scale, target_A / scale
-        if self.normalize_advantages:
+        if self.settings.normalize_advantages:
             advantage_A = (advantage_A - advantage_A.mean()) / (advantage_A.std() + 1e-8)
         found = zip(advantage_A.tolist(), value_A.tolist(), target_A.tolist(), strict=True)
         return [Judgement(*one) for one in found], metrics

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import InferenceSettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord, derive_seed
 from selfplay.core.adapters import reference_of
 from selfplay.core.errors import shown
@@ -36,6 +38,9 @@ ALGORITHM_PREFIX = "algorithm."
 """Begins the names of the algorithm's state among them."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
+MAX_GENERATION_LEN = InferenceSettings().max_tokens
+"""The constant normaliser of the loss, in tokens, if the settings have none."""
+DEFAULTS = LearningSettings()
 
 
 @dataclass(frozen=True)
@@ -68,107 +73,79 @@ class Learner:
 
     Args:
         policy: the model whose adapter is trained.
-        algorithm: computes the gradients; must be initialised for the same adapter.
+        algorithm: computes the gradients. The learner initializes it.
+        settings: everything else. AdamW has the second beta 0.99 and no weight decay. There is a reference
+            only if the algorithm compares the policy with it.
         adapter: name of the policy that is trained.
-        learning_rate: learning rate of AdamW (second beta 0.99, no weight decay) by update.
-        momentum: AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier
-            opponents: with 0.9, self-play on Kuhn poker circles its equilibrium at twice the distance.
-        regulariser_weight: weight of the algorithm's regulariser by update.
-        grad_clip: maximum global L2 norm of the gradient.
-        epochs: number of times that an update goes through its records.
-        minibatches: number of optimizer steps in each epoch, each on a part of the records.
         seed: decides how each epoch of each update divides its records.
-        skip_zero_advantages: leave out answers without an advantage; see ``core.records``.
-        average_decay: decay of the policy's averaged adapter, a running mean of its weights; 0 for no
-            average.
-        average_power: how soon the average forgets its beginning; see ``config.learning``.
-        reference_decay, reference_every: how the reference follows the policy; see ``following``. There is
-            one only if the algorithm compares the policy with it.
-        max_mismatch: maximum mean difference (in nats) between engine and learner log-probabilities of tokens
-            drawn by the current version; a greater one ends the run. See :meth:`_check_mismatch`.
-        critic: the policy's critic, which is trained with it and takes the place of the records' advantages;
-            ``None`` to learn from these.
         group: the learners that share the work of each update, all in the same state; ``None`` if this
             learner works alone.
 
     Raises:
-        InputError: the model has no such policy, or the algorithm trains another one.
+        InputError: the model has no such policy.
     """
 
     def __init__(
         self,
         policy: PolicyModel,
         algorithm: BaseAlgo,
+        settings: LearningSettings = DEFAULTS,
         *,
         adapter: str = TRAINED,
-        learning_rate: Schedule,
-        regulariser_weight: Schedule,
-        momentum: float = 0.0,
-        grad_clip: float = 1.0,
-        epochs: int = 1,
-        minibatches: int = 1,
         seed: int = 0,
-        skip_zero_advantages: bool = False,
-        average_decay: float = 0.0,
-        average_power: int = 8,
-        reference_decay: float = 0.8,
-        reference_every: int = 1,
-        max_mismatch: float = 0.2,
-        critic: Critic | None = None,
         group: DataParallel | None = None,
     ) -> None:
         if adapter not in policy.policies:
             raise InputError(
                 "adapter", f"{adapter!r} is not a policy of this model", f"Use {', '.join(policy.policies)}."
             )
+        algorithm.initialize(
+            policy,
+            settings.max_generation_len or MAX_GENERATION_LEN,
+            settings.max_train_len,
+            settings.max_batch_tokens,
+            adapter,
+        )
         if not hasattr(algorithm, "adapter"):
             problem = f"{method_of(algorithm, 'initialize')} does not initialize the algorithm"
             raise InputError("learning.algorithm", problem, "Begin it with super().initialize(...)")
-        if algorithm.adapter != adapter:
-            raise InputError(
-                "adapter",
-                f"the algorithm trains {algorithm.adapter!r}, not {adapter!r}",
-                "Give both the same name.",
-            )
         self.policy = policy
         self.algorithm = algorithm
         self.adapter = adapter
-        self.learning_rate = learning_rate
-        self.regulariser_weight = regulariser_weight
-        self.grad_clip = grad_clip
-        self.epochs = epochs
-        self.minibatches = minibatches
+        self.settings = settings
+        self.learning_rate = Schedule(*settings.rate_ends, settings.steps, settings.warmup_steps)
+        self.regulariser_weight = Schedule(*algorithm.regulariser_ends, settings.steps, geometric=True)
         self.seed = seed
-        self.skip_zero_advantages = skip_zero_advantages
-        self.average_decay = average_decay
-        self.max_mismatch = max_mismatch
-        self.critic = algorithm.critic = critic
+        self.critic = None if settings.critic is None else Critic(policy, settings.critic)
+        algorithm.critic = self.critic
         self.group = group
         self.version = 0
         self.started = 0
         self.samples_seen = 0
-        self.average = Follower(policy, adapter, average_of(adapter), average_decay, warmup=average_power + 1)
-        if average_decay:
+        self.average: Follower | None = None
+        if settings.average_decay:
+            name, warmup = average_of(adapter), settings.average_power + 1
+            self.average = Follower(policy, adapter, name, settings.average_decay, warmup=warmup)
             self.average.start()
         self.reference: Follower | None = None
         if "reference" in algorithm.compared_with:
-            self.reference = Follower(
-                policy, adapter, reference_of(adapter), reference_decay, reference_every
-            )
+            name, decay, every = reference_of(adapter), settings.reference_decay, settings.reference_every
+            self.reference = Follower(policy, adapter, name, decay, every)
             self.reference.start()
         self.optimizer = torch.optim.AdamW(
             policy.adapter_parameters(adapter),
-            lr=learning_rate.start,
-            betas=(momentum, SQUARES_DECAY),
+            lr=self.learning_rate.start,
+            betas=(settings.momentum, SQUARES_DECAY),
             weight_decay=0.0,
         )
-        if critic is not None:
-            self.optimizer.add_param_group({"params": critic.parameters(), "lr": critic.value_learning_rate})
+        if self.critic is not None:
+            head = {"params": self.critic.parameters(), "lr": self.critic.settings.value_learning_rate}
+            self.optimizer.add_param_group(head)
 
     @property
     def result(self) -> str:
         """Name of the adapter that training produces: the average, if there is one."""
-        return average_of(self.adapter) if self.average_decay else self.adapter
+        return average_of(self.adapter) if self.settings.average_decay else self.adapter
 
     @property
     def age(self) -> int:
@@ -191,16 +168,16 @@ class Learner:
         learning_rate = self.learning_rate.at(self.age)
         regulariser_weight = self.regulariser_weight.at(self.age)
         self.optimizer.param_groups[0]["lr"] = learning_rate
-        if self.skip_zero_advantages:
+        if self.settings.skip_zero_advantages:
             records = without_zero_advantages(records)
         epochs = epochs_of(
             records,
-            self.epochs,
-            self.minibatches,
+            self.settings.epochs,
+            self.settings.minibatches,
             derive_seed(self.seed, "update", self.version),
             self.algorithm.max_train_len,
         )
-        several = self.epochs * len(epochs[0]) > 1
+        several = self.settings.epochs * len(epochs[0]) > 1
         with self._unchanged_by_failure(several):
             self.algorithm.begin(records, self.version)
             if len(epochs[0]) > 1:
@@ -216,7 +193,7 @@ class Learner:
         self._follow()
         self.samples_seen += trained
         seconds = perf_counter() - started
-        if self.algorithm.regulariser != "none":
+        if self.algorithm.terms.regulariser != "none":
             metrics["regulariser_weight"] = regulariser_weight
         return metrics | {
             "grad_norm": norm,
@@ -324,8 +301,10 @@ class Learner:
         else:
             share = self.group.train(minibatch.records, work, [*adapter, *head])
         self._check_mismatch(share.metrics)
-        norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.grad_clip))
-        torch.nn.utils.clip_grad_norm_(head, self.grad_clip)  # apart: a wrong value must not slow the policy
+        norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.settings.grad_clip))
+        torch.nn.utils.clip_grad_norm_(
+            head, self.settings.grad_clip
+        )  # apart: a wrong value must not slow the policy
         loss = share.metrics["loss"]
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
@@ -380,12 +359,13 @@ class Learner:
         arrive.
         """
         mismatch, stale = metrics.get("mismatch", 0.0), metrics.get("stale_mismatch", 0.0)
-        if not mismatch <= self.max_mismatch:  # also true for NaN
+        limit = self.settings.max_mismatch
+        if not mismatch <= limit:  # also true for NaN
             raise SelfplayError(
-                f"engine and learner disagree by {mismatch:.3f} nats per token (limit {self.max_mismatch}); "
+                f"engine and learner disagree by {mismatch:.3f} nats per token (limit {limit}); "
                 "they do not use the same weights or temperature"
             )
-        limit = self.max_mismatch + MAX_DRIFT
+        limit += MAX_DRIFT
         if not stale <= limit:
             raise SelfplayError(
                 f"engine and learner disagree by {stale:.3f} nats per token of older versions "
@@ -396,7 +376,7 @@ class Learner:
 
     def _follow(self) -> None:
         """Let the average and the reference follow the policy."""
-        if self.average_decay:
+        if self.average is not None:
             self.average.follow(self.age)
         if self.reference is not None:
             self.reference.follow(self.age)
@@ -418,7 +398,7 @@ class Learner:
         The optimizer has no moments, and schedules, average and reference begin anew; the version goes on.
         """
         self.load_tensors(tensors, self.version, self.samples_seen, started=self.version)
-        if self.average_decay:
+        if self.average is not None:
             self.average.start()
 
     def load_tensors(

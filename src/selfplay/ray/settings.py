@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from selfplay.cluster.engines.settings import EngineSettings, say_nothing
 from selfplay.collection.buffer_entries import Demand
 from selfplay.config.base import Settings
+from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.problems import first_problem
 from selfplay.core import InputError
@@ -122,25 +123,21 @@ class LearnerSettings:
     save_every: int
 
     def build_learners(self) -> "dict[str, Learner]":
-        """Build the learner, by policy: a constant rate, no regulariser, no average."""
-        from selfplay.learning.learner import Learner, Schedule
+        """Build the learner, by policy: a constant rate, no average."""
+        from selfplay.learning.learner import Learner
         from selfplay.training.assembly import build_policy
         from selfplay.training.given_adapters import load_adapter_of
 
         policy = build_policy(self.model, self.lora, self.seed, say_nothing)
         if self.initial_lora_path:
             load_adapter_of(Path(self.initial_lora_path), policy, TRAINED)
-        self.algorithm.initialize(
-            policy,
+        settings = LearningSettings(
+            learning_rate=self.learning_rate,
+            schedule="constant",
+            warmup_steps=0,
+            grad_clip=self.grad_clip,
             max_generation_len=self.max_generation_len,
             max_train_len=self.max_train_len,
             max_batch_tokens=self.max_batch_tokens,
         )
-        learner = Learner(
-            policy,
-            self.algorithm,
-            learning_rate=Schedule(self.learning_rate, self.learning_rate, 1),
-            regulariser_weight=Schedule(0.0, 0.0, 1),
-            grad_clip=self.grad_clip,
-        )
-        return {TRAINED: learner}
+        return {TRAINED: Learner(policy, self.algorithm, settings)}

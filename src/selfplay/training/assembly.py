@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
-from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import EnvSettings, Games, GameSettings
 from selfplay.core import Arena, InferenceClient, derive_seed
@@ -27,13 +26,12 @@ from selfplay.population.pool_members import POLICY_UID
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from selfplay.record.tracker import Tracker
-from selfplay.training.algorithms import build_algorithm
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
 
 if TYPE_CHECKING:
     from selfplay.inference.engine import EmbeddedEngine
-    from selfplay.learning.learner import Learner, Schedule
+    from selfplay.learning.learner import Learner
     from selfplay.learning.policy import PolicyModel
 
 
@@ -83,58 +81,14 @@ def build_engine(settings: InferenceSettings, policy: "PolicyModel") -> "Embedde
     )
 
 
-def build_learner(
-    learning: LearningSettings,
-    config: Config,
-    model: "PolicyModel",
-    policy: str = TRAINED,
-) -> "Learner":
+def build_learner(config: Config, model: "PolicyModel", policy: str = TRAINED) -> "Learner":
     """Build the learner of one policy's adapter, with the settings of this policy."""
-    from selfplay.learning.critic import Critic
+    from selfplay.learning.algorithms import build_algorithm
     from selfplay.learning.learner import Learner
 
-    learning = learning.of_policy(policy)
-    algorithm = build_algorithm(learning.algorithm)
-    algorithm.initialize(
-        model,
-        max_generation_len=learning.max_generation_len or config.inference.max_tokens,
-        max_train_len=learning.max_train_len,
-        max_batch_tokens=learning.max_batch_tokens,
-        adapter=policy,
-    )
-    return Learner(
-        model,
-        algorithm,
-        adapter=policy,
-        learning_rate=_learning_rate(learning),
-        regulariser_weight=_regulariser_weight(learning),
-        momentum=learning.momentum,
-        grad_clip=learning.grad_clip,
-        epochs=learning.epochs,
-        minibatches=learning.minibatches,
-        seed=derive_seed(config.seed, "learner", policy),
-        skip_zero_advantages=learning.skip_zero_advantages,
-        average_decay=learning.average_decay,
-        average_power=learning.average_power,
-        reference_decay=learning.reference_decay,
-        reference_every=learning.reference_every,
-        max_mismatch=learning.max_mismatch,
-        critic=None if learning.critic is None else Critic(model, **learning.critic.model_dump()),
-    )
-
-
-def _learning_rate(learning: LearningSettings) -> "Schedule":
-    """Return the learning rate by update."""
-    from selfplay.learning.learner import Schedule
-
-    return Schedule(*learning.rate_ends, learning.steps, learning.warmup_steps)
-
-
-def _regulariser_weight(learning: LearningSettings) -> "Schedule":
-    """Return the weight of the regulariser by update."""
-    from selfplay.learning.learner import Schedule
-
-    return Schedule(*learning.regulariser_ends, learning.steps, geometric=True)
+    settings = config.learning_of(policy)
+    seed = derive_seed(config.seed, "learner", policy)
+    return Learner(model, build_algorithm(settings.algorithm), settings, adapter=policy, seed=seed)
 
 
 def build_arena(config: Config, client: InferenceClient, max_calls: int) -> Arena:

@@ -19,7 +19,6 @@ from selfplay.envs.scripted import PLAYER_NAMES, check_moves_are_told
 from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import BUNDLED_MODEL, check_model_name, check_quantization
 from selfplay.population.meta_strategies import check_installed
-from selfplay.training.algorithms import build_algorithm
 from selfplay.training.best import check_keep_best
 from selfplay.training.evaluation_opponents import (
     MIXTURE,
@@ -158,6 +157,8 @@ def _check_algorithm(algorithm: Algorithm, field: str) -> list[str]:
     """Build an algorithm of the user's own, whose file imports torch."""
     if not isinstance(algorithm, PythonAlgorithm):
         return []
+    from selfplay.learning.algorithms import build_algorithm
+
     build_algorithm(algorithm, field)
     return [f"algorithm {name_of(algorithm.path)}"]
 

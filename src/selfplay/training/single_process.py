@@ -64,7 +64,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
             config.model, config.lora, config.seed, partial(print_line, console), policies
         )
         load_given(config, model, policies, sources)
-    learners = {policy: assembly.build_learner(config.learning, config, model, policy) for policy in policies}
+    learners = {policy: assembly.build_learner(config, model, policy) for policy in policies}
     engine = assembly.build_engine(config.inference, model)
     directory.check_epoch()
     lines = JsonlSink(directory.metrics_file)

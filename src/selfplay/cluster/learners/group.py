@@ -65,7 +65,7 @@ class LearnerWorker:
         self._learners = build()
         self._group: DataParallel | None = None
         for learner in self._learners.values():
-            learner.average_decay = 0.0  # only rank 0's average is used and saved
+            learner.average = None  # only rank 0's average is used and saved
 
     def ready(self) -> None:
         """Return once the learners are built; may be called any number of times."""

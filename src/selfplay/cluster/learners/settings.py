@@ -29,4 +29,4 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
         settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
     )
     load_given(config, model, policies)
-    return {policy: build_learner(config.learning, config, model, policy) for policy in policies}
+    return {policy: build_learner(config, model, policy) for policy in policies}

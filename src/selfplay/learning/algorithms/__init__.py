@@ -1,31 +1,35 @@
-"""Algorithms, each in a file of its own: policy gradients on sampled tokens, and losses on given answers."""
+"""Algorithms, each in a file of its own: policy gradients on sampled tokens, and losses on given answers.
 
-from selfplay.learning.algorithms.a2c import A2c
-from selfplay.learning.algorithms.all_actions import AllActions
+``config.algorithms`` has the table of them.
+"""
+
+from importlib import import_module
+
+from selfplay.config.algorithms import Algorithm, PythonAlgorithm
+from selfplay.core.own_classes import build_own, own_class
 from selfplay.learning.algorithms.base import BaseAlgo
-from selfplay.learning.algorithms.cispo import Cispo
-from selfplay.learning.algorithms.dpo import Dpo
-from selfplay.learning.algorithms.dppo import Dppo
-from selfplay.learning.algorithms.gspo import Gspo
-from selfplay.learning.algorithms.magnet import Magnet
-from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.algorithms.reinforce import Reinforce
-from selfplay.learning.algorithms.sapo import Sapo
-from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.algorithms.token_loss import TokenLoss
 
-__all__ = [
-    "A2c",
-    "AllActions",
-    "BaseAlgo",
-    "Cispo",
-    "Dpo",
-    "Dppo",
-    "Gspo",
-    "Magnet",
-    "Ppo",
-    "Reinforce",
-    "Sapo",
-    "Sft",
-    "TokenLoss",
-]
+__all__ = ["BaseAlgo", "Reinforce", "TokenLoss", "build_algorithm"]
+
+
+def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> BaseAlgo:
+    """Build the algorithm of one learner: the package's, or one of the user's own.
+
+    Args:
+        settings: the algorithm's settings.
+        field: the field of the configuration that names it, for errors.
+
+    Raises:
+        InputError: an algorithm of the user's own cannot be built.
+    """
+    algorithm: BaseAlgo
+    if isinstance(settings, PythonAlgorithm):
+        kind = own_class(settings.path, BaseAlgo, f"{field}.path")
+        algorithm = build_own(kind, field, settings.options)
+        algorithm.regulariser_ends = settings.regulariser_ends
+    else:
+        module, _, name = settings.made_by.partition(":")
+        algorithm = getattr(import_module(f"{__name__}.{module}"), name)(settings)
+    return algorithm

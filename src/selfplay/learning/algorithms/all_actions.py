@@ -36,7 +36,7 @@ the pass whose gradient is taken.
 import numpy as np
 from torch import Tensor
 
-from selfplay.core.algorithm_names import AnswerGradient, check_name
+from selfplay.config.algorithms import AllActionsSettings
 from selfplay.learning.algorithms.base import AnswerWeights
 from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
@@ -44,32 +44,10 @@ from selfplay.learning.legal_answers import BoolArray, FloatArray, LegalAnswers
 
 
 class AllActions(OverAnswers):
-    """The algorithm that the module's docstring describes.
+    """The algorithm that the module's docstring describes."""
 
-    Args:
-        gradient: ``policy`` or ``neurd``.
-        alpha, uniform, memory: see :class:`OverAnswers`.
-        beta: the bound of centred log-probabilities in ``neurd``, in nats.
-
-    Raises:
-        InputError: there is no such gradient.
-    """
-
-    name = "all_actions"
+    settings: AllActionsSettings = AllActionsSettings()
     linear = True
-
-    def __init__(
-        self,
-        gradient: AnswerGradient = "policy",
-        alpha: float = 0.8,
-        uniform: float = 0.05,
-        memory: float = 16.0,
-        beta: float = 4.0,
-    ) -> None:
-        super().__init__(alpha, uniform, memory)
-        check_name("gradient", gradient, AnswerGradient)
-        self.gradient = gradient
-        self.beta = beta
 
     def weights_in_plans(self, batch: Batch) -> AnswerWeights:
         """Weigh the answers in each plan by the policy's log-probabilities in the same pass.
@@ -100,17 +78,17 @@ class AllActions(OverAnswers):
 
     def _value_of_reply(self, batch: Batch) -> FloatArray:
         """Return Q_A + alpha log rho_A, the part of F_A that does not depend on the policy."""
-        fixed_A: FloatArray = self.values(batch) + self.alpha * np.log(self.magnet(batch))
+        fixed_A: FloatArray = self.values(batch) + self.settings.alpha * np.log(self.magnet(batch))
         return fixed_A
 
     def _weights(self, legal: LegalAnswers, logprob_A: FloatArray, fixed_A: FloatArray) -> FloatArray:
         """Return the weights, from the policy's log-probabilities of the answers."""
         pi_A = legal.normalised(logprob_A)
         log_pi_A = np.log(np.maximum(pi_A, 1e-300))
-        value_A = fixed_A - self.alpha * log_pi_A
+        value_A = fixed_A - self.settings.alpha * log_pi_A
         gain_A = value_A - legal.totals(pi_A * value_A)
         completed_A = legal.completed(logprob_A)
-        if self.gradient == "policy":
+        if self.settings.gradient == "policy":
             return completed_A + pi_A * gain_A
         return completed_A + self._neurd(legal, log_pi_A, gain_A)
 
@@ -118,7 +96,7 @@ class AllActions(OverAnswers):
         """Return the weights of neural replicator dynamics, which add up to 0 at every prompt."""
         uniform_A = legal.uniform_reference()
         centred_A = log_pi_A - legal.totals(uniform_A * log_pi_A)
-        outwards_A = (np.abs(centred_A) > self.beta) & (centred_A * gain_A > 0)
+        outwards_A = (np.abs(centred_A) > self.settings.beta) & (centred_A * gain_A > 0)
         push_A = np.where(outwards_A, 0.0, gain_A)
         force_A: FloatArray = push_A - legal.totals(uniform_A * push_A)
         return force_A

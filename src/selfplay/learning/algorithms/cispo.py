@@ -10,12 +10,11 @@ where sg has no gradient. The paper has no lower bound (``clip_low`` = 1) and ch
 experiment; 1 + 4 = 5 is the value of TRL's recipe.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from selfplay.learning.algorithms.token_loss import LossOptions, TokenLoss
+from selfplay.config.algorithms import CispoSettings
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 
 
@@ -25,16 +24,11 @@ class Cispo(TokenLoss):
     ``clip_fraction`` is the share of tokens whose weight is bounded.
     """
 
-    def __init__(
-        self, *, clip_low: float = 1.0, clip_high: float = 4.0, **options: Unpack[LossOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.clip_low = clip_low
-        self.clip_high = clip_high
+    settings: CispoSettings = CispoSettings()
 
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the loss of each token."""
         ratio_S = torch.exp(logprobs_S.detach() - old_S)
-        weight_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high)
+        weight_S = ratio_S.clamp(1 - self.settings.clip_low, 1 + self.settings.clip_high)
         self.add_metric("clip_fraction", weight_S != ratio_S)
         return -(weight_S * advantage_S * logprobs_S)

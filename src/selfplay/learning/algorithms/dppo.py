@@ -13,49 +13,25 @@ no correction besides it. C is ``max_importance_weight``, 20 as in verl. The ter
 loss have no weight.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from selfplay.core.algorithm_names import Aggregation, Regulariser
-from selfplay.learning.algorithms.token_loss import BaseOptions, TokenLoss
+from selfplay.config.algorithms import DppoSettings
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 
 
 class Dppo(TokenLoss):
     """The algorithm that the module's docstring describes; ``clip_fraction`` is the share of m = 0."""
 
-    def __init__(
-        self,
-        regulariser: Regulariser = "none",
-        kl_weight: float = 0.0,
-        max_importance_weight: float = 20.0,
-        *,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
-        aggregation: Aggregation = "seq-mean-token-sum-norm",
-        opsm_threshold: float | None = None,
-        **options: Unpack[BaseOptions],
-    ) -> None:
-        super().__init__(
-            regulariser,
-            kl_weight,
-            aggregation=aggregation,
-            correction="none",
-            opsm_threshold=opsm_threshold,
-            **options,
-        )
-        self.max_importance_weight = max_importance_weight
-        self.clip_low = clip_low
-        self.clip_high = clip_high
+    settings: DppoSettings = DppoSettings()
 
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the loss of each token."""
         change_S = torch.exp(logprobs_S.detach()) - torch.exp(tokens.behaviour_S)
-        too_high_S = (advantage_S > 0) & (change_S > self.clip_high)
-        too_low_S = (advantage_S < 0) & (change_S < -self.clip_low)
+        too_high_S = (advantage_S > 0) & (change_S > self.settings.clip_high)
+        too_low_S = (advantage_S < 0) & (change_S < -self.settings.clip_low)
         masked_S = too_high_S | too_low_S
         self.add_metric("clip_fraction", masked_S)
-        weight_S = tokens.importance_weights(logprobs_S, self.max_importance_weight)
+        weight_S = tokens.importance_weights(logprobs_S, self.settings.max_importance_weight)
         return -(weight_S.masked_fill(masked_S, 0.0) * advantage_S * logprobs_S)

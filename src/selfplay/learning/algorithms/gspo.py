@@ -14,12 +14,11 @@ The bounds are those of section 5.1, 3e-4 and 4e-4, since a mean of many tokens 
 answer's tokens is the default aggregation here.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from selfplay.learning.algorithms.token_loss import LossOptions, TokenLoss
+from selfplay.config.algorithms import GspoSettings
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 from selfplay.learning.corrections import mean_of_answers
 
@@ -27,19 +26,13 @@ from selfplay.learning.corrections import mean_of_answers
 class Gspo(TokenLoss):
     """The algorithm that the module's docstring describes; ``clip_fraction`` as in ``Ppo``."""
 
-    def __init__(
-        self, *, clip_low: float = 3e-4, clip_high: float = 4e-4, **options: Unpack[LossOptions]
-    ) -> None:
-        options.setdefault("aggregation", "seq-mean-token-mean")
-        super().__init__(**options)
-        self.clip_low = clip_low
-        self.clip_high = clip_high
+    settings: GspoSettings = GspoSettings()
 
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the clipped loss of each token."""
         log_s_S = mean_of_answers(logprobs_S.detach() - old_S, tokens.answer_S)
         ratio_S = torch.exp(log_s_S + logprobs_S - logprobs_S.detach())
-        bounded_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high)
+        bounded_S = ratio_S.clamp(1 - self.settings.clip_low, 1 + self.settings.clip_high)
         gain_S = torch.minimum(ratio_S * advantage_S, bounded_S * advantage_S)
         self.add_metric("clip_fraction", gain_S < ratio_S * advantage_S)
         return -gain_S

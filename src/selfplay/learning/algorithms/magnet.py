@@ -26,37 +26,22 @@ scheduled.
 
 import numpy as np
 
+from selfplay.config.algorithms import MagnetSettings
 from selfplay.learning.algorithms.over_answers import OverAnswers
 from selfplay.learning.batch import Batch
 from selfplay.learning.legal_answers import FloatArray
 
 
 class Magnet(OverAnswers):
-    """The algorithm that the module's docstring describes.
+    """The algorithm that the module's docstring describes."""
 
-    Args:
-        alpha, uniform, memory: see :class:`OverAnswers`.
-        eta: size of a step of mirror descent; ``None`` for no limit. With a limit, an update costs one more
-            forward pass.
-    """
-
-    name = "magnet"
+    settings: MagnetSettings = MagnetSettings()
     linear = False
-
-    def __init__(
-        self,
-        alpha: float = 0.8,
-        uniform: float = 0.05,
-        memory: float = 16.0,
-        eta: float | None = None,
-    ) -> None:
-        super().__init__(alpha, uniform, memory)
-        self.eta = eta
 
     def compute_others(self, batch: Batch) -> None:
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
         super().compute_others(batch)
-        if self.eta is not None and self.adapter not in batch.others:
+        if self.settings.eta is not None and self.adapter not in batch.others:
             batch.others[self.adapter] = self.logprobs_of(self.adapter, batch.plans)
 
     def pull(self, batch: Batch) -> FloatArray:
@@ -66,10 +51,10 @@ class Magnet(OverAnswers):
 
     def target(self, batch: Batch) -> FloatArray:
         """Return the probability of each legal answer in the best reply within reach of the magnet."""
-        legal = batch.answers
-        reply_A = np.log(self.magnet(batch)) + self.values(batch) / self.alpha
-        if self.eta is None:
+        legal, eta, alpha = batch.answers, self.settings.eta, self.settings.alpha
+        reply_A = np.log(self.magnet(batch)) + self.values(batch) / alpha
+        if eta is None:
             return legal.normalised(reply_A)
         before_A = np.log(legal.completed(self.answer_logprobs(self.adapter, batch)))
-        share = self.eta * self.alpha / (1 + self.eta * self.alpha)
+        share = eta * alpha / (1 + eta * alpha)
         return legal.normalised(share * reply_A + (1 - share) * before_A)

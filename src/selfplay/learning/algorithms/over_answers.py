@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfplay.config.algorithms import OverAnswersSettings
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
@@ -40,30 +41,23 @@ MEMORY_PREFIX = "memory."
 class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
-    Args:
-        alpha: weight of the divergence from the magnet, in units of the advantages' root mean square. Where
-            games end more and more alike, this unit falls, and with it the weight in units of reward.
-        uniform: u, the share of the uniform distribution in the magnet, 0 to 1; above 0.
-        memory: how many earlier answers to a prompt count at most; see ``answer_memory``.
-
     The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
     nothing.
     """
 
-    name: ClassVar[str]
-    """The algorithm's name in a configuration."""
+    settings: OverAnswersSettings
+    """A subclass has its own settings here, with their default values."""
     linear: ClassVar[bool]
     """Whether the loss is linear in the values. Then they are corrected for the chance that nobody gives an
     answer, because noise averages out, and their scale is tracked, because a great value has a great effect;
     see ``action_values``."""
     learns_from_draws = False
 
-    def __init__(self, alpha: float, uniform: float, memory: float) -> None:
+    def __init__(self, settings: OverAnswersSettings | None = None) -> None:
         super().__init__()
-        self.alpha = alpha
-        self.uniform = uniform
+        self.settings = settings or self.settings
         self._values = ActionValues()
-        self._memory = AnswerMemory(memory)
+        self._memory = AnswerMemory(self.settings.memory)
         self._scales: dict[str, RunningScale] = {}
 
     def state(self) -> dict[str, Tensor]:
@@ -109,7 +103,7 @@ class OverAnswers(BaseAlgo):
         listed = any(answer.alternatives for record in records for answer in record.answers)
         if version == 0 and not listed:
             raise SelfplayError(
-                f"{self.name} learns from legal answers, and this batch has none; "
+                f"{self.settings.type} learns from legal answers, and this batch has none; "
                 "choose another learning.algorithm, such as reinforce"
             )
         super().begin(records, version)
@@ -140,8 +134,8 @@ class OverAnswers(BaseAlgo):
 
     def magnet(self, batch: Batch) -> FloatArray:
         """Return rho_A, the magnet's probability of each legal answer."""
-        legal = batch.answers
+        legal, uniform = batch.answers, self.settings.uniform
         reference_A = np.exp(self.answer_logprobs(self._adapter_of("reference"), batch))
-        mixture_A = (1 - self.uniform) * reference_A + self.uniform * legal.uniform_reference()
+        mixture_A = (1 - uniform) * reference_A + uniform * legal.uniform_reference()
         magnet_A: FloatArray = mixture_A / legal.totals(mixture_A)
         return magnet_A

@@ -11,12 +11,11 @@ minimum has no bound where A < 0 and r is large. With ``dual_clip`` = c > 1 the 
 most - c A (Ye et al. 2020, arXiv 1912.09729; c = 3).
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from selfplay.learning.algorithms.token_loss import LossOptions, TokenLoss
+from selfplay.config.algorithms import PpoSettings
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 
 
@@ -26,27 +25,16 @@ class Ppo(TokenLoss):
     ``clip_fraction`` is the share of tokens whose gradient a clip removes.
     """
 
-    def __init__(
-        self,
-        *,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
-        dual_clip: float | None = None,
-        **options: Unpack[LossOptions],
-    ) -> None:
-        super().__init__(**options)
-        self.clip_low = clip_low
-        self.clip_high = clip_high
-        self.dual_clip = dual_clip
+    settings: PpoSettings = PpoSettings()
 
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the clipped loss of each token."""
-        ratio_S = torch.exp(logprobs_S - old_S)
-        bounded_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high)
+        dual_clip, ratio_S = self.settings.dual_clip, torch.exp(logprobs_S - old_S)
+        bounded_S = ratio_S.clamp(1 - self.settings.clip_low, 1 + self.settings.clip_high)
         gain_S = torch.minimum(ratio_S * advantage_S, bounded_S * advantage_S)
         clipped_S = gain_S < ratio_S * advantage_S
-        if self.dual_clip is not None:
-            least_S = torch.where(advantage_S < 0, self.dual_clip * advantage_S, gain_S)
+        if dual_clip is not None:
+            least_S = torch.where(advantage_S < 0, dual_clip * advantage_S, gain_S)
             clipped_S = clipped_S | (gain_S < least_S)
             gain_S = torch.maximum(gain_S, least_S)
         self.add_metric("clip_fraction", clipped_S)

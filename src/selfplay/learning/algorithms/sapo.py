@@ -10,29 +10,23 @@ which is a little larger (1 and 1.05), because to make a token less likely sprea
 many others, most of which are wrong.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from selfplay.learning.algorithms.token_loss import LossOptions, TokenLoss
+from selfplay.config.algorithms import SapoSettings
+from selfplay.learning.algorithms.token_loss import TokenLoss
 from selfplay.learning.batch import Tokens
 
 
 class Sapo(TokenLoss):
     """The algorithm that the module's docstring describes."""
 
-    def __init__(
-        self, *, tau_positive: float = 1.0, tau_negative: float = 1.05, **options: Unpack[LossOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.tau_positive = tau_positive
-        self.tau_negative = tau_negative
+    settings: SapoSettings = SapoSettings()
 
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the gated loss of each token."""
-        tau_S = torch.full_like(advantage_S, self.tau_negative).masked_fill(
-            advantage_S > 0, self.tau_positive
+        tau_S = torch.full_like(advantage_S, self.settings.tau_negative).masked_fill(
+            advantage_S > 0, self.settings.tau_positive
         )
         ratio_S = torch.exp(logprobs_S - old_S)
         return -(4 / tau_S * torch.sigmoid(tau_S * (ratio_S - 1)) * advantage_S)

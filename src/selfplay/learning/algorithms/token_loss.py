@@ -18,100 +18,46 @@ The terms of the divergence are multiplied by the correction's factor, with its 
 by that of off-policy sequence masking. So with the correction ``none`` they have no weight, as in TRL with
 ``use_bias_correction_kl = False`` and in verl. In later steps of an update, they then estimate the divergence
 from tokens that old drew; only a loss without r corrects for that too.
+
+With answers of lengths T_1, ..., T_N, the aggregate is the mean over answers of a weighted sum over each
+answer's tokens. The names are verl's (``agg_loss`` in ``core_algos.py``):
+
+- ``token-mean``: every token counts the same, 1 / (T_1 + ... + T_N) (DAPO, Yu et al. 2025, arXiv 2503.14476);
+- ``seq-mean-token-mean``: every answer counts the same, 1 / (N T_i) for its tokens (GRPO, Shao et al. 2024,
+  arXiv 2402.03300);
+- ``seq-mean-token-sum``: 1 / N for every token;
+- ``seq-mean-token-sum-norm``: 1 / (N M) with a constant M (Dr.GRPO, Liu et al. 2025, arXiv 2503.20783).
 """
 
 from abc import abstractmethod
-from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from selfplay.core.algorithm_names import (
-    Aggregation,
-    Correction,
-    KLEstimator,
-    KLPlace,
-    Level,
-    Reference,
-    Regulariser,
-    check_name,
-)
-from selfplay.learning.aggregation import aggregate
+from selfplay.config.algorithms import CorrectedSettings, LossSettings
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.batch import Tokens
-from selfplay.learning.corrections import EngineCorrection, is_off_policy
+from selfplay.learning.corrections import MASKING, correction_factors, is_off_policy
 
-
-class LossOptions(TypedDict, total=False):
-    """The keyword arguments of :class:`TokenLoss`, which all its subclasses take."""
-
-    regulariser: Regulariser
-    kl_weight: float
-    max_importance_weight: float
-    kl_to: Reference
-    kl_estimator: KLEstimator
-    kl_in: KLPlace
-    entropy_weight: float
-    aggregation: Aggregation
-    correction: Correction
-    correction_level: Level
-    min_importance_weight: float
-    kpop_threshold: float
-    opsm_threshold: float | None
-
-
-class BaseOptions(TypedDict, total=False):
-    """The keyword arguments of :class:`BaseAlgo` that :class:`TokenLoss` passes on."""
-
-    kl_to: Reference
-    kl_estimator: KLEstimator
-    kl_in: KLPlace
-    entropy_weight: float
+UNCORRECTED = CorrectedSettings(correction="none")
 
 
 class TokenLoss(BaseAlgo):
     """The loss that the module's docstring describes; subclasses define the loss of a token.
 
     Args:
-        regulariser, kl_weight, options: see :class:`BaseAlgo`.
-        max_importance_weight: C, the upper bound of the correction's factor.
-        aggregation: how the losses of tokens are added up, and with them the KL divergence and the entropy.
-        correction: the kind of the correction.
-        correction_level: whether it looks at tokens or at whole answers; see ``corrections``.
-        min_importance_weight: the bound c of ``icepop``.
-        kpop_threshold: the threshold of ``kpop``, in nats.
-        opsm_threshold: distance, in nats per token, from which answers with a negative advantage are left
-            out; ``None`` to leave out none.
-
-    Raises:
-        InputError: one of the names is unknown.
+        settings: the terms of the loss, how its tokens are added up, and its correction; if not given, the
+            subclass's default values.
     """
 
+    settings: LossSettings = CorrectedSettings()
+    """A subclass has the settings of its own class here, with their default values."""
     has_ratio = True
     """Whether the loss contains r. If it does not, the correction is about all of pi / mu."""
 
-    def __init__(
-        self,
-        regulariser: Regulariser = "none",
-        kl_weight: float = 0.0,
-        max_importance_weight: float = 2.0,
-        *,
-        aggregation: Aggregation = "seq-mean-token-sum-norm",
-        correction: Correction = "tis",
-        correction_level: Level = "token",
-        min_importance_weight: float = 0.5,
-        kpop_threshold: float = 2.0,
-        opsm_threshold: float | None = None,
-        **options: Unpack[BaseOptions],
-    ) -> None:
-        super().__init__(regulariser, kl_weight, **options)
-        check_name("aggregation", aggregation, Aggregation)
-        check_name("correction", correction, Correction)
-        check_name("correction_level", correction_level, Level)
-        self.aggregation = aggregation
-        self.correction = EngineCorrection(
-            correction, correction_level, max_importance_weight, min_importance_weight, kpop_threshold
-        )
-        self.opsm_threshold = opsm_threshold
+    def __init__(self, settings: LossSettings | None = None) -> None:
+        self.settings = settings = settings or self.settings
+        super().__init__(settings)
+        self.correction = settings if isinstance(settings, CorrectedSettings) else UNCORRECTED
 
     @abstractmethod
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
@@ -136,7 +82,15 @@ class TokenLoss(BaseAlgo):
 
     def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the sum of the terms of one plan's tokens, with the weights of the loss."""
-        return aggregate(self.aggregation, terms_S, tokens, self.max_generation_len)
+        match self.settings.aggregation:
+            case "token-mean":
+                return terms_S.sum() / tokens.mean_length
+            case "seq-mean-token-mean":
+                return (terms_S / tokens.length_S).sum()
+            case "seq-mean-token-sum":
+                return terms_S.sum()
+            case "seq-mean-token-sum-norm":
+                return terms_S.sum() / self.max_generation_len
 
     def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the terms of one plan's tokens, each times the correction's factor."""
@@ -146,18 +100,18 @@ class TokenLoss(BaseAlgo):
         """Return the correction's factor of each token."""
         old_S = logprobs_S if tokens.old_S is None else tokens.old_S
         corrected_S = old_S if self.has_ratio else logprobs_S
-        return self.correction.factors(corrected_S, tokens.behaviour_S, tokens.answer_S)
+        return correction_factors(self.correction, corrected_S, tokens.behaviour_S, tokens.answer_S)
 
     def _factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the factor of each token's loss, and add the metrics about it."""
-        factor_S = self._correction_factors(logprobs_S, tokens)
-        if self.opsm_threshold is not None:
+        factor_S, threshold = self._correction_factors(logprobs_S, tokens), self.settings.opsm_threshold
+        if threshold is not None:
             left_out_S = is_off_policy(
-                logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, self.opsm_threshold
+                logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, threshold
             )
             factor_S = factor_S.masked_fill(left_out_S, 0.0)
-        if self.correction.kind != "none":
+        if self.correction.correction != "none":
             self.add_metric("correction_mean", factor_S)
-        if self.correction.masks or self.opsm_threshold is not None:
+        if self.correction.correction in MASKING or threshold is not None:
             self.add_metric("correction_masked", factor_S == 0)
         return factor_S
