@@ -19,7 +19,7 @@ from time import perf_counter
 
 import numpy as np
 
-import selfplay.ray  # noqa: F401 - first, so that Ray listens to this machine only
+import selfplay.compat.unstable  # noqa: F401 - first, so that Ray listens to this machine only
 from measuring import pin_one_thread, print_table, ratio
 from population_speed import FIRST, TOLERANCE, add_frozen, new_engine
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, load_policy

@@ -36,13 +36,13 @@ from selfplay.cluster.services.collector import CollectorService, Limits  # noqa
 from selfplay.collection.buffer_entries import Demand  # noqa: E402
 from selfplay.collection.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
+from selfplay.compat.unstable.forms import named  # noqa: E402
+from selfplay.compat.unstable.learner import LearningLoop  # noqa: E402
 from selfplay.core import Messages, ModelResponse  # noqa: E402
 from selfplay.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from selfplay.envs.game_episode import GameEpisode  # noqa: E402
 from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
 from selfplay.envs.templates import get_template  # noqa: E402
-from selfplay.ray.forms import named  # noqa: E402
-from selfplay.ray.learner import LearningLoop  # noqa: E402
 from selfplay.replay.buffers import StepBuffer  # noqa: E402
 
 MAX_TOKENS = 8

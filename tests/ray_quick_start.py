@@ -1,4 +1,4 @@
-"""A program for the actors of ``selfplay.ray`` as somebody who knows UnstableBaselines would write it."""
+"""A program for ``selfplay.compat.unstable``, as somebody who knows UnstableBaselines would write it."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
-import selfplay.ray as unstable
-import selfplay.ray.reward_transformations as retra
+import selfplay.compat.unstable as unstable
+import selfplay.compat.unstable.reward_transformations as retra
 
 NAMES = ("Tracker", "StepBuffer", "ModelPool", "Collector", "Learner")
 NAMESPACE = "unstable"

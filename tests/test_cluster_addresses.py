@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import ray
 
-import selfplay.ray as unstable
 from selfplay.cluster import addresses
 from selfplay.core import InputError
 
@@ -83,31 +81,6 @@ def test_no_token_is_made_if_none_is_required_or_one_is_given(no_token, monkeypa
     monkeypatch.setenv(name, value)
     addresses.make_token()
     assert not (tmp_path / ".ray").exists()
-
-
-class Started(Exception):
-    """Ray was to be started; nothing was."""
-
-
-def test_build_starts_ray_itself_whatever_cluster_runs_here(no_token, monkeypatch, tmp_path):
-    def start(**options):
-        raise Started(options.get("address"))
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr(ray, "init", start)
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    env = unstable.TrainEnvSpec("SimpleTak-v0-train", 2, num_actors=2, prompt_template="qwen3-zs")
-    with pytest.raises(Started, match="local"):
-        unstable.build(model_name="a-model", train_envs=[env])
-
-
-def test_build_does_not_start_a_cluster_that_is_open_to_other_machines(monkeypatch):
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
-    env = unstable.TrainEnvSpec("SimpleTak-v0-train", 2, num_actors=2, prompt_template="qwen3-zs")
-    with pytest.raises(InputError, match="would be open to other machines") as refused:
-        unstable.build(model_name="a-model", train_envs=[env])
-    assert refused.value.field == "ray"
 
 
 def test_a_token_that_another_run_has_just_made_is_kept(no_token, monkeypatch, tmp_path):

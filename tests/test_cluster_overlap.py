@@ -21,9 +21,9 @@ from selfplay.collection.buffer import BufferService, Demand
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool import PoolService
 from selfplay.collection.scheduler import EnvSpec
+from selfplay.compat.unstable.learner import LearningLoop
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
-from selfplay.ray.learner import LearningLoop
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)

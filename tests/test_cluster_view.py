@@ -184,7 +184,7 @@ def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
 SHOW = """
 import sys
 import ray
-from selfplay.ray import TerminalInterface
+from selfplay.compat.unstable import TerminalInterface
 
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
 TerminalInterface(ray.get_actor("Tracker", namespace="selfplay-shown")).run()

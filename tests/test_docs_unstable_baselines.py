@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import selfplay.ray
-from selfplay.ray.forms import Form
+import selfplay.compat.unstable
+from selfplay.compat.unstable.forms import Form
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "unstable-baselines.md"
@@ -92,7 +92,7 @@ NOT_HERE = [name for names, _ in rows(2) for name in code(names)]
 def found(owner, file):
     """Return the object that UnstableBaselines calls by this name."""
     module = importlib.import_module("selfplay." + file.removesuffix(".py").replace("/", "."))
-    there = getattr(selfplay.ray, owner, None)
+    there = getattr(selfplay.compat.unstable, owner, None)
     return there if isinstance(there, Form) else getattr(module, owner)
 
 
@@ -146,5 +146,5 @@ def test_the_constructors_take_the_specified_parameters():
 @pytest.mark.parametrize("name", NOT_HERE)
 def test_names_listed_as_missing_are_missing(name):
     owner, _, member = name.partition(".")
-    there = getattr(selfplay.ray, owner, None)
+    there = getattr(selfplay.compat.unstable, owner, None)
     assert there is None if not member else not has(there.cls, member)

@@ -1,4 +1,4 @@
-"""The actors of ``selfplay.ray`` on a real cluster: a whole program, ``build``, and each actor by itself."""
+"""The actors of ``selfplay.compat.unstable`` on a real cluster: a whole program, and each actor by itself."""
 
 import asyncio
 import json
@@ -12,21 +12,21 @@ import pytest
 import ray
 import torch
 
-import selfplay.ray as unstable
-import selfplay.ray.collector
+import selfplay.compat.unstable as unstable
+import selfplay.compat.unstable.collector
 from live_server import TOKEN, engine_over, running
-from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, end, train_on_tak
+from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, train_on_tak
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.services.collector import CollectorService
 from selfplay.collection.buffer import BufferService
 from selfplay.collection.pool import PoolService
+from selfplay.compat.unstable import forms
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.ray import forms
 from selfplay.record.sinks import read_metrics
 from selfplay.replay.buffers import StepBuffer
 from test_cluster_overlap import run_on_virtual_time
@@ -241,7 +241,7 @@ class EnginesHere:
 def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, monkeypatch, left_out):
     """The collector is the one that its actor would build. Whoever moves first loses."""
     monkeypatch.setattr(forms.Collector, "_start", lambda self, build: build())
-    monkeypatch.setattr(selfplay.ray.collector, "restarting", lambda *_, **__: EnginesHere)
+    monkeypatch.setattr(selfplay.compat.unstable.collector, "restarting", lambda *_, **__: EnginesHere)
     pool, buffer = PoolService("fixed", 3), BufferService(StepBuffer(100))
     pool.add_fixed("base")
     pool.add_checkpoint(None, -1)
@@ -262,30 +262,6 @@ def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, m
     lost_by_opponents = buffer.games() - buffer.counts()["added"]  # the policy made no move in them
     assert lost_by_opponents > 0
     assert pool.accounts()["filtered"] == (lost_by_opponents if left_out else 0)
-
-
-def test_build_makes_a_whole_system_and_start_runs_it(cluster, model, adapter):
-    run = unstable.build(
-        model_name=model,
-        train_envs=[unstable.TrainEnvSpec(*TAK[:2], num_actors=1, prompt_template=TAK[2])],
-        eval_envs=[unstable.EvalEnvSpec("kuhn_poker", 2, "qwen3-zs", fixed_opponent="random")],
-        opponent_sampling_strategy="fixed",
-        fixed_opponents=[adapter],
-        max_generation_len=4,
-        batch_size=4,
-        lora_config=LORA,
-        run_name="built",
-    )
-    try:
-        assert run.start(learning_steps=1, num_collection_workers=4, num_eval_workers=2) == 1
-        pool, opponent = run.model_pool, f"fixed-{adapter}"
-        wait_for(lambda: "default" in games_against(ray.get(pool.snapshot.remote()), opponent))
-        snapshot = ray.get(run.model_pool.snapshot.remote())
-        assert "ckpt-1" in snapshot["models"]
-        directory = Path(ray.get(run.tracker.run_directory.remote()))
-        assert (directory / "versions" / "000001" / "adapter_model.safetensors").is_file()
-    finally:
-        end()
 
 
 def test_an_inference_actor_answers_prompts(cluster, model, adapter):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-import selfplay.ray.reward_transformations as retra
+import selfplay.compat.unstable.reward_transformations as retra
 from selfplay.core import Opponent, Step, Trajectory
 from selfplay.core.play import TaskMeta
 from selfplay.learning.algorithms import BaseAlgo

@@ -46,5 +46,5 @@ def check_loopback() -> None:
         raise InputError(
             "ray",
             "was imported before selfplay, so a cluster that is started now would be open to other machines",
-            "Import selfplay.ray first, or connect to a cluster with ray.init",
+            "Connect to a cluster with ray.init",
         )

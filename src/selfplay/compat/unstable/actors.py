@@ -11,10 +11,10 @@ from selfplay.cluster.engines.host import Request
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
+from selfplay.compat.unstable.learner import LearningLoop
+from selfplay.compat.unstable.settings import LearnerSettings
 from selfplay.core import Messages
 from selfplay.core.adapters import BASE, TRAINED, AdapterRef
-from selfplay.ray.learner import LearningLoop
-from selfplay.ray.settings import LearnerSettings
 
 LEARNERS_WAIT = 600.0
 """Maximum seconds that learners wait for each other."""

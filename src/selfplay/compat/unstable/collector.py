@@ -14,12 +14,12 @@ from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.scheduler import EnvSpec
+from selfplay.compat.unstable.gpus import gpus_of_cluster
+from selfplay.compat.unstable.settings import from_vllm_config
 from selfplay.core import Episode, InputError
 from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
-from selfplay.ray.gpus import gpus_of_cluster
-from selfplay.ray.settings import from_vllm_config
 
 Env = Sequence[Any]
 """(environment id, number of players, prompt template), and optionally the number of trained seats, which

@@ -22,14 +22,14 @@ from selfplay.cluster.actor_classes import (
 )
 from selfplay.cluster.handles import Handle, Named
 from selfplay.collection.buffer_entries import Demand
+from selfplay.compat.unstable.actors import LearnerActor, build_loop
+from selfplay.compat.unstable.actors import VLLMActor as EngineActor
+from selfplay.compat.unstable.collector import CollectorSettings, Env, build_collector
+from selfplay.compat.unstable.gpus import check_gpus
+from selfplay.compat.unstable.settings import LearnerSettings, from_lora_config, from_vllm_config
 from selfplay.config.learning import LearningSettings
 from selfplay.config.model import ModelSettings
 from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.ray.actors import LearnerActor, build_loop
-from selfplay.ray.actors import VLLMActor as EngineActor
-from selfplay.ray.collector import CollectorSettings, Env, build_collector
-from selfplay.ray.gpus import check_gpus
-from selfplay.ray.settings import LearnerSettings, from_lora_config, from_vllm_config
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.buffers import EpisodeBuffer as Episodes
 from selfplay.replay.buffers import StepBuffer as Steps
