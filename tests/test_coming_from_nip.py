@@ -16,6 +16,8 @@ import pytest
 import selfplay.finetune
 from finetune_runs import CLAIMS, THREE, Jobs, guesses, make_trainer, run
 from proof_scripts import CLAIM, Script, play
+from selfplay.compat import nip
+from selfplay.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
 from selfplay.config.fields import config_fields
 from selfplay.config.finetune import (
     PureTextEiParameters,
@@ -24,13 +26,7 @@ from selfplay.config.finetune import (
     TextRlParameters,
 )
 from selfplay.core import InputError
-from selfplay.finetune import (
-    ExperimentSettings,
-    PureTextEiTrainer,
-    PureTextMaltTrainer,
-    PureTextRlTrainer,
-    PureTextSharedModelGroup,
-)
+from selfplay.finetune import ExperimentSettings, PureTextSharedModelGroup
 from selfplay.finetune.expert_iteration import select
 from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
 from selfplay.finetune.trees import expected_rewards
@@ -93,7 +89,7 @@ def module_of(file):
 def resolved(name, file):
     """Return a class, a function, or a member of a class, which is defined in a file."""
     owner, _, member = name.partition(".")
-    there = getattr(selfplay.finetune, owner, None) or getattr(module_of(file), owner)
+    there = getattr(nip if member else selfplay.finetune, owner, None) or getattr(module_of(file), owner)
     if not member:
         return there
     fields = {one.name for one in dataclasses.fields(there)} if dataclasses.is_dataclass(there) else set()

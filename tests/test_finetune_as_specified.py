@@ -6,15 +6,10 @@ import inspect
 import pytest
 
 from finetune_runs import THREE, Jobs, guesses, make_trainer, run
+from selfplay.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
 from selfplay.config.finetune import RlParameters
 from selfplay.core import Rollout
-from selfplay.finetune import (
-    FineTuneJobError,
-    PureTextEiTrainer,
-    PureTextMaltTrainer,
-    PureTextRlTrainer,
-    PureTextRolloutAnalyser,
-)
+from selfplay.finetune import FineTuneJobError, PureTextRolloutAnalyser
 
 SIGNATURES = {
     "__init__": "hyper_params, scenario_instance, settings",

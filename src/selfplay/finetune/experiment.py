@@ -9,7 +9,7 @@ from typing import Any
 from selfplay.core import InputError, Rollout
 from selfplay.finetune.analysers import PureTextRolloutAnalyser
 from selfplay.finetune.analysis import Analysis, drawing_client
-from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters, check_parameters, metadata
+from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters, check_parameters
 from selfplay.finetune.model_groups import PureTextSharedModelGroup
 from selfplay.finetune.run_files import (
     CheckPointNotFoundError,
@@ -31,7 +31,6 @@ from selfplay.finetune.transcripts import (
     raw_transcripts,
 )
 from selfplay.finetune.view import View
-from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Protocol
 
 
@@ -47,8 +46,6 @@ class Experiment:
     Raises:
         InputError: the run directory holds a run with other parameters.
     """
-
-    trainer_type = "rl"
 
     def __init__(
         self,
@@ -282,16 +279,6 @@ class Experiment:
         return [agent.name for agent in self.protocol_handler.agents]
 
     @property
-    def num_agents(self) -> int:
-        """The number of agents."""
-        return len(self.agent_names)
-
-    @property
-    def agent_wholes(self) -> dict[str, PureTextSharedModelGroup]:
-        """The model of each agent."""
-        return {name: self.scenario_instance.group_of(name) for name in self.agent_names}
-
-    @property
     def shared_model_groups(self) -> dict[str, PureTextSharedModelGroup]:
         """The agents grouped by their models."""
         return dict(self.scenario_instance.shared_model_groups)
@@ -302,16 +289,6 @@ class Experiment:
         return self.scenario_instance.protocol_handler
 
     @property
-    def combined_agent(self) -> ProofEpisode:
-        """What lets all agents of a round speak."""
-        return self.scenario_instance.episode
-
-    @property
-    def max_message_rounds(self) -> int:
-        """The greatest number of rounds."""
-        return self.protocol_handler.max_rounds
-
-    @property
     def train_environment(self) -> PureTextEnvironment:
         """What is learned from."""
         return self.scenario_instance.train_environment
@@ -320,56 +297,3 @@ class Experiment:
     def test_environment(self) -> PureTextEnvironment:
         """What is only measured."""
         return self.scenario_instance.test_environment
-
-    @property
-    def checkpoint_base_dir(self) -> Path | None:
-        """The directory of the run; ``None`` if nothing is kept, as for the paths below."""
-        return self.files.root if self.files else None
-
-    @property
-    def checkpoint_state_path(self) -> Path | None:
-        """The state."""
-        return self.files.state if self.files else None
-
-    @property
-    def checkpoint_params_path(self) -> Path | None:
-        """The parameters."""
-        return self.files.params if self.files else None
-
-    @property
-    def checkpoint_metadata_path(self) -> Path | None:
-        """The metadata."""
-        return self.files.metadata if self.files else None
-
-    @property
-    def checkpoint_rollouts_dir(self) -> Path | None:
-        """The rollouts."""
-        return self.files.rollouts if self.files else None
-
-    @property
-    def checkpoint_analysis_dir(self) -> Path | None:
-        """The results of analysers."""
-        return self.files.analysis if self.files else None
-
-    @property
-    def raw_transcripts_dir(self) -> Path | None:
-        """The transcripts of what the models wrote."""
-        return self.files.raw_transcripts if self.files else None
-
-    @property
-    def processed_transcripts_dir(self) -> Path | None:
-        """The transcripts of what the agents said in each channel."""
-        return self.files.processed_transcripts if self.files else None
-
-    @property
-    def prompts_dir(self) -> Path | None:
-        """The prompts."""
-        return self.files.prompts if self.files else None
-
-    def get_total_num_iterations(self) -> int:
-        """Return the number of iterations."""
-        return self.hyper_params.rl.num_iterations
-
-    def _get_metadata(self) -> dict[str, Any]:
-        """Return which package made the run."""
-        return metadata()
