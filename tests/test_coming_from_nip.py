@@ -1,10 +1,6 @@
-"""docs/coming-from-nip.md is true: names are where it says, defaults are its own, each row has a test."""
+"""What nip's trainers do, under nip's names (specified_names.toml)."""
 
-import ast
 import asyncio
-import dataclasses
-import importlib
-import inspect
 import json
 import math
 import re
@@ -13,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import selfplay.finetune
 from finetune_runs import CLAIMS, THREE, Jobs, guesses, make_trainer, run
 from proof_scripts import CLAIM, Script, play
-from selfplay.compat import nip
 from selfplay.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
-from selfplay.config.fields import config_fields
 from selfplay.config.finetune import (
     PureTextEiParameters,
     PureTextMaltParameters,
@@ -26,141 +19,9 @@ from selfplay.config.finetune import (
     TextRlParameters,
 )
 from selfplay.core import InputError
-from selfplay.finetune import ExperimentSettings, PureTextSharedModelGroup
 from selfplay.finetune.expert_iteration import select
 from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
 from selfplay.finetune.trees import expected_rewards
-
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "coming-from-nip.md"
-
-# The names of nip's trainer for text.
-NAMES_OF_METHODS = (
-    "_add_file_to_wandb_artifact _check_if_run_test_loop _extract_transcripts_and_prompts "
-    "_get_fine_tune_job_name _get_iteration_begin_message _get_log_stats _get_metadata "
-    "_get_verifier_guess_replacement_proportion _initialise_state _load_rollouts "
-    "_load_state_dict_from_active_run_checkpoint _load_state_dict_from_base_run_checkpoint "
-    "_previous_compatible_iterations _sample_rollouts _sample_rollouts_for_single_environment "
-    "_save_rollouts _stage_await_fine_tune_jobs _stage_create_fine_tune_jobs _stage_log_stats "
-    "_stage_run_test_loop _stage_sample_rollouts _train get_checkpoint_base_dir_from_run_id "
-    "get_total_num_iterations load_and_set_state_from_checkpoint run_analysers save_checkpoint "
-    "train agent_names agent_wholes checkpoint_analysis_dir checkpoint_base_dir checkpoint_metadata_path "
-    "checkpoint_params_path checkpoint_rollouts_dir checkpoint_state_path combined_agent "
-    "max_message_rounds num_agents processed_transcripts_dir prompts_dir protocol_handler "
-    "raw_transcripts_dir shared_model_groups state test_environment train_environment trainer_type"
-)
-METHODS = NAMES_OF_METHODS.split()
-NAMES_OF_CLASSES = (
-    "HyperParameters ScenarioInstance ExperimentSettings PureTextEnvironment PureTextSharedModelGroup "
-    "PromptMessage PureTextRolloutAnalyser FineTuneJobError CheckPointNotFoundError PureTextEiTrainer "
-    "PureTextMaltTrainer"
-)
-CLASSES = NAMES_OF_CLASSES.split()
-
-
-def code(cell):
-    return re.findall(r"`([^`]+)`", cell)
-
-
-def rows(title):
-    """Return the cells of every row of the table under a heading."""
-    section = PAGE.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert found, title
-    return found
-
-
-SAME = [
-    (code(names), code(file), code(test))
-    for title in ("The trainer", "Algorithms and parts")
-    for names, file, test, _ in rows(title)
-]
-OTHER = [(code(names), code(here), code(test)) for names, here, test, _ in rows("Other names here")]
-PARAMETERS = [(code(names), code(here), code(value)) for names, here, value, _ in rows("Parameters")]
-FORMULAS = [code(test) for *_, test in rows("Formulas")]
-MISSING = [name for names, _ in rows("Without a counterpart") for name in code(names)]
-
-
-def module_of(file):
-    return importlib.import_module("selfplay." + file.removesuffix(".py").replace("/", "."))
-
-
-def resolved(name, file):
-    """Return a class, a function, or a member of a class, which is defined in a file."""
-    owner, _, member = name.partition(".")
-    there = getattr(nip if member else selfplay.finetune, owner, None) or getattr(module_of(file), owner)
-    if not member:
-        return there
-    fields = {one.name for one in dataclasses.fields(there)} if dataclasses.is_dataclass(there) else set()
-    return there if member in fields else inspect.getattr_static(there, member)
-
-
-def home_of(one):
-    one = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
-    return inspect.getsourcefile(inspect.unwrap(one)) if callable(one) else None
-
-
-# The page
-
-
-@pytest.mark.parametrize(("names", "files"), [row[:2] for row in SAME], ids=lambda cell: cell[0])
-def test_named_things_are_in_their_files(names, files):
-    (file,) = files
-    for name in names:
-        word, _, parameters = name.removesuffix(")").partition("(")
-        one = resolved(word, file)
-        if parameters:
-            assert list(inspect.signature(one).parameters)[:3] == parameters.split(", ")
-            one = one.__init__
-        assert home_of(one) is None or home_of(one).endswith(file), name
-
-
-@pytest.mark.parametrize(("names", "here"), [row[:2] for row in OTHER], ids=lambda cell: cell[0])
-def test_things_with_another_name_are_in_their_files(names, here):
-    name, file = here
-    assert names
-    assert home_of(resolved(name, file)).endswith(file)
-
-
-@pytest.mark.parametrize("tests", [row[2] for row in SAME + OTHER] + FORMULAS, ids=", ".join)
-def test_named_tests_exist(tests):
-    (test,) = tests
-    file, _, function = test.partition("::")
-    tree = ast.parse((ROOT / "tests" / file).read_text())
-    functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-    assert function in functions
-
-
-@pytest.mark.parametrize(("names", "here", "value"), PARAMETERS, ids=lambda cell: cell[0])
-def test_parameters_are_fields_with_the_default_of_the_page(names, here, value):
-    path = tuple(".".join(part.strip("[]") for part in here).replace("NAME", "*").split("."))
-    kinds = {"program": "proofs"}
-    found = [
-        field
-        for field in config_fields()
-        if field.written == path and (path[0] not in kinds or field.path[1] in (kinds[path[0]], path[1]))
-    ]
-    assert found, here
-    default = found[0].info.get_default(call_default_factory=True)
-    assert json.loads(value[0]) == default
-    assert names
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_names_listed_as_missing_are_missing(name):
-    assert name not in {part for field in config_fields() for part in field.written}
-    assert name not in {one.name for one in dataclasses.fields(ExperimentSettings)}
-    assert not hasattr(PureTextSharedModelGroup, name)
-    assert not hasattr(PureTextRlTrainer, name)
-
-
-def test_no_name_of_nip_is_missing():
-    named = {name.partition("(")[0] for names, *_ in SAME for name in names}
-    wanted = {f"PureTextRlTrainer.{name}" for name in METHODS} | {"PureTextRlTrainer", *CLASSES}
-    assert wanted <= named, sorted(wanted - named)
-    assert {"PureTextRlTrainer", *CLASSES} <= set(selfplay.finetune.__all__)
-
 
 # The trainer
 
@@ -214,7 +75,7 @@ def test_the_state_has_that_of_the_groups(done, tmp_path):
 
 
 def test_a_run_has_its_files_where_the_paths_say(done, tmp_path):
-    names = [name for name in METHODS if name.endswith(("_dir", "_path"))]
+    names = [name for name in dir(PureTextRlTrainer) if name.endswith(("_dir", "_path"))]
     assert len(names) == 9
     root = done.checkpoint_base_dir
     for name in names:
