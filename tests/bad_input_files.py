@@ -7,11 +7,13 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors.torch import save_file
 
 from family_models import family_model
 from selfplay.core.manifest import seal
+from selfplay.evaluation.tournament_files import PlayedGame
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
@@ -86,8 +88,8 @@ def make_files(folder: Path) -> None:
     _write(folder / "four-bit" / "config.toml", TRAINABLE.replace("[model]", '[model]\nquantization = "nf4"'))
     _finish(folder / "four-bit")
     _write(folder / "torn-tournament" / "tournament.json", '{"members": ["random", "optimal"]}')
-    game = '{"game": 0, "players": ["random", "optimal"], "rewards": [-1, 1], "invalid": null}\n'
-    (folder / "torn-tournament" / "games.jsonl").write_text(game)
+    game = PlayedGame.of(0, ["random", "optimal"], [-1.0, 1.0], None)
+    (folder / "torn-tournament" / "games.jsonl").write_bytes(msgspec.json.encode(game) + b"\n")
     _write(folder / "solved" / "psro.toml", TRAINABLE)
     (folder / "solved" / "psro.html").write_text("")
     _make_fine_tuning_runs(folder)

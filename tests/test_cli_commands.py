@@ -15,11 +15,11 @@ from run_files import match, write_run
 from selfplay import __version__
 from selfplay.cli.environments import players_text
 from selfplay.cli.main import main
-from selfplay.cli.model_options import checked_seats
 from selfplay.cli.train import split_arguments
 from selfplay.config import load_config, preset_names
 from selfplay.core import InputError
 from selfplay.envs.catalog import list_environments, make_game
+from selfplay.training.checks import checked_seats
 from terminal_sessions import in_terminal
 from tiny_models import roomy_model, tiny_model
 

@@ -19,6 +19,7 @@ from selfplay.cluster.train import train
 from selfplay.cluster.view import ClusterSource
 from selfplay.commands.programs import evaluate_program
 from selfplay.config import load_config
+from selfplay.evaluation.progress import Progress
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from test_training_local import metrics_of, model  # noqa: F401 - a fixture
@@ -189,7 +190,7 @@ def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tm
     assert all(line.get("overlap/staleness_2", 0.0) == 0 for line in lines)
     assert lines[-1]["accounts/started"] == lines[-1]["accounts/finished"] == 72
     assert lines[-1]["accounts/steps sampled"] > 0
-    measures = evaluate_program(str(tmp_path / "run"), {"Hider": "base"}, None, quiet())
+    measures = evaluate_program(str(tmp_path / "run"), {"Hider": "base"}, None, Progress())
     assert len(measures["odd letters"].values) == 3
 
 

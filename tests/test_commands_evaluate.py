@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from selfplay.cli.main import main
 from selfplay.commands.evaluate import evaluate
@@ -22,17 +21,7 @@ from playing_model import save_playing_model
 
 
 def play(model_or_run, opponent):
-    return evaluate(
-        str(model_or_run),
-        "kuhn_poker",
-        str(opponent),
-        8,
-        template=None,
-        num_players=None,
-        seed=0,
-        temperature=1.0,
-        console=Console(quiet=True),
-    )
+    return evaluate(str(model_or_run), "kuhn_poker", str(opponent), 8)
 
 
 def test_runs_with_adapters_of_different_shapes_play_each_other(model, tmp_path):  # noqa: F811
@@ -45,7 +34,7 @@ def test_runs_with_adapters_of_different_shapes_play_each_other(model, tmp_path)
 
 def test_an_opponent_on_another_base_is_rejected(model, tmp_path):  # noqa: F811
     run(configure(model, learning__steps="1"), tmp_path / "one")
-    with pytest.raises(InputError, match=r"--opponent: the base model of smollm2-135m is smollm2-135m, not "):
+    with pytest.raises(InputError, match=r"opponent: the base model of smollm2-135m is smollm2-135m, not "):
         play(tmp_path / "one", "smollm2-135m")
 
 

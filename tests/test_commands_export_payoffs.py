@@ -8,7 +8,7 @@ from statistics import fmean, variance
 import pytest
 
 from selfplay.cli.main import main
-from selfplay.commands.payoff_files import write_payoffs
+from selfplay.evaluation.tournament_files import write_payoffs
 from selfplay.population import PayoffTable
 from test_training_local import configure, model, run  # noqa: F401 - a fixture
 from test_training_seats import games

@@ -11,16 +11,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from selfplay.cli.main import main
-from selfplay.commands.best_response_run import train_to_the_end
-from selfplay.commands.exploited_policy import exploited_policy
+from selfplay.commands.best_response import FrozenPolicy, train_to_the_end
 from selfplay.commands.mixture_file import MixtureMember
 from selfplay.commands.model_source import ModelSource
-from selfplay.commands.psro_config import best_response_config
+from selfplay.commands.psro import best_response_to
 from selfplay.config import Config
 from selfplay.config.loading import dump_config
 from selfplay.config.model import ModelSettings
@@ -387,7 +385,7 @@ MEMBERS = {"member-000": None, "member-001": Path("/a"), "member-002": Path("/b"
 
 def test_a_best_response_keeps_how_the_configuration_learns_and_nothing_of_its_opponents():
     mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
-    made = best_response_config(config_of(patience=6), 3, MEMBERS, mixture)
+    made = best_response_to(mixture, MEMBERS, 3, config_of(patience=6))
     assert (made.learning, made.collection, made.seed) == (config_of().learning, config_of().collection, 8)
     assert made.run.save_every == 3
     assert made.run.keep_best is None
@@ -404,14 +402,14 @@ def test_a_best_response_keeps_how_the_configuration_learns_and_nothing_of_its_o
 def test_a_best_response_finds_its_adapters_wherever_its_configuration_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     members = {"member-000": None, "member-001": Path("runs") / "psro" / "adapter"}
-    made = best_response_config(config_of(), 2, members, {"member-000": 0.5, "member-001": 0.5})
+    made = best_response_to({"member-000": 0.5, "member-001": 0.5}, members, 2, config_of())
     adapter = str(tmp_path / "runs" / "psro" / "adapter")
     assert (made.start, made.frozen) == ({"default": adapter}, {"member-001": adapter})
 
 
 def test_a_best_response_may_start_from_the_first_member():
     mixture = {"member-000": 0.5, "member-001": 0.0, "member-002": 0.5}
-    assert best_response_config(config_of(start="first"), 3, MEMBERS, mixture).start == {}
+    assert best_response_to(mixture, MEMBERS, 3, config_of(start="first")).start == {}
 
 
 # On a cluster
@@ -451,14 +449,14 @@ def test_a_best_response_is_continued_at_the_cluster_that_is_named_now(tmp_path,
     begun.write_config(dump_config(before))
     begun.unlock()
     with pytest.raises(SelfplayError, match="no cluster is joined"):
-        train_to_the_end(now, tmp_path / "run", Console(quiet=True), "--name")
+        train_to_the_end(now, tmp_path / "run")
     assert joined == [(address, "selfplay-run")]
 
 
 def test_a_configuration_without_the_section_has_its_defaults():
     assert PsroSettings().solver == "nash"
     config = config_of().model_copy(update={"psro": None})
-    made = best_response_config(config, 1, {"member-000": None}, {"member-000": 1.0})
+    made = best_response_to({"member-000": 1.0}, {"member-000": None}, 1, config)
     assert made.evaluation.patience == PsroSettings().patience
 
 
@@ -536,8 +534,8 @@ def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights(
         MixtureMember("c", Path("/c"), 4.0),
     )
     source = ModelSource(ModelSettings(name="m"), members=members)
-    policy = exploited_policy(source, EnvSettings(id="kuhn_poker"))
-    assert policy.opponents == {"base": 3.0, "policy-c": 4.0}
+    policy = FrozenPolicy.of(source, EnvSettings(id="kuhn_poker"))
+    assert policy.opponents() == {"base": 3.0, "policy-c": 4.0}
 
 
 def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):

@@ -21,12 +21,12 @@ from rich.console import Console
 from evaluation_client import legal_moves
 from hostile_text import hostile_text
 from selfplay.cli.main import main
-from selfplay.commands.tournament_files import TournamentFiles
-from selfplay.commands.tournament_members import base_of, environment_of, find_members
+from selfplay.commands.members import base_of, environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
 from selfplay.commands.tournament_tables import print_tournament
 from selfplay.config import load_config
 from selfplay.core import InputError
+from selfplay.evaluation.tournament_files import TournamentFiles
 from selfplay.population import PayoffTable
 from selfplay.population.rankings import rank
 from test_report_page import Page
@@ -409,15 +409,6 @@ def test_models_join_a_tournament_of_scripts_whatever_their_base_is(trained, tmp
     members = ("random", "optimal", tmp_path / "kuhn")
     refused = failing(capsys, *members, "--env", "kuhn_poker", "--games", 4, "--out", tmp_path / "out")
     assert f"has the dtype {model['dtype']}, not {other}" in refused
-
-
-def test_a_tournament_from_before_types_were_written_down_goes_on(trained, tmp_path):
-    play(tmp_path, "random", trained, "--games", 4)
-    settings = json.loads((tmp_path / "tournament.json").read_text())
-    del settings["dtype"], settings["quantization"]
-    (tmp_path / "tournament.json").write_text(json.dumps(settings))
-    play(tmp_path, "random", trained, "--games", 8)
-    assert len((tmp_path / "games.jsonl").read_text().splitlines()) == 8
 
 
 def test_runs_on_bases_of_different_quantization_are_refused(trained, tmp_path):

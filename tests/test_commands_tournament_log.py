@@ -2,14 +2,15 @@
 
 import json
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.commands.tournament_files import PlayedGame, TournamentFiles
 from selfplay.core import InputError
+from selfplay.evaluation.tournament_files import PlayedGame, TournamentFiles
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 
@@ -25,16 +26,19 @@ def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):
 def test_a_game_of_others_in_the_log_is_an_error_of_one_line(tmp_path, capsys):
     out = tmp_path / "out"
     play(out, "random", "optimal", "--games", 4)
-    log = without_checksums(out / "games.jsonl")
-    (out / "games.jsonl").write_text(log.replace('["random", "optimal"]', '["random", "third"]', 1))
+    first, *others = (out / "games.jsonl").read_text().splitlines()
+    (out / "games.jsonl").write_text("\n".join([changed(first, players=["random", "third"]), *others, ""]))
     play(out, "random", "optimal", "--games", 4, status=2)
     assert "games.jsonl: game 0 is not one of random and optimal. Delete its line" in capsys.readouterr().err
 
 
-def without_checksums(file: Path) -> str:
-    """The lines of a log as older versions wrote them."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return "".join(json.dumps({k: v for k, v in line.items() if k != "crc"}) + "\n" for line in lines)
+def changed(line: str, **changes) -> str:
+    """A line of the log with other values, and with their checksum unless that is given."""
+    game = json.loads(line) | changes
+    if "crc" not in changes:
+        del game["crc"]
+        game["crc"] = zlib.crc32(json.dumps([*game.values()], separators=(",", ":")).encode())
+    return json.dumps(game)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +59,8 @@ def without_checksums(file: Path) -> str:
 def test_a_line_that_no_game_writes_is_an_error_of_one_line(tmp_path, capsys, changes, said):
     out = tmp_path / "out"
     play(out, "random", "optimal", "--games", 4)
-    first, *others = without_checksums(out / "games.jsonl").splitlines()
-    line = json.dumps(json.loads(first) | changes)
-    (out / "games.jsonl").write_text("\n".join([line, *others, ""]))
+    first, *others = (out / "games.jsonl").read_text().splitlines()
+    (out / "games.jsonl").write_text("\n".join([changed(first, **changes), *others, ""]))
     play(out, "random", "optimal", "--games", 4, status=2)
     assert said in capsys.readouterr().err
 
@@ -66,7 +69,7 @@ def test_no_flipped_bit_in_the_log_counts_as_a_result(tmp_path):
     """A bit in a name that the reader does not know leaves the result as it was."""
     settings = {"members": [], "games": 1, "base_model": "", "dtype": "", "quantization": "none"}
     files = TournamentFiles.open(tmp_path, settings)
-    files.add(PlayedGame(3, ["a", "b"], [1.0, -1.0], None))
+    files.add(PlayedGame.of(3, ["a", "b"], [1.0, -1.0], None))
     files.close()
     whole = (tmp_path / "games.jsonl").read_bytes()
     for bit in range(8 * (len(whole) - 1)):

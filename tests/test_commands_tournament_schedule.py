@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.commands.tournament_schedule import GAMES_PER_CHOICE, Schedule, worth
 from selfplay.core import InputError
+from selfplay.evaluation.schedule import GAMES_PER_CHOICE, GameSchedule, worth
 from selfplay.population import PayoffTable
 
 
 @given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 5))
 def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, seed):
     uids = [f"m{number}" for number in range(members)]
-    (batch,) = Schedule(uids, games, None, seed).batches(PayoffTable())
+    (batch,) = GameSchedule(uids, games, None, seed).batches(PayoffTable())
     assert (
         len({game.number for game in batch})
         == len(batch)
@@ -32,24 +32,24 @@ def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, see
 
 def test_a_game_for_more_seats_than_their_orders_can_be_played_in_is_refused():
     uids = [f"m{number}" for number in range(8)]
-    assert Schedule(uids, 5040, None, 0, players=7).game(0, 5039).seating == tuple(reversed(uids[:7]))
+    assert GameSchedule(uids, 5040, None, 0, players=7).game(0, 5039).seating == tuple(reversed(uids[:7]))
     with pytest.raises(InputError, match="8 seats have 40,320 orders"):
-        Schedule(uids, 2, None, 0, players=8)
+        GameSchedule(uids, 2, None, 0, players=8)
 
 
 def test_pairs_have_deals_of_their_own():
-    (batch,) = Schedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
+    (batch,) = GameSchedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
     assert len({game.seed for game in batch}) == 15
 
 
 def test_further_members_and_games_change_no_game():
-    (few,) = Schedule(["a", "b"], 4, None, 7).batches(PayoffTable())
-    (many,) = Schedule(["a", "b", "c", "d"], 8, None, 7).batches(PayoffTable())
+    (few,) = GameSchedule(["a", "b"], 4, None, 7).batches(PayoffTable())
+    (many,) = GameSchedule(["a", "b", "c", "d"], 8, None, 7).batches(PayoffTable())
     assert set(few) <= set(many)
 
 
 def test_a_budget_goes_to_the_pairs_whose_order_is_open():
-    schedule, table = Schedule(["a", "b", "c"], 20, 60 + 2 * GAMES_PER_CHOICE, 0), PayoffTable()
+    schedule, table = GameSchedule(["a", "b", "c"], 20, 60 + 2 * GAMES_PER_CHOICE, 0), PayoffTable()
     counts: dict[frozenset[str], int] = {}
     sizes = []
     for batch in schedule.batches(table):
@@ -69,7 +69,7 @@ def test_a_budget_goes_to_the_pairs_whose_order_is_open():
 
 
 def test_a_settled_order_takes_no_games_from_an_open_one_however_wide_its_interval_is():
-    schedule, table = Schedule(["x", "y", "weak"], 20, 2000, 0), PayoffTable()
+    schedule, table = GameSchedule(["x", "y", "weak"], 20, 2000, 0), PayoffTable()
     generator, counts = np.random.default_rng(0), Counter()
     for batch in schedule.batches(table):
         for game in batch:
@@ -89,7 +89,7 @@ def test_the_worth_of_a_game_is_the_expected_loss_of_the_wrong_choice():
 
 
 def test_a_pair_whose_first_games_ended_alike_is_played_again():
-    schedule, table = Schedule(["a", "b", "c"], 4, 12 + 6 * GAMES_PER_CHOICE, 0), PayoffTable()
+    schedule, table = GameSchedule(["a", "b", "c"], 4, 12 + 6 * GAMES_PER_CHOICE, 0), PayoffTable()
     again = set()
     for number, batch in enumerate(schedule.batches(table)):
         again |= {frozenset(game.seating) for game in batch if number}
@@ -101,14 +101,14 @@ def test_a_pair_whose_first_games_ended_alike_is_played_again():
 
 
 def test_a_budget_below_the_first_games_is_an_error():
-    with pytest.raises(InputError, match=r"--budget: 30 is less than 20 games for each of 3 pairs"):
-        Schedule(["a", "b", "c"], 20, 30, 0)
+    with pytest.raises(InputError, match=r"budget: 30 is less than 20 games for each of 3 pairs"):
+        GameSchedule(["a", "b", "c"], 20, 30, 0)
 
 
 @given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5))
 def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed):
     uids = [f"m{number}" for number in range(members)]
-    (batch,) = Schedule(uids, games, None, seed, players=3).batches(PayoffTable())
+    (batch,) = GameSchedule(uids, games, None, seed, players=3).batches(PayoffTable())
     rounds = -(-games // 6)
     by_seating = {}
     for game in batch:
@@ -120,14 +120,14 @@ def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games
     assert len({game.number for game in batch}) == len(batch)
     more = {
         game
-        for batch in Schedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
+        for batch in GameSchedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
         for game in batch
     }
     assert {*batch} <= more
 
 
 def test_a_budget_for_groups_is_spent_in_whole_rounds():
-    schedule, table = Schedule(["a", "b", "c", "d"], 6, 24 + 100, 0, players=3), PayoffTable()
+    schedule, table = GameSchedule(["a", "b", "c", "d"], 6, 24 + 100, 0, players=3), PayoffTable()
     seatings = Counter()
     for batch in schedule.batches(table):
         for game in batch:
@@ -140,14 +140,14 @@ def test_a_budget_for_groups_is_spent_in_whole_rounds():
 
 
 def test_a_budget_that_no_pair_has_room_for_is_an_error():
-    with pytest.raises(InputError, match=r"--budget: 1000002 games are too many for 1 pairs"):
-        Schedule(["a", "b"], 20, 1_000_002, 0)
-    schedule = Schedule(["a", "b"], 999_990, 1_000_000, 0)
+    with pytest.raises(InputError, match=r"budget: 1000002 games are too many for 1 pairs"):
+        GameSchedule(["a", "b"], 20, 1_000_002, 0)
+    schedule = GameSchedule(["a", "b"], 999_990, 1_000_000, 0)
     assert sum(len(batch) for batch in schedule.batches(PayoffTable())) == 1_000_000
 
 
 def test_a_budget_is_spread_over_pairs_whose_games_all_ended_alike():
-    schedule, table = Schedule(["a", "b", "c"], 20, 600, 0), PayoffTable()
+    schedule, table = GameSchedule(["a", "b", "c"], 20, 600, 0), PayoffTable()
     counts = Counter()
     for batch in schedule.batches(table):
         for game in batch:

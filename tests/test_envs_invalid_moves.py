@@ -8,6 +8,7 @@ import pytest
 from evaluation_client import TabularClient, nonsense, uniform
 from selfplay.core import AgentSpec, Arena, EpisodeError
 from selfplay.envs.catalog import list_environments, make_game
+from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import play_match
@@ -117,14 +118,11 @@ async def test_a_match_counts_an_invalid_move_as_what_it_paid(env_id, of_model, 
     async def match(model: str, opponent: str):
         return await play_match(
             Arena(client),
-            env_id,
-            2,
-            get_template("fewshot-chat"),
+            GameEpisode(env_id, 2, get_template("fewshot-chat"), max_turns=1 if model == "bad" else 200),
             model=model,
             opponent=AgentSpec("model", opponent),
             games=10,
             seed=1,
-            max_turns=1 if model == "bad" else 200,
         )
 
     alone = await match("bad", "bad")

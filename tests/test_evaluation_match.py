@@ -6,6 +6,7 @@ import pytest
 
 from evaluation_client import TabularClient, first_move, legal_moves, nonsense, uniform
 from selfplay.core import AgentSpec, Arena, EpisodeError, InputError, MockInferenceClient, TransientError
+from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import MatchResult, play_match
 
@@ -14,8 +15,10 @@ COUNTS = ("games", "wins", "draws", "losses", "valid_wins", "truncated", "moves"
 
 
 async def play(client, env_id="kuhn_poker", num_players=2, **options) -> MatchResult:
+    rules = {name: options.pop(name) for name in ("stop", "max_turns", "error_allowance") if name in options}
+    episode = GameEpisode(env_id, num_players, get_template("fewshot-chat"), **rules)
     settings = {"model": "hero", "opponent": RANDOM, "games": 40, "seed": 7, **options}
-    return await play_match(Arena(client), env_id, num_players, get_template("fewshot-chat"), **settings)
+    return await play_match(Arena(client), episode, **settings)
 
 
 def sometimes_nonsense(observation: str) -> dict[str, float]:

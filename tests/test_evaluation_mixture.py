@@ -10,6 +10,7 @@ from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from selfplay.core import AgentSpec, Arena
+from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import information_states, load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import nash_conv, play_match
@@ -49,9 +50,7 @@ async def test_a_member_makes_all_moves_of_its_game_and_the_same_seed_draws_the_
         client = TabularClient(uniform, order=order)
         await play_match(
             Arena(client),
-            "leduc_poker",
-            2,
-            TEMPLATE,
+            GameEpisode("leduc_poker", 2, TEMPLATE),
             model=mixture,
             opponent=other,
             games=60,

@@ -9,6 +9,7 @@ from open_spiel.python.algorithms import exploitability
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from selfplay.core import AgentSpec, Arena, InputError, SelfplayError
+from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import information_states, load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import NashConvResult, nash_conv, play_match
@@ -162,9 +163,8 @@ async def test_the_prompts_scored_are_those_of_play():
     assert len(scored) == len(client.calls) == 12
     client.calls.clear()
     villain = AgentSpec("model", "villain")
-    await play_match(
-        Arena(client), "kuhn_poker", 2, TEMPLATE, model="hero", opponent=villain, games=200, seed=0
-    )
+    episode = GameEpisode("kuhn_poker", 2, TEMPLATE)
+    await play_match(Arena(client), episode, model="hero", opponent=villain, games=200, seed=0)
     assert {str(messages) for _, messages in client.calls} == scored
 
 

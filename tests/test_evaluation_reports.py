@@ -6,6 +6,7 @@ from rich.console import Console
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from selfplay.core import AgentSpec, Arena, EpisodeError, InputError
+from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import (
     GameRecord,
@@ -24,7 +25,7 @@ TEMPLATE = get_template("fewshot-chat")
 
 async def play(policy=uniform, **options):
     settings = {"model": "hero", "opponent": AgentSpec("script", "random"), "games": 20, "seed": 1, **options}
-    return await play_match(Arena(TabularClient(policy)), "kuhn_poker", 2, TEMPLATE, **settings)
+    return await play_match(Arena(TabularClient(policy)), GameEpisode("kuhn_poker", 2, TEMPLATE), **settings)
 
 
 async def measure(policy=uniform):
@@ -134,7 +135,7 @@ async def test_match_table_states_failures_and_rounding():
 
     arena = Arena(FailingClient(uniform))
     options = {"model": "hero", "opponent": AgentSpec("model", "villain"), "games": 3, "seed": 1}
-    text = text_of(match_table([await play_match(arena, "kuhn_poker", 2, TEMPLATE, **options)]))
+    text = text_of(match_table([await play_match(arena, GameEpisode("kuhn_poker", 2, TEMPLATE), **options)]))
     assert "4 games failed and are not counted: 4 x no [red] power" in text
     assert "3 games were rounded up to 4" in text
     assert "%" not in text.replace("95%", "")

@@ -18,10 +18,10 @@ from selfplay.collection.journal import Journal
 from selfplay.commands.export import export
 from selfplay.commands.export_payoffs import export_payoffs
 from selfplay.commands.psro_files import PsroDirectory
-from selfplay.commands.tournament_files import TournamentFiles
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.core.files import LOCK
+from selfplay.evaluation.tournament_files import TournamentFiles
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
 from selfplay.report.page import build_report

@@ -95,7 +95,7 @@ def test_a_person_plays_against_the_policy_of_the_other_seat(sides, monkeypatch,
     monkeypatch.setattr("selfplay.commands.play.build_engine", lambda *_: client)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     play(str(sides), DILEMMA, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
-    assert client.models == [policy]
+    assert client.models == [f"{sides}/{policy}"]
 
 
 def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, capsys):
@@ -105,15 +105,13 @@ def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, 
 
 
 def match(path, opponent, env=DILEMMA):
-    settings = {"template": None, "num_players": None, "seed": 0, "temperature": 1.0}
-    return evaluate(str(path), env, str(opponent), 4, **settings, console=Console(quiet=True)).result
+    return evaluate(str(path), env, str(opponent), 4).result
 
 
 def test_the_policies_of_a_run_play_those_of_another_checkpoint_in_their_seats(sides):
     result = match(sides, f"{sides}@0")
     assert result.games == 4
-    assert result.model == "first, second"
-    assert result.opponent == "opponent/first, opponent/second"
+    assert (result.model, result.opponent) == (str(sides), f"{sides}@0")
     assert match(sides, "base").games == 4
 
 

@@ -3,7 +3,7 @@
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,18 +11,13 @@ from rich.console import Console
 from selfplay.cli.files import check_writable, json_text, write_text
 from selfplay.cli.model_options import (
     ENV_HELP,
+    GAME_OPTIONS,
     PLAYER_HELP,
     TEMPLATE_HELP,
     check_no_role,
-    checked_seats,
     first_environment,
 )
 from selfplay.core import InputError
-from selfplay.core.adapters import BASE
-from selfplay.core.own_classes import absolute
-
-if TYPE_CHECKING:
-    from selfplay.commands.evaluate import Evaluated
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
 _OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
@@ -61,10 +56,9 @@ def evaluate(
             values = _measured(model, role or [], seed)
         else:
             check_no_role(bool(role), env)
-            played = _played(
-                model, env, opponent, games, template, players, seed or 0, temperature, nash_conv
-            )
-            values = played.to_dict()
+            options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
+            options |= {"temperature": temperature, "nash_conv": nash_conv}
+            values = _played(model, env, opponent, games, options)
     text = json_text(values)
     if out is not None:
         write_text(out, text)
@@ -73,14 +67,14 @@ def evaluate(
 
 
 def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:
-    from selfplay.training.progress_views import working
+    from selfplay.cli.console_progress import ConsoleProgress
+    from selfplay.commands.programs import evaluate_program
+    from selfplay.evaluation.tables import measures_table
 
     players = dict(_role_and_player(one) for one in roles)
     console = Console()
-    with working(console, "importing torch"):
-        from selfplay.commands.programs import evaluate_program
-
-    measures = evaluate_program(run, players, seed, console)
+    measures = evaluate_program(run, players, seed, ConsoleProgress(console))
+    console.print(measures_table(measures))
     found = {name: measure.to_dict() for name, measure in measures.items()}
     return {"kind": "measures", "run": run, "roles": players, "measures": found}
 
@@ -93,50 +87,17 @@ def _role_and_player(given: str) -> tuple[str, str]:
 
 
 def _played(
-    model: str,
-    env: str,
-    opponent: str | None,
-    games: int,
-    template: str | None,
-    players: int | None,
-    seed: int,
-    temperature: float,
-    nash_conv: bool,
-) -> "Evaluated":
-    from selfplay.commands.model_source import find_player
-    from selfplay.training.checks import check_nash_conv, check_opponent, renaming
-    from selfplay.training.evaluation_opponents import OPPONENTS, default_opponent, why_base
-    from selfplay.training.progress_views import print_line, working
-    from selfplay.training.run_names import is_run_or_adapter
+    model: str, env: str, opponent: str | None, games: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    from selfplay.cli.console_progress import ConsoleProgress
+    from selfplay.commands.evaluate import evaluate as play
+    from selfplay.evaluation.tables import exact_table, match_table
+    from selfplay.training.checks import renaming
 
-    console, env = Console(), absolute(env, Path())
-    seats = checked_seats(env, players, template)
-    if opponent is None:
-        opponent = default_opponent(env)
-        if opponent == BASE and seats > 1:
-            print_line(console, f"note: {why_base(env)}")
-    if seats > 1 and opponent not in OPPONENTS and not is_run_or_adapter(opponent):
-        fix = f"Use {', '.join(OPPONENTS)} or a run"
-        raise InputError("--opponent", f"{opponent!r} is neither an opponent nor a run", fix)
-    if seats > 1 and opponent in OPPONENTS:
-        with renaming({"opponent": "--opponent", "env.id": "--opponent"}):
-            check_opponent(opponent, env)
-    if nash_conv:
-        with renaming({"evaluation.nash_conv": "--nash-conv"}):
-            check_nash_conv(env)
-    find_player(model)
-    with working(console, "importing torch"):
-        from selfplay.commands.evaluate import evaluate as evaluate_model
-
-    return evaluate_model(
-        model,
-        env,
-        opponent,
-        games,
-        template=template,
-        num_players=players,
-        seed=seed,
-        temperature=temperature,
-        console=console,
-        exact=nash_conv,
-    )
+    console = Console()
+    with renaming(GAME_OPTIONS | {"opponent": "--opponent", "nash_conv": "--nash-conv"}):
+        played = play(model, env, opponent, games, **options, progress=ConsoleProgress(console))
+    console.print(match_table([played.result], played.kept))
+    if played.exact is not None:
+        console.print(exact_table(played.exact))
+    return played.to_dict()

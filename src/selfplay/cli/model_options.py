@@ -5,6 +5,8 @@ from selfplay.core import InputError
 TEMPLATE_HELP = "How positions become prompts; by default the run's own."
 ENV_HELP = "The environment to play (see: selfplay envs); by default the run's first."
 MODEL_HELP = "A run's name or path, a run's checkpoint such as RUN@120 or RUN@best, an adapter, or a model."
+GAME_OPTIONS = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
+"""The options that say how a game is played, by the fields of the game's settings."""
 PLAYER_HELP = f"{MODEL_HELP[:-1]}; or a mixture (see: selfplay psro)."
 
 
@@ -44,18 +46,3 @@ def check_no_role(given: bool, env: str) -> None:
     """
     if given:
         raise InputError("--role", f"is for programs, but {env} is a game", "Leave it out")
-
-
-def checked_seats(env: str, players: int | None, template: str | None) -> int:
-    """Check the environment before a model is loaded; return the number of seats.
-
-    Raises:
-        InputError: the environment, its number of players or the template is impossible.
-    """
-    from selfplay.training.checks import check_environment, default_seats, renaming
-
-    names = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}
-    with renaming(names):
-        seats = players or default_seats(env)
-        check_environment(env, seats, template or "default")
-    return seats

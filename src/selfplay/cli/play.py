@@ -1,6 +1,5 @@
 """``selfplay play``: a person plays against a trained model, or takes a role in a program."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,14 +7,13 @@ from rich.console import Console
 
 from selfplay.cli.model_options import (
     ENV_HELP,
+    GAME_OPTIONS,
     PLAYER_HELP,
     TEMPLATE_HELP,
     check_no_role,
-    checked_seats,
     first_environment,
 )
 from selfplay.core import InputError
-from selfplay.core.own_classes import absolute
 
 
 def play(
@@ -28,30 +26,19 @@ def play(
 ) -> None:
     """Play against a trained model in the terminal, or take a role in a program."""
     env = env or first_environment(run)
-    if env is None:
-        _play_role(run, role, seed)
-        return
-    check_no_role(role is not None, env)
-    env = absolute(env, Path())
-    checked_seats(env, None, template)
-    from selfplay.commands.model_source import find_player
-    from selfplay.training.progress_views import working
-
-    find_player(run)
-    console = Console()
-    with working(console, "importing torch"):
-        from selfplay.commands.play import play as play_game
-
-    play_game(run, env, template=template, seat=seat, seed=seed, console=console)
-
-
-def _play_role(run: str, role: str | None, seed: int) -> None:
-    from selfplay.training.progress_views import working
-
-    if role is None:
+    if env is None and role is None:
         raise InputError("--role", "is missing: the run plays a program", "Name the role that you play")
-    console = Console()
-    with working(console, "importing torch"):
-        from selfplay.commands.programs import play_program
+    if env is not None:
+        check_no_role(role is not None, env)
+    from selfplay.cli.console_progress import ConsoleProgress
+    from selfplay.commands.play import play as play_game
+    from selfplay.commands.programs import play_program
+    from selfplay.training.checks import renaming
 
-    play_program(run, role, seed, console)
+    console = Console()
+    progress = ConsoleProgress(console)
+    if env is None:
+        play_program(run, str(role), seed, console, progress)
+        return
+    with renaming(GAME_OPTIONS | {"seat": "--seat"}):
+        play_game(run, env, template=template, seat=seat, seed=seed, console=console, progress=progress)

@@ -1,5 +1,6 @@
 """``selfplay psro``: best responses to mixtures of best responses, and the mixture that they end with."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -31,10 +32,14 @@ def psro(
 
     If the command was stopped or killed, give it again: it continues.
     """
-    from selfplay.commands.psro_config import check_psro
+    from selfplay.cli.console_progress import ConsoleProgress
+    from selfplay.commands.best_response import train_to_the_end
+    from selfplay.commands.psro import check_psro
+    from selfplay.commands.psro import psro as run_psro
+    from selfplay.commands.psro_table import psro_table
     from selfplay.config import load_config
     from selfplay.population.meta_strategies import check_installed
-    from selfplay.training.checks import check_config
+    from selfplay.training.checks import check_config, renaming
     from selfplay.training.progress_views import print_line, working
     from selfplay.training.run_kinds import PSRO_FILE
     from selfplay.training.run_names import check_plain_name
@@ -52,16 +57,21 @@ def psro(
     path = Path(config.run.directory) / (name or f"psro-{Path(words[0]).stem}")
     if not (path / PSRO_FILE).exists():
         check_config(config)
-    console = Console()
+    console, tables = Console(), console_of_tables()
     if config.run.runtime == "ray":
         with working(console, "importing Ray"):
             from selfplay.cluster.ray_import import import_ray
 
             import_ray(silent=True)
-    with working(console, "importing torch"):
-        from selfplay.commands.psro import psro as run_psro
-
-    if run_psro(config, path, console, console_of_tables()) is not None:
+    with renaming({"directory": "--name"}):
+        found = run_psro(
+            config,
+            path,
+            train=partial(train_to_the_end, console=console),
+            progress=ConsoleProgress(console),
+            on_state=lambda state: tables.print(psro_table(state)),
+        )
+    if found is not None:
         print_line(console, f"mixture: {path / 'mixture.json'}")
         print_line(console, f"page: {path / 'psro.html'}")
         print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")

@@ -1,116 +1,240 @@
-"""The training of a best response: a configuration in which a frozen policy is the only opponent."""
+"""Best responses: the run that trains one against a frozen policy, to its end, whatever stops it."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
+from rich.console import Console
 
-from selfplay.commands.exploited_policy import ExploitedPolicy
 from selfplay.commands.model_source import ModelSource
 from selfplay.config import Config
+from selfplay.config.differences import differences_text
+from selfplay.config.loading import load_config
 from selfplay.config.play import GameSettings
 from selfplay.config.problems import first_problem
 from selfplay.core import InputError
-from selfplay.core.adapter_config import more_shape_of, read_adapter_config
-from selfplay.training.evaluation_opponents import MIXTURE, tells_moves
+from selfplay.core.adapters import BASE, TRAINED
+from selfplay.evaluation.mixture import Mixture
+from selfplay.evaluation.result_files import evaluated_steps
+from selfplay.training.evaluation_opponents import MIXTURE
+from selfplay.training.given_adapters import find_given, same_adapter
+from selfplay.training.progress_views import print_line
+from selfplay.training.run_directory import RunDirectory
+from selfplay.training.settled import has_settled
+from selfplay.training.start import Runtime, resume_run, start_run
 
-EVALUATE_EVERY = 5
-PATIENCE = 4
-MOST_AT_ONCE = 1024
-"""Games in flight."""
-ALPHA = 0.1
-"""Weight of the pull to the reference, in units of the advantages' root mean square. Near an equilibrium,
-good and bad answers differ by some hundredths of it, so a larger pull would hide what can be gained."""
-UNBOUNDED = 1e6
-"""The memory: what earlier games say of an answer stays true against a policy that does not change, so all
-that the decay leaves of them count, however many games of the batch meet the prompt."""
+Train = Callable[[Config, Path], bool]
+"""Trains a run into a directory, and returns whether it is complete: :func:`train_to_the_end`."""
+POLICY = "policy"
+"""Name of the frozen policy in the run of the best response; with ``-NAME`` if there are several.
+
+So no name of the user's is that of a scripted player or of what is trained.
+"""
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What the best response is given: updates, games of each, and games to measure it; its seed."""
+class FrozenPolicy:
+    """What a best response answers: one adapter, a mixture, a policy for each seat, or the base model.
 
-    updates: int
-    games_per_step: int
-    games: int
-    seed: int
+    Attributes:
+        seats: who holds each seat: a name in ``adapters``, ``base``, or a mixture of these.
+        adapters: the adapters by their names in the run of the best response.
+        start: what the best response may begin with, by the policy that is trained.
+        policies: the policy that is trained in each seat; empty for one in all seats.
+    """
+
+    seats: tuple[str | Mixture[str], ...]
+    adapters: Mapping[str, Path]
+    start: Mapping[str, Path]
+    policies: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: ModelSource, env: GameSettings) -> Self:
+        """Return what plays each seat of ``env`` if a model plays all of them.
+
+        A best response to a mixture begins with the member of the largest weight, one to a policy for each
+        seat with the policy of its own seat.
+
+        Raises:
+            InputError: the model has several policies, but none for a seat.
+        """
+        adapters = source.adapters()
+        if source.members:
+            seats = source.seats(env, "MODEL_OR_RUN", _named)
+            heaviest = max(source.members, key=lambda one: one.weight)
+            start = {} if heaviest.adapter is None else {TRAINED: heaviest.adapter}
+            return cls(seats, {_named(name): path for name, path in adapters.items()}, start)
+        if not adapters:
+            return cls((BASE,) * env.num_players, {}, {})
+        names = [str(seat) for seat in source.seats(env, "MODEL_OR_RUN")]
+        if len({*names}) == 1:
+            adapter = adapters[names[0]]
+            return cls((POLICY,) * env.num_players, {POLICY: adapter}, {TRAINED: adapter})
+        own = {name: adapters[name] for name in dict.fromkeys(names)}
+        renamed = {_named(name): path for name, path in own.items()}
+        return cls(tuple(map(_named, names)), renamed, own, tuple(names))
+
+    def opponents(self) -> dict[str, float]:
+        """Return those who may be met, with their weights. Several members of a mixture may be the base."""
+        found: dict[str, float] = {}
+        for seat in self.seats:
+            mixed = seat if isinstance(seat, Mixture) else Mixture((seat,), (1.0,))
+            weights = dict.fromkeys(mixed.members, 0.0)
+            for member, weight in zip(mixed.members, mixed.weights, strict=True):
+                weights[member] += weight
+            found |= weights
+        return found
 
 
 def best_response_config(
-    source: ModelSource, policy: ExploitedPolicy, env: GameSettings, budget: Budget, from_base: bool
+    settings: Mapping[str, Any], policy: FrozenPolicy, start: Mapping[str, Path]
 ) -> Config:
-    """Return the training of a best response: one seat, drawn uniformly, against the policy in all others.
+    """Return the run of a best response: one seat, drawn uniformly, against the policy in all others.
 
-    The constants are those of the preset ``kuhn``, except that the policy moves faster, may become surer,
-    remembers more games, and its average forgets faster: a best response to an opponent that stays the same
-    does not circle. Games begin at the beginning, since all moves of the other seats are the policy's.
+    Evaluations are against the policy too, with as many games during training as before and after it.
+
+    Args:
+        settings: the run's configuration in all else.
+        policy: the only opponent, in training and in evaluations.
+        start: the adapter with which each trained policy begins; none for the base model.
 
     Raises:
-        InputError: an adapter has a shape that cannot be trained.
+        InputError: the configuration is not possible.
     """
-    alone = len(policy.opponents) == 1
-    evaluated = next(iter(policy.opponents)) if alone else MIXTURE
-    data: dict[str, Any] = {
-        "seed": budget.seed,
-        "model": source.model.model_dump(exclude_none=True),
-        "envs": [env.model_dump() | {"policies": list(policy.policies), "random_opening": 0}],
-        "inference": {"max_tokens": source.max_tokens},
-        "collection": {
-            "games_per_step": budget.games_per_step,
-            "concurrency": min(budget.games_per_step, MOST_AT_ONCE),
-        },
-        "buffer": {"log_batches": False},
-        "learning": {"steps": budget.updates, "schedule": "constant", "average_decay": 0.8},
+    opponents = policy.opponents()
+    alone = len(opponents) == 1 and not isinstance(policy.seats[0], Mixture)
+    evaluation = settings["evaluation"]
+    data = dict(settings) | {
+        "start": _absolute(start),
+        "frozen": _absolute(policy.adapters),
         "population": {
             "sample_mode": "fixed",
-            "fixed_opponents": list(policy.opponents),
-            "weights": [] if alone else list(policy.opponents.values()),
-            "places": policy.places,
+            "fixed_opponents": list(opponents),
+            "weights": [] if alone else list(opponents.values()),
+            "places": {str(seat): own for seat, own in zip(policy.seats, policy.policies, strict=False)},
         },
-        "evaluation": {
-            "every": EVALUATE_EVERY,
-            "patience": PATIENCE,
-            "games": budget.games_per_step,
-            "games_during": budget.games_per_step,
-            "opponents": [evaluated],
+        "evaluation": evaluation
+        | {
+            "games_during": evaluation["games"],
+            "opponents": [next(iter(opponents)) if alone else MIXTURE],
         },
-        "run": {"save_every": EVALUATE_EVERY},
     }
-    if tells_moves(env.id):
-        magnet = {"type": "magnet", "alpha": ALPHA, "uniform": 0.01, "memory": UNBOUNDED}
-        data["learning"] |= {"learning_rate": 2e-4, "momentum": 0.8, "epochs": 2, "algorithm": magnet}
-    if policy.adapters:
-        data["lora"] = _lora_section(source, next(iter(policy.adapters.values())))
-        data["frozen"] = _absolute(policy.adapters)
-        data["start"] = {} if from_base else _absolute(policy.start)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
         raise first_problem(error, data) from error
 
 
-def _lora_section(source: ModelSource, adapter: Path) -> dict[str, Any]:
-    """Return the settings of ``lora`` that make adapters of the shape of this one.
+def runtime_of(config: Config) -> Runtime:
+    """Return where a configuration's run takes place."""
+    if config.run.runtime == "local":
+        from selfplay.training.single_process import SingleProcess  # imports torch
+
+        return SingleProcess()
+    from selfplay.cluster.train import Cluster  # imports Ray
+
+    return Cluster()
+
+
+def train_to_the_end(config: Config, directory: Path, console: Console | None = None) -> bool:
+    """Train a run; return whether it is complete: all updates are made, or it settled before.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory. It may have the same run, whole or in part, which is continued, also
+            if it had fewer updates.
+        console: where the training is shown; without it, it is not.
 
     Raises:
-        InputError: no settings do, as far as the adapter alone tells.
+        InputError: the directory holds another run, or something else.
+        SelfplayError: the training had to stop.
     """
-    if source.lora is not None:
-        return source.lora.model_dump()
-    config = read_adapter_config(adapter)
-    if more_shape_of(config):
-        problem = (
-            f"{adapter} sets {', '.join(more_shape_of(config))}, so a best response cannot have its shape"
-        )
-        raise InputError("MODEL_OR_RUN", problem, "Name the run that made it")
-    return {
-        "rank": config["r"],
-        "alpha": int(config["lora_alpha"]),
-        "target_modules": config["target_modules"],
+    console = console or Console(quiet=True)
+    run = RunDirectory(directory)
+    if run.config_file.is_file():
+        found = _check_same(config, directory)
+        if not _is_trained(run, config):
+            resume_run(directory, console, runtime_of(config), _changes(run, found, config))
+    elif directory.exists() and not run.never_began():
+        raise InputError("directory", f"{directory} exists and is not a run", "Name another directory")
+    else:
+        start_run(config, directory, console, runtime_of(config))
+    if _is_trained(run, config):
+        return True
+    print_line(console, "or give this command again, which goes on to the end")
+    return False
+
+
+def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str | None]:
+    """Return what changes in a run that goes on: its cluster's address, and more updates if it makes more."""
+    changes: dict[str, str | None] = {}
+    if config.run.runtime == "ray":
+        changes["ray.address"] = config.ray.address
+    longer = config.learning.steps > found.learning.steps
+    if longer and not has_settled(run.evaluation, config.evaluation):
+        changes["learning.steps"] = str(config.learning.steps)
+    return changes
+
+
+def training_games(run: RunDirectory) -> int:
+    """Return the games that a run was trained on."""
+    last = json.loads(run.metrics_file.read_text().splitlines()[-1])
+    return int(last.get("accounts/consumed", last["accounts/finished"]))
+
+
+def _check_same(config: Config, directory: Path) -> Config:
+    """Return the configuration of the run in ``directory``; raise an InputError unless it is this one.
+
+    It has chosen its threads, it may have had fewer updates, and its cluster may have another address. It
+    and its adapters may have been moved: adapters are known by their content.
+    """
+    found = load_config(str(directory / "config.toml"), {})
+    steps = max(found.learning.steps, config.learning.steps)
+    same = {
+        "model": found.model.model_copy(update={"threads": config.model.threads}),
+        "learning": found.learning.model_copy(update={"steps": steps}),
+        "start": _in_place_of(found.start, config.start),
+        "frozen": _in_place_of(found.frozen, config.frozen),
+        "run": found.run.model_copy(update={"directory": config.run.directory}),
+        "ray": found.ray.model_copy(update={"address": config.ray.address}),
     }
+    comparable = found.model_copy(update=same)
+    if comparable != config:
+        differs = differences_text(comparable, config)
+    else:
+        given = RunDirectory(directory).given
+        sources = find_given(config, config.policies)
+        changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
+        if not changed:
+            return found
+        differs = f"the weights of {', '.join(changed)}"
+    problem = f"{directory} holds another run, which differs in {differs}"
+    raise InputError("directory", problem, "Name another directory, or give the same options")
+
+
+def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
+    """Return the wanted places of the adapters that were found; one that is not wanted keeps its own."""
+    return {name: wanted.get(name, place) for name, place in found.items()}
+
+
+def _is_trained(run: RunDirectory, config: Config) -> bool:
+    """Whether the training of a run is complete: all updates are made, or it settled before.
+
+    If a kill came between the evaluation that settled it and the checkpoint, that update is made again.
+    """
+    if not run.report_file.exists():
+        return False
+    kept, measured = max(run.saved_steps(), default=-1), max(evaluated_steps(run.evaluation), default=-1)
+    settled = has_settled(run.evaluation, config.evaluation) and kept >= measured
+    return settled or run.is_finished(config.learning.steps)
+
+
+def _named(name: str) -> str:
+    return f"{POLICY}-{name}"
 
 
 def _absolute(adapters: Mapping[str, Path]) -> dict[str, str]:

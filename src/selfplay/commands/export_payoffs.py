@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from selfplay.commands.payoff_files import write_payoffs
 from selfplay.config.loading import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import put_in_place, users_scratch_for
+from selfplay.evaluation.tournament_files import write_payoffs
 from selfplay.population import PayoffTable
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint

@@ -5,14 +5,18 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from selfplay.commands.evaluate import build_engine
+from selfplay.commands.members import Member
 from selfplay.commands.model_source import find_player
+from selfplay.commands.serving import build_engine
+from selfplay.config.model import InferenceSettings
 from selfplay.core import InferenceClient, InputError, derive_seed
+from selfplay.core.own_classes import absolute
 from selfplay.core.own_code import is_from_outside
 from selfplay.core.text import one_line, printable
 from selfplay.envs.catalog import make_game
@@ -20,12 +24,21 @@ from selfplay.envs.game import Game
 from selfplay.envs.templates import PromptTemplate, get_template
 from selfplay.evaluation.match_result import outcome_of
 from selfplay.evaluation.mixture import drawn
+from selfplay.evaluation.progress import Progress
+from selfplay.training.checks import checked_seats
 
 _SAID = {"win": "won", "draw": "drew", "loss": "lost"}
 
 
 def play(
-    run: str, env_id: str, *, template: str | None, seat: int | None, seed: int, console: Console
+    run: str,
+    env_id: str,
+    *,
+    template: str | None = None,
+    seat: int | None = None,
+    seed: int = 0,
+    console: Console,
+    progress: Progress | None = None,
 ) -> None:
     """Play games until the person stops. The model, or the policy of each seat, holds all seats but one.
 
@@ -35,15 +48,18 @@ def play(
     Raises:
         InputError: the model or environment is not available, or there is no such seat.
     """
+    env_id = absolute(env_id, Path())
+    checked_seats(env_id, None, template)
     source = find_player(run)
-    env = source.environment(env_id, template, None)
+    member, env = Member(run, "model", run, source), source.environment(env_id, template, None)
     num_players, prompts = env.num_players, get_template(env.template)
     if seat is not None and seat >= num_players:
         raise InputError(
-            "--seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
+            "seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
         )
-    policies = source.seats(env, "RUN")
-    engine = build_engine(source, console, seed)
+    policies = member.models(env, "RUN")
+    inference = InferenceSettings(max_tokens=source.max_tokens)
+    engine = build_engine(source.model, member.adapters(), inference, seed, progress or Progress())
     rng = random.Random(seed)
     tally: Counter[str] = Counter()
     number = 0

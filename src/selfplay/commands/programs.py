@@ -1,16 +1,15 @@
-"""``selfplay eval`` and ``play`` for runs of programs: any checkpoint, or a person, in each role."""
+"""Runs of programs, evaluated or played: any checkpoint, or a person, in each role."""
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from selfplay.commands.model_source import base_difference
+from selfplay.commands.serving import build_engine
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import (
@@ -29,7 +28,7 @@ from selfplay.core.agents import seated
 from selfplay.core.own_code import called, own_code
 from selfplay.core.text import printable
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.tables import share_or_mean_text
+from selfplay.evaluation.progress import Progress
 from selfplay.learning.saved_states import read_json
 from selfplay.training.given_adapters import adapter_in, find_adapter
 from selfplay.training.programs import (
@@ -39,8 +38,7 @@ from selfplay.training.programs import (
     measured_agents,
     policies_of,
 )
-from selfplay.training.progress_views import print_line, working
-from selfplay.training.publishing import publish_models
+from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_checkpoint, find_run, split_checkpoint
 
@@ -56,16 +54,16 @@ class ProgramRun:
         players: who plays a role, by role: a checkpoint of a run, ``base`` or ``person``. By default, a
             role is played by its policy in the run's checkpoint.
         seed: root of all randomness; by default the run's.
-        console: shows what is loaded.
+        progress: told what is loaded.
 
     Raises:
         InputError: there is no such run, checkpoint or role, or the run plays games.
     """
 
-    def __init__(self, name: str, players: Mapping[str, str], seed: int | None, console: Console) -> None:
+    def __init__(self, name: str, players: Mapping[str, str], seed: int | None, progress: Progress) -> None:
         self.config, checkpoint = _run_and_checkpoint(name)
         self._state_file = checkpoint / STATE_FILE
-        self._console = console
+        self._progress = progress
         if seed is not None:
             self.config = self.config.model_copy(update={"seed": seed})
         program = build_program(self.config)
@@ -87,12 +85,9 @@ class ProgramRun:
                 if difference := base_difference(config.model, self.config.model, trained=True):
                     raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
                 adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
-        with working(console, f"loading {self.config.model.name}"):
-            say = partial(print_line, console)
-            published = publish_models(
-                self.config.model, adapters, self.config.inference, seed=self.config.seed, say=say
-            )
-        self.arena.client = self.engine = published.engine
+        self.arena.client = self.engine = build_engine(
+            self.config.model, adapters, self.config.inference, self.config.seed, progress
+        )
         self.arena.model_without_role = BASE
 
     async def startup(self) -> None:
@@ -140,7 +135,7 @@ class ProgramRun:
 
     def _report_failures(self, seen: list[GenerateResult]) -> None:
         if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
-            print_line(self._console, line)
+            self._progress.say(line)
 
     async def next_requests(self) -> list[EpisodeRequest]:
         """Return the requests of the program's next step. Its episodes are played, but it does not end.
@@ -209,30 +204,27 @@ class WithPerson(InferenceClient):
 
 
 def evaluate_program(
-    name: str, players: Mapping[str, str], seed: int | None, console: Console
+    name: str, players: Mapping[str, str], seed: int | None, progress: Progress
 ) -> dict[str, MeasureResult]:
-    """Measure a program's policies as its training does, print the measures and return them.
+    """Measure a program's policies as its training does.
 
     Raises:
         InputError, SelfplayError: see :class:`ProgramRun`.
     """
-    run = ProgramRun(name, players, seed, console)
-    with working(console, "measuring"):
-        measures = asyncio.run(run.evaluate())
-    table = Table("measure", "items", "mean, 95% interval", box=None, pad_edge=False)
-    for measure, result in measures.items():
-        table.add_row(Text(printable(measure)), str(len(result.values)), share_or_mean_text(result))
-    console.print(table)
-    return measures
+    run = ProgramRun(name, players, seed, progress)
+    with progress.doing("measuring"):
+        return asyncio.run(run.evaluate())
 
 
-def play_program(name: str, role: str, seed: int | None, console: Console) -> None:
+def play_program(
+    name: str, role: str, seed: int | None, console: Console, progress: Progress | None = None
+) -> None:
     """Let the person play a role in one episode after another, until the person leaves.
 
     Raises:
         InputError, SelfplayError: see :class:`ProgramRun`; or no episode asks this role.
     """
-    run = ProgramRun(name, {role: PERSON}, seed, console)
+    run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
     run.arena.client = person = WithPerson(run.engine, console)
     run.arena.retries = 0
     with asyncio.Runner() as runner:

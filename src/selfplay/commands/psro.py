@@ -1,4 +1,4 @@
-"""``selfplay psro``: policy-space response oracles, whose answer is a mixture of policies.
+"""Policy-space response oracles, whose answer is a mixture of policies.
 
 Each iteration trains a best response to the mixture of the members so far, lets it play all of them, and
 solves the payoffs for the next mixture. Source: Lanctot et al., "A Unified Game-Theoretic Approach to
@@ -6,52 +6,65 @@ Multiagent Reinforcement Learning", 2017, arXiv 1711.00832.
 """
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rich.console import Console
-
-from selfplay.commands.best_response_run import runtime_of, train_to_the_end
-from selfplay.commands.evaluate import build_engine, exact_measure, measure_exactly
+from selfplay.commands.best_response import (
+    FrozenPolicy,
+    Train,
+    best_response_config,
+    runtime_of,
+    train_to_the_end,
+    training_games,
+)
+from selfplay.commands.members import Member
 from selfplay.commands.mixture_file import MixtureContent, MixtureEntry, MixtureMember
 from selfplay.commands.model_source import ModelSource
-from selfplay.commands.psro_config import best_response_config, check_psro
 from selfplay.commands.psro_files import PAYOFFS, Iteration, PsroDirectory, PsroState, member_name
 from selfplay.commands.psro_page import psro_html
-from selfplay.commands.psro_table import print_psro
-from selfplay.commands.tournament import Serve, Tournament, run_tournament
-from selfplay.commands.tournament_members import Member
-from selfplay.commands.tournament_schedule import Schedule
+from selfplay.commands.serving import Serve, serving
+from selfplay.commands.tournament import HeldTournament
 from selfplay.config import Config
 from selfplay.config.differences import differences_text
+from selfplay.config.play import EnvSettings, Games
+from selfplay.config.psro import PsroSettings
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import MIXTURE_FILE, TRAINED
+from selfplay.core.adapters import BASE, MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file
+from selfplay.envs.catalog import library_of
+from selfplay.envs.openspiel_game import is_constant_sum
+from selfplay.envs.templates import get_template
+from selfplay.evaluation.best_response import gain_over_mixture
 from selfplay.evaluation.mixture import Mixture
-from selfplay.evaluation.nash_conv import NashConvResult, TooSlow
+from selfplay.evaluation.nash_conv import NashConvResult, TooSlow, nash_conv
+from selfplay.evaluation.progress import Progress
+from selfplay.evaluation.schedule import GameSchedule
 from selfplay.population.meta_strategies import meta_strategy
-from selfplay.population.payoffs import PayoffMatrix, gain_over_mixture
+from selfplay.population.payoffs import PayoffMatrix
 from selfplay.training.given_adapters import copy_adapter, find_given
-from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.threads import with_chosen_threads
 
-TEMPERATURE = 1.0
-"""A member is the policy that it samples from; NashConv is of the same."""
 DIGITS = 4
 """Probabilities are rounded to the accuracy of the solvers, so that no member plays for their noise."""
 
 
-def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroState | None:
-    """Run the iterations that ``path`` does not have, and print a table after each.
+def psro(
+    config: Config,
+    path: Path,
+    *,
+    train: Train = train_to_the_end,
+    progress: Progress | None = None,
+    on_state: Callable[[PsroState], None] | None = None,
+) -> PsroState | None:
+    """Run the iterations that ``path`` does not have.
 
     Args:
         config: the configuration.
         path: the directory, which may hold the same PSRO with as many iterations or fewer.
-        console: where progress is shown.
-        tables: where the tables are printed.
+        train: trains a best response.
+        progress: told what goes on besides training.
+        on_state: called with what is known at the beginning and after each iteration.
 
     Returns:
         What was found; ``None`` if the training of a best response was interrupted.
@@ -61,22 +74,22 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
         SelfplayError: a training had to stop, or games could not be finished.
     """
     check_psro(config)
+    progress = progress or Progress()
     directory = PsroDirectory.open(path)
     try:
-        loop = Psro(_begin(config, directory, console), directory, console)
-        if (state := directory.state()) is None:
-            state = loop.first()
-        loop.use(state)
-        print_psro(state, tables)
-        while len(state.iterations) <= loop.settings.iterations:
+        loop = _Psro(_begin(config, directory, progress), directory, progress)
+        state = directory.state() or loop.first()
+        while True:
+            loop.use(state)
+            if on_state is not None:
+                on_state(state)
             number = len(state.iterations)
-            print_line(console, f"iteration {number} of {loop.settings.iterations}: a best response")
-            if not loop.train(number, state):
+            if number > loop.settings.iterations:
+                return state
+            progress.say(f"iteration {number} of {loop.settings.iterations}: a best response")
+            if not train(loop.best_response(number, state), directory.run(number)):
                 return None
             state = loop.joined(number, state)
-            loop.use(state)
-            print_psro(state, tables)
-        return state
     except OSError as error:
         problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
         raise SelfplayError(f"{problem}, and give this command again") from error
@@ -84,7 +97,67 @@ def psro(config: Config, path: Path, console: Console, tables: Console) -> PsroS
         directory.close()
 
 
-def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config:
+def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
+    """Return the game and the settings of a PSRO.
+
+    Raises:
+        InputError: the configuration is for something else.
+    """
+    if not isinstance(config.play, Games):
+        raise InputError("program", "PSRO is for games", "Give [[envs]]")
+    if config.league is not None:
+        raise InputError("league", "PSRO has a population of its own", "Leave [league] out")
+    if config.evaluation.envs:
+        raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
+    if len(config.envs) > 1:
+        raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
+    env = config.envs[0]
+    if env.num_players != 2:
+        problem = f"PSRO needs a game for two, but {env.name} is for {env.num_players}"
+        raise InputError("envs.0.num_players", problem, "Choose another game")
+    if library_of(env.id) == "openspiel" and not is_constant_sum(env.id):
+        problem = f"PSRO is for zero-sum games, and {env.name} is not one"
+        raise InputError("envs.0.id", problem, "Choose another game")
+    if config.policies != [TRAINED]:
+        raise InputError("envs.0.policies", "PSRO needs one policy in both seats", "Leave it out")
+    if config.inference.temperature != 1:
+        problem = "must be 1, the temperature at which the payoffs of a PSRO are played"
+        raise InputError("inference.temperature", problem, "Leave it out")
+    if not config.evaluation.every:
+        problem = "is 0, but a best response is complete when its evaluations find no better one"
+        raise InputError("evaluation.every", problem, "Set it to 5")
+    return env, config.psro or PsroSettings()
+
+
+def best_response_to(
+    mixture: Mapping[str, float], members: Mapping[str, Path | None], number: int, config: Config
+) -> Config:
+    """Return the run of the best response with this number, from 1 on, to a mixture.
+
+    It keeps the model, the game and everything about playing and learning.
+
+    Args:
+        mixture: the probability of each member.
+        members: the adapter of each member so far, in order; ``None`` is the base model.
+        number: number of the member that the best response will be.
+        config: the configuration of the PSRO.
+    """
+    settings = config.psro or PsroSettings()
+    data = config.model_dump(exclude_none=True, exclude={"psro", "population"})
+    data["seed"] = config.seed + number
+    data["evaluation"] |= {"patience": settings.patience, "games_alongside": 0, "nash_conv": False}
+    data["run"].pop("keep_best", None)
+    met = {name: path for name, path in members.items() if mixture[name]}
+    names = tuple(BASE if path is None else name for name, path in met.items())
+    seat = Mixture(names, tuple(mixture[name] for name in met))
+    begins = [*members.values()][0 if settings.start == "first" else -1]
+    start = {} if begins is None else {TRAINED: begins}
+    frozen = {name: path for name, path in met.items() if path is not None}
+    policy = FrozenPolicy((seat,) * config.envs[0].num_players, frozen, start)
+    return best_response_config(data, policy, start)
+
+
+def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Config:
     """Write the configuration and copy the adapter of ``[start]``; return the configuration with its threads.
 
     Raises:
@@ -94,10 +167,10 @@ def _begin(config: Config, directory: PsroDirectory, console: Console) -> Config
     if earlier is None:
         cores = runtime_of(config).cores(config)
         if cores is not None:
-            config = with_chosen_threads(config, cores, partial(print_line, console))
+            config = with_chosen_threads(config, cores, progress.say)
     elif (before := _comparable(earlier)) != (now := _comparable(config)):
         problem = f"{directory.path} holds another PSRO, which differs in {differences_text(before, now)}"
-        raise InputError("--name", problem, "Choose another name, or give the same configuration")
+        raise InputError("directory", problem, "Choose another name, or give the same configuration")
     else:
         config = config.model_copy(update={"model": earlier.model})
     directory.write_config(config)
@@ -119,42 +192,35 @@ def _comparable(config: Config) -> Config:
     return config.model_copy(update=same)
 
 
-class Psro:
+class _Psro:
     """The stages of an iteration. Each one, given again after a kill, goes on where it was.
 
     Args:
         config: the configuration, with its number of threads.
         directory: where everything is written.
-        console: where progress is shown.
+        progress: told what goes on.
     """
 
-    def __init__(self, config: Config, directory: PsroDirectory, console: Console) -> None:
+    def __init__(self, config: Config, directory: PsroDirectory, progress: Progress) -> None:
         self.config = config
         self.env, self.settings = check_psro(config)
         self.directory = directory
-        self.console = console
-        self.serve = _serve_on_cluster(config, console) if config.run.runtime == "ray" else None
+        self.progress = progress
+        self.serve = _serve_on_cluster(config, progress) if config.run.runtime == "ray" else None
 
     def first(self) -> PsroState:
         """Return what is known of the first member alone, and write it down."""
         name = member_name(0)
         mixture = {name: 1.0}
-        iteration = Iteration(name, 0, 0, 0, None, mixture, self._nash_conv(mixture))
+        iteration = Iteration(name, 0, 0, 0, None, mixture, *self._nash_conv(mixture))
         state = PsroState(self.env.name, self.settings.solver, [name], [[0.0]], [[0.0]], [[0]], [iteration])
         self.directory.write_state(state)
         return state
 
-    def train(self, number: int, state: PsroState) -> bool:
-        """Train the best response to the last mixture; return whether it is complete.
-
-        Raises:
-            InputError: its directory holds something else.
-            SelfplayError: the training had to stop.
-        """
-        config = best_response_config(
-            self.config, number, self._adapters(state.members), state.iterations[-1].mixture
-        )
-        return train_to_the_end(config, self.directory.run(number), self.console, "--name")
+    def best_response(self, number: int, state: PsroState) -> Config:
+        """Return the run of the best response to the last mixture."""
+        mixture = state.iterations[-1].mixture
+        return best_response_to(mixture, self._adapters(state.members), number, self.config)
 
     def joined(self, number: int, state: PsroState) -> PsroState:
         """Let the best response play every member, solve the payoffs, and write down what is found.
@@ -169,15 +235,14 @@ class Psro:
         mixture = {one: weight / sum(weights) for one, weight in zip(matrix.members, weights, strict=True)}
         gain = gain_over_mixture(matrix, name, state.iterations[-1].mixture)
         run = RunDirectory(self.directory.run(number))
-        line = json.loads(run.metrics_file.read_text().splitlines()[-1])
         iteration = Iteration(
             name,
             run.saved_steps()[-1],
-            int(line.get("accounts/consumed", line["accounts/finished"])),
+            training_games(run),
             int(matrix.games_MM.sum()) // 2,
             (gain.low, gain.mid, gain.high),
             mixture,
-            self._nash_conv(mixture),
+            *self._nash_conv(mixture),
         )
         found = PsroState(
             state.env_id,
@@ -225,52 +290,54 @@ class Psro:
         """Play the games of the payoff matrix that are missing."""
         adapters = self._adapters(members)
         players = [Member(name, "model", name, self._source(path)) for name, path in adapters.items()]
-        schedule = Schedule(members, self.settings.payoff_games, None, self.config.seed)
-        agents = {one.uid: one.agents(self.env, TEMPERATURE) for one in players}
-        tournament = Tournament(players, self.env, schedule, agents, TEMPERATURE, self.config.seed)
-        outcome = run_tournament(tournament, self.directory.path / PAYOFFS, None, self.console, self.serve)
+        schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
+        held = HeldTournament(players, self.env, schedule, serve=self.serve)
+        result = held.hold(self.directory.path / PAYOFFS, self.progress)
         for pair in schedule.groups:
             names = [members[place] for place in pair]
-            if min(outcome.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
-                reason = next(iter(outcome.failures), "")
+            if min(result.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
+                reason = next(iter(result.failures), "")
                 raise SelfplayError(f"{' and '.join(names)} did not finish four games: {reason}")
-        return outcome.table.matrix(members)
+        return result.table.matrix(members)
 
-    def _nash_conv(self, mixture: Mapping[str, float]) -> float | None:
-        """Return the NashConv of a mixture, if the configuration asks for it.
+    def _nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:
+        """Return the NashConv of a mixture, if the configuration asks for it, and whether it can be played.
 
         A mixture of several members takes longer than the first one. If that is too long, there is none.
 
         Raises:
             InputError: the first member's takes too long.
         """
-        settings = self.config.evaluation
-        if not settings.nash_conv:
-            return None
+        if not self.config.evaluation.nash_conv:
+            return None, True
         adapters = self._adapters([*mixture])
         members = [MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight]
-        source = self._source(None, tuple(members))
-        seats, minutes = source.seats(self.env, "CONFIG"), settings.nash_conv_minutes
+        mixed = Member("mixture", "model", "mixture", self._source(None, tuple(members)))
         try:
-            if self.serve is not None:
-                return asyncio.run(self._measured(self.serve, source, seats, minutes)).nash_conv
-            engine = build_engine(source, self.console, self.config.seed)
-            return exact_measure(engine, self.env, seats, self.console, minutes).nash_conv
+            found = asyncio.run(self._measured(mixed))
         except TooSlow as error:
             if len(mixture) == 1:
                 raise
-            print_line(self.console, f"warning: NashConv of the mixture is left out: {error.problem}")
-            return None
+            self.progress.say(f"warning: NashConv of the mixture is left out: {error.problem}")
+            return None, True
+        return found.nash_conv, found.is_playable
 
-    async def _measured(
-        self, serve: Serve, source: ModelSource, seats: Sequence[str | Mixture[str]], minutes: float
-    ) -> NashConvResult:
-        async with serve(source.adapters()) as client:
-            return await measure_exactly(client, self.env, seats, self.console, minutes)
+    async def _measured(self, member: Member) -> NashConvResult:
+        async with serving([member], self.config.seed, self.progress, self.serve) as client:
+            with self.progress.doing(f"{self.env.id}: NashConv", "positions") as count:
+                return await nash_conv(
+                    client,
+                    self.env.id,
+                    get_template(self.env.template),
+                    model=member.models(self.env),
+                    timeout=60 * self.config.evaluation.nash_conv_minutes,
+                    on_position=count,
+                    say=self.progress.say,
+                )
 
 
-def _serve_on_cluster(config: Config, console: Console) -> Serve:
+def _serve_on_cluster(config: Config, progress: Progress) -> Serve:
     """Return what serves members on the configuration's cluster."""
     from selfplay.cluster.served_members import members_served  # imports Ray
 
-    return lambda adapters: members_served(config, adapters, partial(print_line, console))
+    return lambda adapters: members_served(config, adapters, progress.say)

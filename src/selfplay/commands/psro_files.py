@@ -41,6 +41,7 @@ class Iteration(msgspec.Struct):
             member.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
+        is_playable: whether the mixture gives legal answers often enough for ``nash_conv`` to say anything.
     """
 
     member: str
@@ -50,6 +51,7 @@ class Iteration(msgspec.Struct):
     gain: tuple[float, float, float] | None
     mixture: dict[str, float]
     nash_conv: float | None
+    is_playable: bool = True
 
 
 class PsroState(msgspec.Struct):
@@ -98,15 +100,15 @@ class PsroDirectory:
         try:
             names = {one.name for one in path.iterdir()} if path.exists() else set()
             if CONFIG not in names and not names <= {LOCK, f".{CONFIG}.partial"}:
-                raise InputError("--name", f"{path} exists and is not a PSRO", fix)
+                raise InputError("directory", f"{path} exists and is not a PSRO", fix)
             path.mkdir(parents=True, exist_ok=True)
             check_kinds(path)
             lock = lock_directory(path)
         except BlockingIOError as error:
             problem = f"{path} is in use by another process"
-            raise InputError("--name", problem, "Wait for it or stop it") from error
+            raise InputError("directory", problem, "Wait for it or stop it") from error
         except OSError as error:
-            raise InputError("--name", f"{path} cannot be written ({error.strerror})", fix) from error
+            raise InputError("directory", f"{path} cannot be written ({error.strerror})", fix) from error
         finish_replacements(path, member_name(0))
         return cls(path, lock)
 

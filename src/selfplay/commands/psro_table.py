@@ -1,13 +1,13 @@
 """The table of ``selfplay psro``, printed after every iteration."""
 
-from rich.console import Console
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from selfplay.commands.psro_files import Iteration, PsroState
 from selfplay.core.text import one_line
+from selfplay.evaluation.tables import NOTHING, UNPLAYABLE, nash_conv_text
 
-NOTHING = "-"
 HEAD = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
 GAIN = (
     "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
@@ -21,15 +21,15 @@ NO_BOUND = (
 NASH_CONV_NOTE = "NashConv: of the mixture with it."
 
 
-def print_psro(state: PsroState, console: Console) -> None:
-    """Print a row for each member: its weight in the last mixture, and what its iteration found."""
+def psro_table(state: PsroState) -> Group:
+    """Return a row for each member: its weight in the last mixture, and what its iteration found."""
     table = Table(title=Text(one_line(f"{state.env_id}, {state.solver}")), title_justify="left")
     for name in HEAD:
         table.add_column(name, justify="left" if name == "Member" else "right")
     for one in state.iterations:
         table.add_row(*row_of(one, state))
-    console.print(table)
-    console.print(Text(f"{gain_note(state)} {NASH_CONV_NOTE}"))
+    unplayable = [Text(UNPLAYABLE)] if any(not one.is_playable for one in state.iterations) else []
+    return Group(table, Text(f"{gain_note(state)} {NASH_CONV_NOTE}"), *unplayable)
 
 
 def row_of(one: Iteration, state: PsroState) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def row_of(one: Iteration, state: PsroState) -> tuple[str, ...]:
         f"{one.training_games:,}" if one.training_games else NOTHING,
         f"{state.iterations[-1].mixture[one.member]:.1%}",
         gain_text(one),
-        NOTHING if one.nash_conv is None else f"{one.nash_conv:.4f}",
+        nash_conv_text(one.nash_conv, one.is_playable),
     )
 
 

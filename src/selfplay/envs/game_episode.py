@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay.config.play import EnvSettings, GameSettings
 from selfplay.core import (
     AgentSpec,
     Arena,
@@ -27,7 +28,7 @@ from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.checked_game import CheckedGame
 from selfplay.envs.game import Game
 from selfplay.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
-from selfplay.envs.templates import PromptTemplate
+from selfplay.envs.templates import PromptTemplate, get_template
 
 OPENER = AgentSpec(kind="script", model="random")
 """Who makes the random moves at the beginning of a game."""
@@ -319,6 +320,19 @@ class GameEpisode(Episode):
             "action_seq": table.action_seq,
             "turns": table.turns,
         }
+
+
+def build_episode(env: GameSettings) -> GameEpisode:
+    """Build the episode that plays an environment."""
+    return GameEpisode(
+        env.id,
+        env.num_players,
+        get_template(env.template),
+        max_turns=env.max_turns,
+        error_allowance=env.error_allowance,
+        stop=env.stop,
+        random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
+    )
 
 
 def _form(move: str) -> str:

@@ -1,17 +1,13 @@
 """What a trained best response gains over the policy that it answers, estimated from games."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from selfplay.core.confidence_intervals import Interval, mean_interval
-from selfplay.core.text import one_line
-from selfplay.evaluation.match_result import failures_text
+from selfplay.core.confidence_intervals import NORMAL_95, Interval, mean_interval
 from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.population.payoffs import PayoffMatrix
 
 LEAST_ROUNDS = 20
 """In fewer rounds, gains that happen to be alike would have an interval without width."""
@@ -143,52 +139,24 @@ def gains_of(
     return seats, _mean(complete), len(complete)
 
 
+def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:
+    """Return what a member gains against a mixture of others over the mixture itself, over both seats.
+
+    In a zero-sum game a mixture earns 0 against itself, on average over seats. So the gain is twice the mean
+    of the member's advantage over each other member, weighted by the mixture, and at most the mixture's
+    NashConv. The 95% interval is that of the games, which are independent of the mixture.
+    """
+    place = {name: row for row, name in enumerate(matrix.members)}
+    row = place[uid]
+    mean = variance = 0.0
+    for name, weight in mixture.items():
+        column = place[name]
+        error = matrix.advantage_error_MM[row, column]
+        mean += 2 * weight * float(matrix.advantage_MM[row, column])
+        variance += (2 * weight * float(error)) ** 2
+    spread = NORMAL_95 * math.sqrt(variance)
+    return Interval(mean - spread, mean, mean + spread)
+
+
 def _mean(values: Sequence[float]) -> Interval:
     return mean_interval(len(values), sum(values), sum(value * value for value in values))
-
-
-def exploited_table(result: Exploited) -> Group:
-    """Return the gains as a table with notes: what they are, the budget, and the exact measure beside."""
-    exact = None if result.exact is None else result.exact.played_gains or result.exact.exploitability
-    table = Table(title=Text(one_line(f"{result.model} in {result.env_id}")))
-    for name in ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else [])):
-        table.add_column(name, justify="right")
-    for seat, one in enumerate(result.seats):
-        texts = [str(seat), f"{one.games:,}", _text(one.value), _text(one.best_response_value)]
-        table.add_row(*texts, _text(one.gain), *([f"{exact[seat]:.4f}"] if exact else []))
-    table.add_section()
-    table.add_row("Sum", "", "", "", _text(result.total), *([f"{sum(exact):.4f}"] if exact else []))
-    return Group(table, Text("\n".join(_notes(result))))
-
-
-def _notes(result: Exploited) -> list[str]:
-    settled = f" of {result.max_updates}, then it settled" if result.settled else ""
-    none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
-    if result.total.low > 0 and not result.found:
-        none = f"{result.rounds} rounds are too few to trust the interval of the sum: no gain found. "
-    lines = [
-        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
-        "their sum is a lower bound of what the best of all responses would gain.",
-        f"Budget of the best response: {result.updates} updates{settled}, {result.training_games:,} games, "
-        f"{result.minutes:.1f} minutes.",
-    ]
-    if not result.settled:
-        lines.append("It had not settled: the same command with more --updates goes on, and may find more.")
-    if result.failures:
-        failed = sum(result.failures.values())
-        lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
-    if result.exact is not None:
-        lines.append(_note_on(result.exact))
-    return lines
-
-
-def _note_on(exact: NashConvResult) -> str:
-    legal = f"legal answers only, which have {100 * exact.legal_mass:.1f}% of the probability"
-    if exact.played_gains is None:
-        return f"Exact is for the {legal}. In the games, invalid moves lose."
-    counted = "Exact counts invalid moves as the games do: they lose."
-    return f"{counted} NashConv is {exact.nash_conv:.4f}, for the {legal}."
-
-
-def _text(number: Interval) -> str:
-    return f"{number.mid:+.3f} ± {number.high - number.mid:.3f}"

@@ -7,31 +7,30 @@ from typing import Any
 from selfplay.core import AgentSpec, Arena, GenerateResult, InputError, PlaySpec, Rollout, derive_seed
 from selfplay.core.retries import Failure, with_retries
 from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import PromptTemplate
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Side, outcome_of
 from selfplay.evaluation.mixture import Mixture, drawn
 
 Models = str | Mixture[str] | Sequence[str | Mixture[str]]
 """A model or a mixture; one for each seat if they differ."""
+Agent = AgentSpec | Mixture[AgentSpec]
+"""Who answers in a seat."""
+CONCURRENCY = 256
+"""Games in flight."""
+RETRIES = 1
 
 
 async def play_match(
     arena: Arena,
-    env_id: str,
-    num_players: int,
-    template: PromptTemplate,
+    episode: GameEpisode,
     *,
     model: Models,
-    opponent: AgentSpec | Mixture[AgentSpec] | Sequence[AgentSpec | Mixture[AgentSpec]] | None,
+    opponent: Agent | Sequence[Agent] | None,
     games: int,
     seed: int,
-    concurrency: int = 256,
+    concurrency: int = CONCURRENCY,
     temperature: float = 1.0,
     max_tokens: int | None = None,
-    max_turns: int = 200,
-    error_allowance: int = 0,
-    stop: Sequence[str] = (),
-    retries: int = 1,
+    retries: int = RETRIES,
     on_game: Callable[[int, int], None] | None = None,
     on_rollout: Callable[[int, Rollout], None] | None = None,
 ) -> MatchResult:
@@ -42,34 +41,27 @@ async def play_match(
 
     Args:
         arena: its client answers for ``model``, and for the opponent if that is a model.
-        env_id: the environment; see envs.catalog.
-        num_players: number of seats.
-        template: the prompt template of the models.
+        episode: the game.
         model: uid of the model, or a mixture; one for each seat if they differ.
         opponent: the opponent, or a mixture; one for each seat if they differ; ``None`` in a one-player game.
-        games: number of games; rounded up to a multiple of ``num_players``.
+        games: number of games; rounded up to a multiple of the number of seats.
         seed: determines everything except the models' weights.
         concurrency: maximum number of games in flight.
         temperature: the model's sampling temperature.
         max_tokens: token limit of the model's answers; ``None`` means the client's default.
-        max_turns: a game ends as a draw after this many turns.
-        error_allowance: number of consecutive invalid moves after which a player is still asked again.
-        stop: texts that end the answer of a model.
         retries: number of further attempts at a game that failed for a transient reason; after them the game
             counts as failed.
         on_game: called after every game with the number of completed games and the total number.
         on_rollout: called after every finished game with its index (from 0) and its rollout.
 
     Raises:
-        InputError: the environment, the opponent or a number is wrong; the match is then abandoned.
+        InputError: the opponent or a number is wrong, or the input of a game; the match is then abandoned.
     """
+    num_players = episode.num_players
     opponents = (
         [opponent] * num_players if isinstance(opponent, AgentSpec | Mixture) else list(opponent or ())
     )
-    _check(env_id, num_players, opponents, games, concurrency)
-    episode = GameEpisode(
-        env_id, num_players, template, max_turns=max_turns, error_allowance=error_allowance, stop=stop
-    )
+    _check(episode, opponents, games, concurrency)
     models = by_seat(model, num_players)
     specs = []
     for round_ in range(-(-games // num_players)):
@@ -78,10 +70,20 @@ async def play_match(
         agents = [AgentSpec("model", name, temperature, max_tokens) for name in names]
         others = [drawn(one, deal, pid) for pid, one in enumerate(opponents)]
         specs += [
-            PlaySpec(episode.name, num_players, _seats(agents, others, seat), deal)
+            PlaySpec(episode.name, num_players, (*others[:seat], agents[seat], *others[seat + 1 :]), deal)
             for seat in range(num_players)
         ]
-    finished = await _play_all(arena, episode, specs, concurrency, retries, on_game, on_rollout)
+    finished: dict[int, GameRecord | str] = {}
+
+    def record(index: int, played: Rollout | str) -> None:
+        if isinstance(played, Rollout) and on_rollout is not None:
+            on_rollout(index, played)
+        finished[index] = record_of(played, index % num_players) if isinstance(played, Rollout) else played
+        if on_game is not None:
+            on_game(len(finished), len(specs))
+
+    named = [(f"match-{index:05d}", spec) for index, spec in enumerate(specs)]
+    await play_games(arena, episode, named, record, concurrency=concurrency, retries=retries)
     result = MatchResult(
         env_id=episode.name,
         num_players=num_players,
@@ -90,12 +92,51 @@ async def play_match(
         seed=seed,
         requested_games=games,
     )
-    for game in finished:
+    for _, game in sorted(finished.items()):
         if isinstance(game, str):
             result.add_failure(game)
         else:
             result.add(game)
     return result
+
+
+async def play_games(
+    arena: Arena,
+    episode: GameEpisode,
+    games: Sequence[tuple[str, PlaySpec]],
+    on_played: Callable[[int, Rollout | str], None],
+    *,
+    concurrency: int = CONCURRENCY,
+    retries: int = RETRIES,
+) -> None:
+    """Play games, each given with the id of its rollout, at most ``concurrency`` at once.
+
+    ``on_played`` is called as games end, with the game's place in the list and its rollout, or the reason why
+    its last attempt failed.
+    """
+    waiting = iter(enumerate(games))
+
+    async def work() -> None:
+        for index, (rollout_id, spec) in waiting:
+            on_played(index, await _play_game(arena, episode, spec, rollout_id, retries))
+
+    workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(games)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def _play_game(
+    arena: Arena, episode: GameEpisode, spec: PlaySpec, rollout_id: str, retries: int
+) -> Rollout | str:
+    async def attempt(number: int) -> GenerateResult:
+        return await episode.generate(arena, spec, {"rollout_id": rollout_id})
+
+    played = await with_retries(attempt, retries)
+    return played.reason if isinstance(played, Failure) else played.rollout
 
 
 def by_seat(model: Models, num_players: int) -> list[str | Mixture[str]]:
@@ -128,62 +169,12 @@ def record_of(rollout: Rollout, seat: int) -> GameRecord:
     )
 
 
-def _check(env_id: str, num_players: int, opponents: Sequence[object], games: int, concurrency: int) -> None:
+def _check(episode: GameEpisode, opponents: Sequence[object], games: int, concurrency: int) -> None:
     if games < 1:
         raise InputError("games", f"{games} games are too few", "Give 1 or more")
     if concurrency < 1:
         raise InputError("concurrency", f"{concurrency} games cannot be in flight", "Allow at least 1")
-    if num_players == 1 and opponents:
-        raise InputError("opponent", f"{env_id} is a one-player game", "Leave the opponent out")
-    if num_players > 1 and not opponents:
-        raise InputError("opponent", f"{env_id} needs one", "Name a scripted player or a model")
-
-
-def _seats(agents: Sequence[AgentSpec], opponents: Sequence[AgentSpec], seat: int) -> tuple[AgentSpec, ...]:
-    """Return the agents of a game: the model's in ``seat``, and the opponents' in all others."""
-    return (*opponents[:seat], agents[seat], *opponents[seat + 1 :])
-
-
-async def _play_all(
-    arena: Arena,
-    episode: GameEpisode,
-    specs: list[PlaySpec],
-    concurrency: int,
-    retries: int,
-    on_game: Callable[[int, int], None] | None,
-    on_rollout: Callable[[int, Rollout], None] | None,
-) -> list[GameRecord | str]:
-    """Return for each of ``specs``, in order, the record of the game or the reason of its failure."""
-    finished: dict[int, GameRecord | str] = {}
-    waiting = iter(enumerate(specs))
-
-    async def work() -> None:
-        for index, spec in waiting:
-            seat = index % episode.num_players
-            played = await play_game(arena, episode, spec, f"match-{index:05d}", retries)
-            if isinstance(played, Rollout) and on_rollout is not None:
-                on_rollout(index, played)
-            finished[index] = record_of(played, seat) if isinstance(played, Rollout) else played
-            if on_game is not None:
-                on_game(len(finished), len(specs))
-
-    workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(specs)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return [finished[index] for index in range(len(specs))]
-
-
-async def play_game(
-    arena: Arena, episode: GameEpisode, spec: PlaySpec, rollout_id: str, retries: int
-) -> Rollout | str:
-    """Return the rollout of a game, or the reason why its last attempt failed."""
-
-    async def attempt(number: int) -> GenerateResult:
-        return await episode.generate(arena, spec, {"rollout_id": rollout_id})
-
-    played = await with_retries(attempt, retries)
-    return played.reason if isinstance(played, Failure) else played.rollout
+    if episode.num_players == 1 and opponents:
+        raise InputError("opponent", f"{episode.env_id} is a one-player game", "Leave the opponent out")
+    if episode.num_players > 1 and not opponents:
+        raise InputError("opponent", f"{episode.env_id} needs one", "Name a scripted player or a model")

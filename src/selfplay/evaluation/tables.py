@@ -1,13 +1,14 @@
 """Evaluations as tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.core.text import one_line
+from selfplay.core.text import one_line, printable
+from selfplay.evaluation.best_response import Exploited
 from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.kept_value import KeptValue
 from selfplay.evaluation.match_result import MatchResult, failures_text
@@ -15,8 +16,8 @@ from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.nash_conv import NashConvResult
 from selfplay.evaluation.result_files import EvaluationResult
 
-_NOTHING = "-"
-_UNPLAYABLE = (
+NOTHING = "-"
+UNPLAYABLE = (
     "(!) NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
     "cannot be played: it loses by invalid moves."
 )
@@ -49,7 +50,7 @@ def exact_table(result: NashConvResult) -> Group:
     table.add_column(Text(one_line(_title(result))), justify="right", overflow="fold")
     for name, text in _cells(result).items():
         table.add_row(name, text)
-    return Group(table, *([Text(_UNPLAYABLE)] if _is_unplayable(result) else []))
+    return Group(table, *([Text(UNPLAYABLE)] if _is_unplayable(result) else []))
 
 
 def comparison_table(before: Sequence[EvaluationResult], after: Sequence[EvaluationResult]) -> Group:
@@ -71,22 +72,44 @@ def comparison_table(before: Sequence[EvaluationResult], after: Sequence[Evaluat
         table.add_section()
         table.add_row(Text(one_line(title), style="bold"), "", "")
         for name in first or last:
-            table.add_row(f"  {name}", first.get(name, _NOTHING), last.get(name, _NOTHING))
+            table.add_row(f"  {name}", first.get(name, NOTHING), last.get(name, NOTHING))
     unplayable = [result for result in (*firsts.values(), *lasts.values()) if _is_unplayable(result)]
-    return Group(table, _notes(_matches([*before, *after])), *([Text(_UNPLAYABLE)] if unplayable else []))
+    return Group(table, _notes(_matches([*before, *after])), *([Text(UNPLAYABLE)] if unplayable else []))
+
+
+def measures_table(measures: Mapping[str, MeasureResult]) -> Table:
+    """Return a line for each measure of a program."""
+    table = Table("measure", "items", "mean, 95% interval", box=None, pad_edge=False)
+    for measure, result in measures.items():
+        table.add_row(Text(printable(measure)), str(len(result.values)), share_or_mean_text(result))
+    return table
+
+
+def exploited_table(result: Exploited) -> Group:
+    """Return the gains as a table with notes: what they are, the budget, and the exact measure beside."""
+    exact = None if result.exact is None else result.exact.played_gains or result.exact.exploitability
+    table = Table(title=Text(one_line(f"{result.model} in {result.env_id}")))
+    for name in ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else [])):
+        table.add_column(name, justify="right")
+    for seat, one in enumerate(result.seats):
+        texts = [str(seat), f"{one.games:,}", _gain_text(one.value), _gain_text(one.best_response_value)]
+        table.add_row(*texts, _gain_text(one.gain), *([f"{exact[seat]:.4f}"] if exact else []))
+    table.add_section()
+    table.add_row("Sum", "", "", "", _gain_text(result.total), *([f"{sum(exact):.4f}"] if exact else []))
+    return Group(table, Text("\n".join(_notes_on_gains(result))))
 
 
 def share_text(share: Interval, trials: int) -> str:
     """Return a share and its interval in percent, or a dash without trials."""
     if trials == 0:
-        return _NOTHING
+        return NOTHING
     return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
 def mean_text(number: Interval, count: int) -> str:
     """Return a mean and its interval, or a dash without values."""
     if count == 0:
-        return _NOTHING
+        return NOTHING
     return f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
 
 
@@ -96,7 +119,12 @@ def figure_text(figure: Figure) -> str:
         return share_text(figure.interval, figure.count)
     if figure.kind == "mean":
         return mean_text(figure.interval, figure.count)
-    return f"{figure.value:.4f}{'' if figure.is_playable else ' (!)'}"
+    return nash_conv_text(figure.value, figure.is_playable)
+
+
+def nash_conv_text(value: float | None, is_playable: bool) -> str:
+    """Return a NashConv, marked if its policy cannot be played, or a dash if it is not known."""
+    return NOTHING if value is None else f"{value:.4f}{'' if is_playable else ' (!)'}"
 
 
 def share_or_mean_text(result: MeasureResult) -> str:
@@ -119,7 +147,7 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         return {}
     if isinstance(result, NashConvResult):
         return {
-            "NashConv, 0 is best": f"{result.nash_conv:.4f}{'' if result.is_playable else ' (!)'}",
+            "NashConv, 0 is best": nash_conv_text(result.nash_conv, result.is_playable),
             "Mass on legal moves": f"{100 * result.legal_mass:.2f}%",
         }
     if isinstance(result, MeasureResult):
@@ -166,3 +194,36 @@ def _notes(results: Sequence[MatchResult]) -> Text:
                 f"{result.scheduled_games} to balance the seats."
             )
     return Text("\n".join(map(one_line, lines)))
+
+
+def _notes_on_gains(result: Exploited) -> list[str]:
+    settled = f" of {result.max_updates}, then it settled" if result.settled else ""
+    none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
+    if result.total.low > 0 and not result.found:
+        none = f"{result.rounds} rounds are too few to trust the interval of the sum: no gain found. "
+    lines = [
+        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
+        "their sum is a lower bound of what the best of all responses would gain.",
+        f"Budget of the best response: {result.updates} updates{settled}, {result.training_games:,} games, "
+        f"{result.minutes:.1f} minutes.",
+    ]
+    if not result.settled:
+        lines.append("It had not settled: the same command with more --updates goes on, and may find more.")
+    if result.failures:
+        failed = sum(result.failures.values())
+        lines.append(f"{failed} games failed and are not counted: {failures_text(result.failures)}")
+    if result.exact is not None:
+        lines.append(_note_on_exact(result.exact))
+    return lines
+
+
+def _note_on_exact(exact: NashConvResult) -> str:
+    legal = f"legal answers only, which have {100 * exact.legal_mass:.1f}% of the probability"
+    if exact.played_gains is None:
+        return f"Exact is for the {legal}. In the games, invalid moves lose."
+    counted = "Exact counts invalid moves as the games do: they lose."
+    return f"{counted} NashConv is {exact.nash_conv:.4f}, for the {legal}."
+
+
+def _gain_text(number: Interval) -> str:
+    return f"{number.mid:+.3f} ± {number.high - number.mid:.3f}"

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -287,25 +287,6 @@ class PayoffTable:
         if error is not None:
             return len(played) * error
         return math.hypot(*(self.payoff(*one).error(seat, self.reward_range) for one, seat in played))
-
-
-def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:
-    """Return what a member gains against a mixture of others over the mixture itself, over both seats.
-
-    In a zero-sum game a mixture earns 0 against itself, on average over seats. So the gain is twice the mean
-    of the member's advantage over each other member, weighted by the mixture, and at most the mixture's
-    NashConv. The 95% interval is that of the games, which are independent of the mixture.
-    """
-    place = {name: row for row, name in enumerate(matrix.members)}
-    row = place[uid]
-    mean = variance = 0.0
-    for name, weight in mixture.items():
-        column = place[name]
-        error = matrix.advantage_error_MM[row, column]
-        mean += 2 * weight * float(matrix.advantage_MM[row, column])
-        variance += (2 * weight * float(error)) ** 2
-    spread = NORMAL_95 * math.sqrt(variance)
-    return Interval(mean - spread, mean, mean + spread)
 
 
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from selfplay.collection.scheduler import EnvSpec, GameScheduler
 from selfplay.config import Config
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
-from selfplay.config.play import EnvSettings, Games, GameSettings
+from selfplay.config.play import Games, GameSettings
 from selfplay.core import Arena, InferenceClient, derive_seed
 from selfplay.core.adapters import TRAINED, average_of
-from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.game_episode import GameEpisode, build_episode
 from selfplay.envs.scripted import PLAYER_NAMES
-from selfplay.envs.templates import get_template
 from selfplay.learning.model_files import resolve_model
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League, LeaguePlayer, LeagueRule
@@ -128,19 +127,6 @@ def env_spec(env: GameSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
     key = f"{env.name}|{env.num_players}|{env.template}"
     return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
-
-
-def build_episode(env: GameSettings) -> GameEpisode:
-    """Build the episode that plays an environment."""
-    return GameEpisode(
-        env.id,
-        env.num_players,
-        get_template(env.template),
-        max_turns=env.max_turns,
-        error_allowance=env.error_allowance,
-        stop=env.stop,
-        random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
-    )
 
 
 def build_episodes(config: Config) -> dict[str, GameEpisode]:

@@ -188,6 +188,13 @@ def default_seats(env_id: str) -> int:
     return 2 if 2 in possible else possible[0]
 
 
+def checked_seats(env_id: str, num_players: int | None, template: str | None) -> int:
+    """Return the number of seats; raise an InputError as :func:`check_environment` does."""
+    seats = num_players or default_seats(env_id)
+    check_environment(env_id, seats, template or "default")
+    return seats
+
+
 def check_environment(env_id: str, num_players: int, template: str) -> None:
     """Raise an InputError unless the environment, its number of players and the template are possible."""
     check_playable(env_id, num_players)

@@ -10,6 +10,7 @@ from rich.console import Group
 from selfplay.config import Config
 from selfplay.config.play import EvaluatedGameSettings
 from selfplay.core import AgentSpec, Arena, Rollout, derive_seed
+from selfplay.envs.game_episode import build_episode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 from selfplay.evaluation.match import play_match
@@ -157,9 +158,7 @@ class Evaluations:
 
         result = await play_match(
             self.arena,
-            env.id,
-            env.num_players,
-            get_template(env.template),
+            build_episode(env),
             model=self._models(env),
             opponent=self._opponents(env, opponent) if opponent else None,
             games=games,
@@ -167,9 +166,6 @@ class Evaluations:
             concurrency=self.config.collection.concurrency,
             temperature=self.config.evaluation.temperature,
             max_tokens=self.config.inference.max_tokens,
-            max_turns=env.max_turns,
-            error_allowance=env.error_allowance,
-            stop=env.stop,
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
+from selfplay.evaluation.tournament_files import PAGE as TOURNAMENT_PAGE
+from selfplay.evaluation.tournament_files import SETTINGS as TOURNAMENT_FILE
 from selfplay.finetune.run_files import RunFiles
 
 PSRO_FILE, PSRO_PAGE = "psro.toml", "psro.html"
 """The configuration of a PSRO, in whose directory best responses are runs, and the page about it."""
-TOURNAMENT_FILE, TOURNAMENT_PAGE = "tournament.json", "tournament.html"
 
 
 def resume_command(run: Path) -> str:

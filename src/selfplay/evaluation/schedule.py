@@ -40,7 +40,7 @@ class ScheduledGame:
     seed: int
 
 
-class Schedule:
+class GameSchedule:
     """The games between members, in batches.
 
     Args:
@@ -62,28 +62,29 @@ class Schedule:
     ) -> None:
         if len(uids) < players:
             problem = f"{len(uids)} members cannot take {players} seats"
-            raise InputError("MEMBER", problem, f"Name {players} or more")
+            raise InputError("members", problem, f"Name {players} or more")
         if players > MAX_SEATS:
             problem = f"{players} seats have {math.factorial(players):,} orders, of which a group plays all"
-            raise InputError("--players", problem, f"Play a game for at most {MAX_SEATS}")
+            raise InputError("players", problem, f"Play a game for at most {MAX_SEATS}")
         # In this order further members change the number of no group.
         self.groups = sorted(combinations(range(len(uids)), players), key=lambda group: group[::-1])
         self.uids = list(uids)
         self.round = math.factorial(players)
         self.games = math.ceil(games / self.round) * self.round
         self.most_games = MAX_GAMES - MAX_GAMES % self.round
+        self.budget = budget
         self.seed = seed
         least, most = len(self.groups) * self.games, len(self.groups) * self.most_games
         called = "pair" if players == 2 else "group"
         if self.games > self.most_games:
             problem = f"{games} games of a {called} are too many"
-            raise InputError("--games", problem, f"At most {self.most_games}")
+            raise InputError("games", problem, f"At most {self.most_games}")
         if budget is not None and budget < least:
             problem = f"{budget} is less than {self.games} games for each of {len(self.groups)} {called}s"
-            raise InputError("--budget", problem, f"Give at least {least}, or fewer --games")
+            raise InputError("budget", problem, f"Give at least {least}, or fewer games for each")
         if budget is not None and budget > most:
             problem = f"{budget} games are too many for {len(self.groups)} {called}s"
-            raise InputError("--budget", problem, f"Give at most {most}")
+            raise InputError("budget", problem, f"Give at most {most}")
         self.total = least if budget is None else budget - budget % self.round
 
     def batches(self, table: PayoffTable) -> Iterator[list[ScheduledGame]]:

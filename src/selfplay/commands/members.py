@@ -1,4 +1,4 @@
-"""The members of a tournament: what each name on the command line means. Torch is not needed for it."""
+"""Members: who takes part in a game, by the names that users write. Torch is not needed to find them."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
-from selfplay.commands.model_source import MAX_TOKENS, ModelSource, base_difference, find_player
+from selfplay.commands.model_source import (
+    MAX_TOKENS,
+    ModelSource,
+    base_difference,
+    find_player,
+    is_possible_model,
+)
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings, GameSettings
 from selfplay.core import AgentSpec, InputError
@@ -19,6 +25,7 @@ from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.evaluation.mixture import Mixture, mapped
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import check_opponent, renaming
+from selfplay.training.evaluation_opponents import OPPONENTS
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import close_run, find_run, is_run_or_adapter, split_checkpoint
 
@@ -28,7 +35,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Member:
-    """One player of a tournament.
+    """Who takes part, in any seat.
 
     Attributes:
         uid: its name in every result: as the user wrote it, a path without its directories unless an earlier
@@ -50,23 +57,27 @@ class Member:
         found = {} if self.source is None else self.source.adapters()
         return {self._served(policy): path for policy, path in found.items()}
 
-    def agents(self, env: GameSettings, temperature: float) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
-        """Return who answers in each seat of ``env``.
+    def models(self, env: GameSettings, field: str = "members") -> tuple[str | Mixture[str], ...]:
+        """Return the name by which each seat of ``env`` asks for this model.
 
         Raises:
-            InputError: the member has several policies, but none for a seat.
+            InputError: the member has several policies, but none for a seat; ``field`` is what named it.
         """
+        if self.kind == "api":
+            return (self.uid,) * env.num_players
+        if self.source is None or not (self.source.adapter or self.source.members):
+            return (BASE,) * env.num_players
+        return self.source.seats(self.source.environment(env.id, None, env.num_players), field, self._served)
+
+    def agents(
+        self, env: GameSettings, temperature: float, field: str = "members"
+    ) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
+        """Return who answers in each seat of ``env``; errors are as in :meth:`models`."""
         if self.kind == "script":
             return (AgentSpec("script", self.name),) * env.num_players
-        if self.kind == "api":
-            return (AgentSpec("model", self.uid, temperature),) * env.num_players
-        if self.source is None or not (self.source.adapter or self.source.members):
-            return (AgentSpec("model", BASE, temperature, self.max_tokens),) * env.num_players
-        own = self.source.environment(env.id, None, env.num_players)
-        seats = self.source.seats(own, "MEMBER", self._served)
         return tuple(
             mapped(seat, lambda name: AgentSpec("model", name, temperature, self.max_tokens))
-            for seat in seats
+            for seat in self.models(env, field)
         )
 
     @property
@@ -90,7 +101,7 @@ class Member:
                 weights = (path / ADAPTER_FILE).read_bytes()
             except OSError as error:  # a run that still trains deletes old checkpoints
                 problem = f"the weights of {self.name} cannot be read ({error.strerror})"
-                raise InputError("MEMBER", problem, "Name a checkpoint that is there") from error
+                raise InputError("members", problem, "Name a checkpoint that is there") from error
             digest.update(name.encode() + b"\0" + weights)
         mixed = () if self.source is None else self.source.members
         for one in mixed:
@@ -111,22 +122,52 @@ def find_members(names: Sequence[str], env_id: str) -> list[Member]:
     written = [one for name in names for one in _expanded(name)]
     for place, name in enumerate(written):
         if name in written[:place]:
-            raise InputError("MEMBER", f"{name} is named twice", "Name each member once")
+            raise InputError("members", f"{name} is named twice", "Name each member once")
     if len(written) < 2:
-        raise InputError("MEMBER", f"{len(written)} member plays against nobody", "Name two or more")
+        raise InputError("members", f"{len(written)} member plays against nobody", "Name two or more")
     members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
     base = base_of(members)
     for member in members:
         source = member.source
         if source and (difference := base_difference(source.model, base, trained=source.trained)):
             raise InputError(
-                "MEMBER",
+                "members",
                 f"the base model of {member.name} {difference}",
                 "All models of a tournament have one base model",
             )
     # The first one, so that further members change nothing.
     limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
     return [replace(one, base_tokens=limit) for one in members]
+
+
+def check_opponent_name(name: str, env_id: str) -> None:
+    """Check, as far as that takes no time, that a name is one of an opponent in a match.
+
+    Raises:
+        InputError: it means nothing, or is that of a scripted player who cannot play ``env_id``.
+    """
+    if name in OPPONENTS:
+        with renaming({"env.id": "opponent"}):
+            check_opponent(name, env_id)
+    elif not (is_run_or_adapter(name) or is_possible_model(name)):
+        fix = f"Use {', '.join(OPPONENTS)} or a run"
+        raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
+
+
+def find_opponent(name: str, model: ModelSource) -> Member:
+    """Find who plays a match against a model: a scripted player, ``base``, or another model.
+
+    Raises:
+        InputError: the name means nothing, or has another base model.
+    """
+    if name in OPPONENTS:
+        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
+    source = find_player(name)
+    both = source.trained and model.trained
+    if difference := base_difference(source.model, model.model, trained=both):
+        problem = f"the base model of {name} {difference}"
+        raise InputError("opponent", problem, "Name an opponent with the same base model.")
+    return Member(name, "model", name, source)
 
 
 def base_of(members: Sequence[Member]) -> ModelSettings:
@@ -149,7 +190,7 @@ def environment_of(
     templates = list(dict.fromkeys(env.template for _, env in trained))
     if template is None and len(templates) > 1:
         raise InputError(
-            "--template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
+            "template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
         )
     for one, env in trained[1:]:
         _check_same_rules(*trained[0], one, env)
@@ -168,7 +209,7 @@ def _check_same_rules(first: Member, first_env: GameSettings, other: Member, oth
         mine, theirs = getattr(first_env, name), getattr(other_env, name)
         if mine != theirs:
             problem = f"{first.name} trained with {name} = {mine}, and {other.name} with {theirs}"
-            raise InputError("MEMBER", problem, "Leave one of them out: all games have the same rules")
+            raise InputError("members", problem, "Leave one of them out: all games have the same rules")
 
 
 def _expanded(name: str) -> list[str]:
@@ -176,24 +217,24 @@ def _expanded(name: str) -> list[str]:
     run, checkpoint = split_checkpoint(name)
     if checkpoint != ALL:
         return [name]
-    directory = RunDirectory.open(find_run(run, "MEMBER"))
+    directory = RunDirectory.open(find_run(run, "members"))
     steps = sorted({*directory.saved_steps(), *directory.best_steps()})
     if not steps:
-        raise InputError("MEMBER", f"{run} has no checkpoint yet", "Train it first")
+        raise InputError("members", f"{run} has no checkpoint yet", "Train it first")
     return [f"{run}@{step}" for step in steps]
 
 
 def _find(name: str, uid: str, env_id: str) -> Member:
-    if name in (*PLAYER_NAMES, BASE):
-        with renaming({"opponent": "MEMBER", "env.id": "MEMBER"}):
+    if name in OPPONENTS:
+        with renaming({"opponent": "members", "env.id": "members"}):
             check_opponent(name, env_id)
         return Member(uid, "model" if name == BASE else "script", name)
     if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
         _check_is_no_path(name)
-        refuse_credentials(name, "MEMBER")
+        refuse_credentials(name, "members")
         api_client(name)
         return Member(uid, "api", name)
-    with renaming({"MODEL_OR_RUN": "MEMBER"}):
+    with renaming({"MODEL_OR_RUN": "members"}):
         try:
             return Member(uid, "model", name, find_player(name))
         except InputError as error:
@@ -212,7 +253,7 @@ def _check_is_no_path(name: str) -> None:
     if "@http" not in name and (first in ("", ".", "..", "~") or Path(first).is_dir()):
         close = close_run(split_checkpoint(name)[0].rpartition("/")[2])
         fix = "Correct the path" if close is None else f"Did you mean {close}?"
-        raise InputError("MEMBER", f"{name} is neither a run nor a directory", fix)
+        raise InputError("members", f"{name} is neither a run nor a directory", fix)
 
 
 def _uids(names: Sequence[str]) -> list[str]:

@@ -1,26 +1,30 @@
-"""The directory of a tournament: its settings, every finished game, and games to read."""
+"""The directory of a tournament: its settings, every finished game, and games to read; files of payoffs."""
 
 import json
 import math
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from selfplay.commands.tournament_schedule import ScheduledGame
 from selfplay.core import InputError, Rollout
 from selfplay.core.files import LOCK, append_at, check_kinds, lock_directory, remove_partial, sync, write_file
 from selfplay.envs.catalog import reward_bounds
+from selfplay.evaluation.schedule import ScheduledGame
+from selfplay.population import PayoffTable
 from selfplay.replay.rollout_log import write_rollouts
-from selfplay.training.run_kinds import TOURNAMENT_FILE, TOURNAMENT_PAGE
 
-SETTINGS, GAMES, PAGE = TOURNAMENT_FILE, "games.jsonl", TOURNAMENT_PAGE
+SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
+PAYOFFS_JSON, PAYOFFS_CSV = "payoffs.json", "payoffs.csv"
+NASH_CONVS = "nash_conv.json"
 SAMPLES = "games"
 """The directory of the games to read."""
 _WRITTEN = r"tournament\.(json|html)|payoffs\.(json|csv)|nash_conv\.json"
@@ -33,29 +37,31 @@ _OF_THE_BASE = ("base_model", "dtype", "quantization")
 class PlayedGame(msgspec.Struct):
     """A line of ``games.jsonl``: a finished game, by its number in the tournament.
 
-    ``invalid`` is the seat whose invalid move ended it, and ``crc`` a checksum of the rest; older tournaments
-    have none.
+    ``invalid`` is the seat whose invalid move ended it, and ``crc`` a checksum of the rest.
     """
 
     game: int
     players: list[str]
     rewards: list[float]
     invalid: int | None
-    crc: int | None = None
+    crc: int
 
-    def with_crc(self) -> "PlayedGame":
+    @classmethod
+    def of(cls, game: int, players: Sequence[str], rewards: Sequence[float], invalid: int | None) -> Self:
         """Return the game with its checksum."""
-        return msgspec.structs.replace(self, crc=self._checksum())
+        crc = _checksum(game, players, rewards, invalid)
+        return cls(game, list(players), list(rewards), invalid, crc)
 
     def is_possible(self) -> bool:
         """Whether the line is one that was written: by its checksum, and by what any game is like."""
         seats = len(self.players)
         possible = self.game >= 0 and len(self.rewards) == seats and all(map(math.isfinite, self.rewards))
         possible &= self.invalid is None or 0 <= self.invalid < seats
-        return possible and self.crc in (None, self._checksum())
+        return possible and self.crc == _checksum(self.game, self.players, self.rewards, self.invalid)
 
-    def _checksum(self) -> int:
-        return zlib.crc32(msgspec.json.encode([self.game, self.players, self.rewards, self.invalid]))
+
+def _checksum(*fields: Any) -> int:
+    return zlib.crc32(msgspec.json.encode(fields))
 
 
 @dataclass
@@ -65,11 +71,13 @@ class TournamentFiles:
     Attributes:
         path: the directory.
         played: the finished games by number.
+        nash_convs: the NashConv of the members that it was computed for; members never change.
     """
 
     path: Path
     played: dict[int, PlayedGame]
-    _log: FileIO
+    nash_convs: dict[str, float]
+    _log: FileIO = field(repr=False)
     _end: int
     _lock: int
 
@@ -86,7 +94,7 @@ class TournamentFiles:
         with ExitStack() as on_failure:
             try:
                 if path.exists() and not (path / SETTINGS).is_file() and any(_foreign(path)):
-                    raise InputError("--out", f"{path} is not a tournament's directory", "Name a new one")
+                    raise InputError("out", f"{path} is not a tournament's directory", "Name a new one")
                 path.mkdir(parents=True, exist_ok=True)
                 check_kinds(path)
                 lock = _locked(path)
@@ -94,16 +102,16 @@ class TournamentFiles:
                 remove_partial(path, _WRITTEN)
                 remove_partial(path / SAMPLES, r"game-\d+\.jsonl")
                 played, end = _read_games(path / GAMES)
+                measured = _read_nash_convs(path / NASH_CONVS)
                 if played:
                     _check_settings(path / SETTINGS, settings)
                 write_file(path / SETTINGS, f"{json.dumps(settings, indent=1)}\n".encode())
                 log = (path / GAMES).open("ab", buffering=0)
             except OSError as error:
-                raise InputError(
-                    "--out", f"{path} cannot be written ({error.strerror})", "Name another directory"
-                ) from error
+                problem = f"{path} cannot be written ({error.strerror})"
+                raise InputError("out", problem, "Name another directory") from error
             on_failure.pop_all()
-        return cls(path, played, log, end, lock)
+        return cls(path, played, measured, log, end, lock)
 
     def add(self, game: PlayedGame) -> None:
         """Append a finished game. After a kill of the process it is there, or only the beginning of its line.
@@ -111,10 +119,19 @@ class TournamentFiles:
         Raises:
             OSError: the file cannot be written.
         """
-        line = msgspec.json.encode(game.with_crc()) + b"\n"
+        line = msgspec.json.encode(game) + b"\n"
         append_at(self._log, self._end, line)
         self._end += len(line)
         self.played[game.game] = game
+
+    def add_nash_conv(self, uid: str, value: float) -> None:
+        """Write the NashConv of a member.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self.nash_convs[uid] = value
+        write_file(self.path / NASH_CONVS, f"{json.dumps(self.nash_convs, indent=1)}\n".encode())
 
     def check_rewards(self, env_id: str) -> None:
         """Raise an InputError if a finished game has rewards that the environment cannot pay."""
@@ -141,6 +158,41 @@ class TournamentFiles:
         os.close(self._lock)
 
 
+def write_payoffs(
+    directory: Path, about: Mapping[str, Any], table: PayoffTable, members: Sequence[str]
+) -> None:
+    """Write ``payoffs.json`` and ``payoffs.csv``: payoffs by seating and, in a game for two, the matrix.
+
+    Args:
+        directory: where the two files go.
+        about: what else is known, JSON-able.
+        table: the payoffs.
+        members: the members, in the order of the matrix.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    content = {**about, "members": list(members), "payoffs": table.rows()}
+    if all(len(seating) == 2 for seating, _ in table.items()):
+        matrix = table.matrix(members)
+        content["matrix"] = {
+            "mean": _known(matrix.mean_MM, matrix.known_MM),
+            "standard_error": _known(matrix.error_MM, matrix.known_MM),
+            "games": matrix.games_MM.tolist(),
+        }
+    text = json.dumps(content, indent=1, allow_nan=False)
+    write_file(directory / PAYOFFS_JSON, f"{text}\n".encode())
+    write_file(directory / PAYOFFS_CSV, table.to_csv().encode())
+
+
+def _known(number_MM: NDArray[np.float64], known_MM: NDArray[np.bool_]) -> list[list[float | None]]:
+    """Return numbers as JSON has them: unknown ones are ``None``."""
+    return [
+        [float(number) if known else None for number, known in zip(*rows, strict=True)]
+        for rows in zip(number_MM, known_MM, strict=True)
+    ]
+
+
 def _foreign(path: Path) -> list[Path]:
     return [one for one in path.iterdir() if one.name != LOCK] if path.is_dir() else [path]
 
@@ -149,35 +201,33 @@ def _locked(path: Path) -> int:
     try:
         return lock_directory(path)
     except BlockingIOError:
-        raise InputError("--out", f"{path} is in use by another process", "Wait for it or stop it") from None
+        raise InputError("out", f"{path} is in use by another process", "Wait for it or stop it") from None
 
 
 def _check_settings(file: Path, settings: dict[str, Any]) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
     try:
-        # Older tournaments did not write these down: all games were for two.
-        unsaid = {"players": 2, "dtype": settings["dtype"], "quantization": settings["quantization"]}
-        earlier = unsaid | json.loads(file.read_text(encoding="utf-8"))
+        earlier = json.loads(file.read_text(encoding="utf-8"))
         old = [{"uid": str(one["uid"])} | one for one in earlier["members"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(str(file), "is damaged", "Name another directory with --out") from error
+        raise InputError(str(file), "is damaged", "Name another directory") from error
     if not (_has_models(old) and _has_models(settings["members"])):
         earlier |= {name: settings[name] for name in _OF_THE_BASE}  # nothing was played on a base
-    fix = "Ask for the same, or name another directory with --out"
+    fix = "Ask for the same, or name another directory"
     for name, value in settings.items():
         if name not in _MAY_GROW and earlier.get(name) != value:
             problem = f"the tournament in {file.parent} has the {name} {earlier.get(name)}, not {value}"
-            raise InputError("--out", problem, fix)
+            raise InputError("out", problem, fix)
     for before, now in zip(old, settings["members"], strict=False):
-        if now | before != now:  # an older tournament says less of its members
+        if before != now:
             problem = f"{file.parent} has a tournament of {_names(old)}, not of {_names(settings['members'])}"
             if before["uid"] == now["uid"]:
                 changed = "other weights or another limit of tokens"
                 problem = f"member {before['uid']} of the tournament in {file.parent} now has {changed}"
-            raise InputError("--out", problem, fix)
+            raise InputError("out", problem, fix)
     if len(old) > len(settings["members"]):
         problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
-        raise InputError("--out", problem, fix)
+        raise InputError("out", problem, fix)
 
 
 def _has_models(members: Sequence[dict[str, Any]]) -> bool:
@@ -204,3 +254,12 @@ def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
             raise InputError(f"{file}, line {number}", "no finished game is so", _AGAIN)
         played.setdefault(game.game, game)
     return played, end
+
+
+def _read_nash_convs(file: Path) -> dict[str, float]:
+    if not file.is_file():
+        return {}
+    try:
+        return {str(uid): float(value) for uid, value in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(str(file), "is damaged", "Delete it; it is measured again") from error
