@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from selfplay.cluster.services.tracker import SILENT_AFTER, TrackerService
-from selfplay.core import InputError, Step, Trajectory
+from selfplay.core import InputError
 from selfplay.record import is_wall_clock, read_metrics
 from selfplay.record.tracker import Tracker
 
@@ -30,15 +30,10 @@ REPEATABLE = st.one_of(
     PUT,
     POOL,
     st.tuples(st.just("log"), st.dictionaries(NAMES, NUMBERS)),
-    st.tuples(st.just("log_learner"), st.dictionaries(NAMES, NUMBERS)),
     st.just(("flush",)),
 )
-COUNTED = st.one_of(
-    st.tuples(st.just("log_inference"), st.just("Engine-0"), st.just([0]), st.dictionaries(NAMES, NUMBERS)),
-    st.tuples(
-        st.just("add_eval_episode"), st.fixed_dictionaries({0: NUMBERS, 1: NUMBERS}), st.just(0), st.just("g")
-    ),
-    st.tuples(st.just("add_trajectory"), st.sampled_from([-1.0, 0.0, 1.0])),
+COUNTED = st.tuples(
+    st.just("log_inference"), st.just("Engine-0"), st.just([0]), st.dictionaries(NAMES, NUMBERS)
 )
 FATES = st.sampled_from(["answered", "answered", "killed", "torn", "asked again", "killed in a flush"])
 HISTORIES = st.lists(
@@ -48,12 +43,6 @@ HISTORIES = st.lists(
 )
 
 
-def trajectory(reward: float) -> Trajectory:
-    step = Step("player_0", [{"role": "user", "content": "K?"}], [{"role": "assistant", "content": "bet"}])
-    step.info = {"format_feedback": {"correct_answer_format": reward > 0}}
-    return Trajectory(0, "kuhn", reward, [step], {0: reward, 1: -reward}, num_turns=2)
-
-
 def numbered(history):
     """Number batches and flushes as their senders do."""
     for number, (call, fate) in enumerate(history):
@@ -61,8 +50,6 @@ def numbered(history):
             yield ("put", f"{call[1]}:{number}", *call[2:]), fate
         elif call[0] == "flush":
             yield ("flush", number), fate
-        elif call[0] == "add_trajectory":
-            yield ("add_trajectory", trajectory(call[1]), 0, "kuhn"), fate
         else:
             yield call, fate
 
@@ -129,15 +116,13 @@ def test_kills_and_repeated_calls_change_no_metrics(tmp_path_factory, history):
 
 def test_the_service_writes_the_same_as_a_tracker_in_one_process(tmp_path):
     service, tracker = opened(tmp_path / "run"), Tracker("run")
+    values, games = {"collection-kuhn/Reward": [1.0, 0.5]}, {"collection-kuhn": 2}
+    service.put("Collector-0:1", values, games)
+    tracker.put(values, games)
     for each in (service, tracker):
-        each.add_trajectory(trajectory(1.0), 0, "kuhn")
-        each.add_eval_episode({0: 1.0, 1: -1.0}, 0, "kuhn")
         each.log_inference("Engine-0", [0], {"tok_s": 5.0, "queued": 1})
-        each.log_learner({"loss": 0.5, "records": 3})
         each.log_model_pool({("a", "b"): 2}, {"a": {"mu": 1.0, "sigma": 2.0}}, {"kuhn": {"1-gram": 0.5}})
         each.log({"accounts/steps": 4})
-        each.add({"evaluations": 2})
-        each.add({"evaluations": 3})
     expected = measures(tracker.flush(1))
     assert measures(service.flush(1)) == expected
     assert [measures(line) for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [expected]
@@ -193,17 +178,6 @@ def test_lines_of_later_steps_are_deleted_and_flushed_again(tmp_path, killed):
     assert service.flush(1)["loss"] == 0.25
 
 
-def test_flushing_by_time_continues_the_count_and_never_repeats_a_step(tmp_path, monkeypatch):
-    service = opened(tmp_path / "run")
-    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 1e9)
-    assert service.flush_if_due() is None
-    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 0.0)
-    assert service.flush_if_due()["step"] == 1
-    assert service.flush_if_due(7)["step"] == 7
-    assert service.flush_if_due(7) is None
-    assert opened(tmp_path / "run").flush_if_due()["step"] == 8
-
-
 def test_existing_lines_are_kept(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step":1,"wall_time":0.0}\n')
@@ -232,7 +206,7 @@ def test_an_owner_gets_the_same_directory_again_and_others_get_their_own(tmp_pat
 
 def test_the_view_has_the_metrics_and_the_load_of_every_actor_and_can_be_sent(tmp_path, monkeypatch):
     service = opened(tmp_path / "run")
-    service.log_learner({"loss": 0.5})
+    service.log({"learner/loss": 0.5})
     service.flush(1)
     service.heartbeat("Engine-0", {"tok_s": 1.0})
     service.heartbeat("Engine-0", {"tok_s": 2.0, "queued": 3})

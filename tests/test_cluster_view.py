@@ -36,7 +36,7 @@ CLUSTER = """
             ray.get(trackers[-1].heartbeat.remote("Engine-0", {"tok_s": 12.0}))
             print("started", flush=True)
         elif words[0] == "flush":
-            ray.get(trackers[-1].log_learner.remote({"loss": 0.5}))
+            ray.get(trackers[-1].log.remote({"learner/loss": 0.5}))
             print(ray.get(trackers[-1].flush.remote(int(words[1])))["step"], flush=True)
         elif words[0] == "kill":
             ray.kill(trackers.pop())

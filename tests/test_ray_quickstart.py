@@ -21,8 +21,10 @@ from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.services.collector import CollectorService
 from selfplay.collection.buffer import BufferService
+from selfplay.collection.buffer_entries import Demand
 from selfplay.collection.pool import PoolService
-from selfplay.compat.unstable import forms
+from selfplay.compat.unstable.collector import CollectorArguments
+from selfplay.compat.unstable.forms import Form
 from selfplay.core import InputError, SelfplayError
 from selfplay.inference.server import create_app
 from selfplay.learning.checkpoints import load_adapter, save_adapter
@@ -101,7 +103,7 @@ def games_against(snapshot: dict, uid: str) -> dict[str, int]:
     return {me: sides[uid]["games"] for me, sides in matches.items() if uid in sides and me != uid}
 
 
-def error_of(form: unstable.Tracker, *args, **kwargs) -> str:
+def error_of(form: Form, *args, **kwargs) -> str:
     with pytest.raises(InputError) as caught:
         form.remote(*args, **kwargs)
     assert "\n" not in str(caught.value)
@@ -222,10 +224,10 @@ def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model,
             assert played.get("ckpt-18", 0) <= CAP
         assert accounts["eval_failed"] == 0
     steps = ray.get(buffer.counts.remote())["stored"]
-    episodes = ray.get(buffer.get_batch.remote(2))
-    assert [len(steps) >= 1 for steps in episodes] == [True, True]
-    assert all(step.completion_token_ids for episode in episodes for step in episode)
-    assert ray.get(buffer.size.remote()) == steps - sum(map(len, episodes))
+    drawn = ray.get(buffer.draw.remote(1, Demand(2, entries=2)))
+    assert len({(step.info["rollout_id"], step.pid) for step in drawn.steps}) == 2, "whole episodes"
+    assert all(step.completion_token_ids for step in drawn.steps)
+    assert ray.get(buffer.size.remote()) == steps - len(drawn.steps)
     assert not ray.get(buffer.continue_collection.remote())
 
 
@@ -240,13 +242,13 @@ class EnginesHere:
 @pytest.mark.parametrize("left_out", [True, False])
 def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, monkeypatch, left_out):
     """The collector is the one that its actor would build. Whoever moves first loses."""
-    monkeypatch.setattr(forms.Collector, "_start", lambda self, build: build())
     monkeypatch.setattr(selfplay.compat.unstable.collector, "restarting", lambda *_, **__: EnginesHere)
     pool, buffer = PoolService("fixed", 3), BufferService(StepBuffer(100))
     pool.add_fixed("base")
     pool.add_checkpoint(None, -1)
     handles, options = (LocalHandle(buffer), LocalHandle(pool), None), {"filter_opponent_invalid": left_out}
-    collector = unstable.Collector.remote(1, *handles, engine_config("none"), [TAK], **options)
+    arguments = CollectorArguments(1, *handles, engine_config("none"), [TAK], **options)
+    collector = arguments.for_actor()["build"]()
     assert isinstance(collector, CollectorService)
 
     async def play_games() -> None:

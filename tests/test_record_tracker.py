@@ -157,14 +157,6 @@ def test_a_flush_sends_one_sorted_object_to_every_sink_and_nothing_stale_after_i
     assert all(sink.closed for sink in sinks)
 
 
-def test_flush_if_due_waits_for_its_time(monkeypatch):
-    tracker = Tracker("run")
-    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 1e9)
-    assert tracker.flush_if_due(1) is None
-    monkeypatch.setattr(Tracker, "FLUSH_EVERY", 0.0)
-    assert measures(tracker.flush_if_due(1)) == {"step": 1}
-
-
 def test_the_model_pool_sends_ratings_and_games_that_changed():
     tracker = Tracker("run")
     ratings = {"ckpt-1": {"mu": 25.0, "sigma": 8.0}, "fixed-a/b": {"mu": 20.0, "sigma": 2.0}}

@@ -30,7 +30,7 @@ def names_of(page: str) -> list[str]:
 
 def has(owner: Any, member: str) -> bool:
     if isinstance(owner, Form):
-        owner = owner.cls
+        owner = owner.actor
     fields = {field.name for field in dataclasses.fields(owner)} if dataclasses.is_dataclass(owner) else set()
     made = owner is Arena and hasattr(Arena(MockInferenceClient()), member)
     return hasattr(owner, member) or member in fields or made
@@ -45,7 +45,7 @@ def test_every_specified_name_can_be_imported_and_takes_the_specified_parameters
             one = getattr(importlib.import_module(module), owner)
             assert not member or has(one, member), name
             if parameters:
-                taken = list(inspect.signature(one.remote if isinstance(one, Form) else one).parameters)
+                taken = list(inspect.signature(one.arguments if isinstance(one, Form) else one).parameters)
                 assert taken[: parameters.count(",") + 1] == parameters.split(", "), name
 
 

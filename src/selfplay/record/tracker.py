@@ -44,9 +44,6 @@ class Tracker:
         InputError: ``wandb_project`` is set but the package wandb is not installed.
     """
 
-    FLUSH_EVERY = 64.0
-    """Seconds between the flushes of ``flush_if_due``."""
-
     def __init__(
         self,
         run_name: str,
@@ -70,7 +67,6 @@ class Tracker:
         self._exploration: dict[str, dict[str, float]] = {}
         self._inference: dict[str, dict[str, Any]] = {}
         self._last_metrics: Metrics = {}
-        self._last_flush = time.monotonic()
 
     def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
         """Record one trained seat of a finished training game; see :func:`trajectory_values`."""
@@ -158,14 +154,7 @@ class Tracker:
         self._exact = {}
         self._fresh = set()
         self._last_metrics = metrics
-        self._last_flush = time.monotonic()
         return metrics
-
-    def flush_if_due(self, step: int) -> Metrics | None:
-        """Flush if ``FLUSH_EVERY`` seconds have passed since the last flush; for runs without lockstep."""
-        if time.monotonic() - self._last_flush < self.FLUSH_EVERY:
-            return None
-        return self.flush(step)
 
     def get_interface_info(self) -> dict[str, Any]:
         """Return the data for a terminal interface: the latest statistics, ratings and metrics."""

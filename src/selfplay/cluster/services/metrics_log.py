@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, LogModelPool, Put, TrackerEntry
+from selfplay.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put, TrackerEntry
 from selfplay.collection.journal import Journal
 from selfplay.core import InputError
 from selfplay.core.single_writer import Epoch
@@ -57,12 +57,11 @@ class MetricsLog:
 
     def flush(self, step: int) -> Metrics:
         """Write the line of a step that has none yet, and return it."""
-        return self._flushed_now(self.tracker.flush(step))
-
-    def flush_if_due(self, step: int) -> Metrics | None:
-        """Flush if ``Tracker.FLUSH_EVERY`` seconds have passed since the last time."""
-        metrics = self.tracker.flush_if_due(step)
-        return None if metrics is None else self._flushed_now(metrics)
+        metrics = self.tracker.flush(step)
+        self.flushed.add(int(metrics["step"]))
+        self.last = metrics
+        self._snapshot(self._lines.offset())
+        return metrics
 
     def line(self, step: int) -> Metrics:
         """Return the line of a step that has one."""
@@ -85,9 +84,8 @@ class MetricsLog:
         match entry:
             case Put(batch_id, values, games):
                 self.tracker.put(numbers(values), games)
-                if batch_id:
-                    sender, number = _parts_of(batch_id)
-                    self._last_numbers[sender] = number
+                sender, number = _parts_of(batch_id)
+                self._last_numbers[sender] = number
             case LogInference(actor, gpu_ids, stats):
                 self.tracker.log_inference(actor, gpu_ids, numbers(stats))
             case LogModelPool(matches, ratings, exploration):
@@ -95,16 +93,8 @@ class MetricsLog:
                 self.tracker.log_model_pool(counts, numbers(ratings), numbers(exploration))
             case Log(values):
                 self.tracker.log(numbers(values))
-            case Add(values):
-                self.tracker.add(numbers(values))
             case _:
                 assert_never(entry)
-
-    def _flushed_now(self, metrics: Metrics) -> Metrics:
-        self.flushed.add(int(metrics["step"]))
-        self.last = metrics
-        self._snapshot(self._lines.offset())
-        return metrics
 
     def _read_lines(self) -> None:
         lines = read_metrics(self._lines.path)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.cluster.services.metrics_log import MetricsLog, finite
-from selfplay.cluster.services.tracker_entries import Add, Log, LogInference, LogModelPool, Put
-from selfplay.core import InputError, SelfplayError, Trajectory
+from selfplay.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.single_writer import Epoch
 from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
-from selfplay.record.game_values import eval_values, trajectory_values
 from selfplay.record.sinks import Metrics, Sink, TensorBoardSink, WandbSink
 from selfplay.training.run_layout import OWNER_FILE
 from selfplay.training.run_names import RUNS, new_run_directory
@@ -30,8 +29,7 @@ class TrackerService:
     """See the module, and :class:`selfplay.record.tracker.Tracker` for what is measured.
 
     A call whose answer is lost is repeated. So :meth:`put` recognises its batches and :meth:`flush` its
-    steps, and ``log``, ``log_learner`` and ``log_model_pool`` are idempotent. ``add_trajectory``,
-    ``add_eval_episode``, ``add`` and ``log_inference`` count each call.
+    steps, and ``log`` and ``log_model_pool`` are idempotent. ``log_inference`` counts each call.
 
     Args:
         run_name: the name shown by sinks and dashboards.
@@ -110,23 +108,9 @@ class TrackerService:
         if not self._metrics.knows(batch_id):
             self._metrics.do(Put(batch_id, finite(values), dict(games)))
 
-    def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
-        """Record one trained seat of a finished training game."""
-        values = trajectory_values(traj, player_id, env_id)
-        self._metrics.do(Put("", finite(values), {f"collection-{env_id}": 1}))
-
-    def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
-        """Record one evaluation game of the seat ``player_id``."""
-        values = eval_values(rewards, player_id, env_id)
-        self._metrics.do(Put("", finite(values), {f"evaluation-{env_id}": 1}))
-
     def log_inference(self, actor: str, gpu_ids: list[int], stats: Mapping[str, float]) -> None:
         """Record an engine's statistics as rolling means."""
         self._metrics.do(LogInference(actor, list(gpu_ids), finite(stats)))
-
-    def log_learner(self, info: Mapping[str, float]) -> None:
-        """Record one learner step's figures under ``learner/``, exactly."""
-        self.log({f"learner/{name}": value for name, value in info.items()})
 
     def log_model_pool(
         self,
@@ -141,10 +125,6 @@ class TrackerService:
     def log(self, name_value_dict: Mapping[str, float]) -> None:
         """Record exact values under their full names; the last one given before a flush is sent."""
         self._metrics.do(Log(finite(name_value_dict)))
-
-    def add(self, values: Mapping[str, float]) -> None:
-        """Record exact values that are summed until the next flush, such as seconds."""
-        self._metrics.do(Add(finite(values)))
 
     def flush(self, step: int, metrics: Mapping[str, float] | None = None) -> Metrics:
         """Send everything since the last flush to every sink, as the line of ``step``, and return the line.
@@ -165,15 +145,6 @@ class TrackerService:
         """Delete the lines of later steps, which are flushed again. A repeated call changes nothing."""
         if max(self._metrics.flushed, default=0) > step:
             self._metrics.truncate_after(step)
-
-    def flush_if_due(self, step: int | None = None) -> Metrics | None:
-        """Flush when ``Tracker.FLUSH_EVERY`` seconds have passed since the last time, else return ``None``.
-
-        Without a step, the step is the one after the highest so far.
-        """
-        if step is None:
-            step = max(self._metrics.flushed, default=0) + 1
-        return None if step in self._metrics.flushed else self._metrics.flush_if_due(step)
 
     def get_interface_info(self) -> dict[str, Any]:
         """Return what a terminal interface shows: the latest statistics, ratings and metrics."""

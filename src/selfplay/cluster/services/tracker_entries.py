@@ -13,7 +13,7 @@ class _Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class Put(_Entry, frozen=True):
-    """Windowed values, and the number of games by prefix. ``batch_id`` is empty for an unnumbered batch."""
+    """Windowed values, and the number of games by prefix."""
 
     batch_id: str
     values: Mapping[str, list[Number]]
@@ -42,10 +42,4 @@ class Log(_Entry, frozen=True):
     values: Mapping[str, Number]
 
 
-class Add(_Entry, frozen=True):
-    """Exact values that are summed."""
-
-    values: Mapping[str, Number]
-
-
-TrackerEntry = Put | LogInference | LogModelPool | Log | Add
+TrackerEntry = Put | LogInference | LogModelPool | Log

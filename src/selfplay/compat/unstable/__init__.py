@@ -1,22 +1,43 @@
-"""The actors of UnstableBaselines under their own names: ``import selfplay.compat.unstable as unstable``.
+"""The actors of UnstableBaselines 0.1 under their own names: ``import selfplay.compat.unstable as unstable``.
 
-Each actor is a class that is started like Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
+Each name is started like a class of Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
 from selfplay.cluster.ray_import import import_ray
 
 import_ray(silent=False)
 
-from selfplay.compat.unstable import algorithms, forms, reward_transformations  # noqa: E402
+from selfplay.cluster.actor_classes import (  # noqa: E402
+    BufferActor,
+    CollectorActor,
+    ModelPoolActor,
+    TrackerActor,
+)
+from selfplay.compat.unstable import reward_transformations  # noqa: E402
+from selfplay.compat.unstable.actors import (  # noqa: E402
+    LearnerArguments,
+    LoopActor,
+    PromptActor,
+    VLLMArguments,
+)
+from selfplay.compat.unstable.collector import CollectorArguments  # noqa: E402
+from selfplay.compat.unstable.forms import (  # noqa: E402
+    EpisodeBufferArguments,
+    Form,
+    ModelPoolArguments,
+    StepBufferArguments,
+    TrackerArguments,
+)
 from selfplay.compat.unstable.terminal_interface import TerminalInterface  # noqa: E402
+from selfplay.learning import algorithms  # noqa: E402
 
-Tracker = forms.Tracker()
-StepBuffer = forms.StepBuffer()
-EpisodeBuffer = forms.EpisodeBuffer()
-ModelPool = forms.ModelPool()
-Collector = forms.Collector()
-StandardLearner = forms.StandardLearner()
-VLLMActor = forms.VLLMActor()
+Tracker = Form(TrackerActor, TrackerArguments)
+StepBuffer = Form(BufferActor, StepBufferArguments)
+EpisodeBuffer = Form(BufferActor, EpisodeBufferArguments)
+ModelPool = Form(ModelPoolActor, ModelPoolArguments)
+Collector = Form(CollectorActor, CollectorArguments)
+StandardLearner = Form(LoopActor, LearnerArguments)
+VLLMActor = Form(PromptActor, VLLMArguments, max_task_retries=0)
 
 __all__ = [
     "Collector",

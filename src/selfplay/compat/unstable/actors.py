@@ -1,26 +1,39 @@
-"""The actors behind UnstableBaselines' names, where they differ from those of a run."""
+"""The actors of UnstableBaselines that differ from those of a run: the learner, and inference by prompt."""
 
+import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from selfplay.cluster.actor_classes import EngineActor, Later
 from selfplay.cluster.engines.host import Request
-from selfplay.cluster.engines.settings import EngineSettings
+from selfplay.cluster.engines.settings import EngineSettings, say_nothing
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
+from selfplay.collection.buffer_entries import Demand
+from selfplay.compat.unstable.forms import named, run_directory
 from selfplay.compat.unstable.learner import LearningLoop
-from selfplay.compat.unstable.settings import LearnerSettings
+from selfplay.compat.unstable.settings import from_lora_config, from_vllm_config
+from selfplay.config.learning import LearningSettings
+from selfplay.config.model import ModelSettings
 from selfplay.core import Messages
 from selfplay.core.adapters import BASE, TRAINED, AdapterRef
 
+if TYPE_CHECKING:
+    from selfplay.learning.algorithms import BaseAlgo
+    from selfplay.learning.learner import Learner
+
+TRAIN_ALL = LearningSettings().max_batch_tokens
+"""Tokens of one forward pass of the learner, which packs prefix trees."""
 LEARNERS_WAIT = 600.0
 """Maximum seconds that learners wait for each other."""
 
 
-class VLLMActor(EngineActor):
+class PromptActor(EngineActor):
     """An inference actor that also answers single prompts."""
 
     def __init__(self, settings: EngineSettings, name: str, tracker: Handle) -> None:
@@ -36,7 +49,7 @@ class VLLMActor(EngineActor):
         return (await self.host.complete(request)).text
 
 
-class LearnerActor:
+class LoopActor:
     """A learner that draws batches, learns, saves and announces the weights by itself."""
 
     def __init__(self, build: Callable[[], LearningLoop]) -> None:
@@ -51,9 +64,85 @@ class LearnerActor:
         return (await self._loop.built()).progress()
 
 
-def build_loop(
-    settings: LearnerSettings, run: str | None, step_buffer: Handle, model_pool: Handle, tracker: Handle
-) -> LearningLoop:
+@dataclass(frozen=True)
+class VLLMArguments:
+    """Those of ``VLLMActor``: a ``vllm_config`` with UnstableBaselines' keys."""
+
+    cfg: dict[str, Any]
+    tracker: Any = None
+    name: str = "VLLMActor"
+
+    def for_actor(self) -> dict[str, Any]:
+        """See :class:`PromptActor`."""
+        return {"settings": from_vllm_config(self.cfg), "name": self.name, "tracker": named(self.tracker)}
+
+
+@dataclass(frozen=True)
+class LearnerArguments:
+    """Those of ``StandardLearner``, which learns from the buffer's batches.
+
+    Batches are packed as prefix trees, so ``mini_batch_size`` does not change the gradient; it only limits
+    the tokens of a forward pass, and only if ``max_train_len`` is given too. Activations are recomputed where
+    that saves memory, regardless of the two checkpointing switches, and training keeps no key-value cache.
+
+    Raises:
+        InputError: ``lora_cfg`` is impossible.
+    """
+
+    model_name: str
+    step_buffer: Any
+    model_pool: Any
+    algorithm: "BaseAlgo"
+    batch_size: int
+    mini_batch_size: int
+    max_generation_len: int
+    learning_rate: float = 1e-5
+    grad_clip: float = 1.0
+    batch_delay_buffer: float = 1.5
+    lora_cfg: dict[str, Any] | None = None
+    initial_lora_path: str | None = None
+    num_learners: int = 1
+    ckpt_root: str = "checkpoints"
+    save_every: int = 1
+    tracker: Any = None
+    activation_checkpointing: bool = True
+    gradient_checkpointing: bool = True
+    use_trainer_cache: bool = False
+    max_train_len: int | None = None
+    _: KW_ONLY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        from_lora_config(self.lora_cfg or {})
+
+    def for_actor(self) -> dict[str, Any]:
+        """See :class:`LoopActor`."""
+        services = {name: named(getattr(self, name)) for name in ("step_buffer", "model_pool", "tracker")}
+        return {"build": partial(build_loop, replace(self, **services), run_directory(self.tracker))}
+
+    def build_learners(self) -> "dict[str, Learner]":
+        """Build the learner, by policy: a constant rate, no average."""
+        from selfplay.learning.learner import Learner
+        from selfplay.training.assembly import build_policy
+        from selfplay.training.given_adapters import load_adapter_of
+
+        lora = from_lora_config(self.lora_cfg or {})
+        policy = build_policy(ModelSettings(name=self.model_name), lora, self.seed, say_nothing)
+        if self.initial_lora_path:
+            load_adapter_of(Path(self.initial_lora_path), policy, TRAINED)
+        settings = LearningSettings(
+            learning_rate=self.learning_rate,
+            schedule="constant",
+            warmup_steps=0,
+            grad_clip=self.grad_clip,
+            max_generation_len=self.max_generation_len,
+            max_train_len=self.max_train_len,
+            max_batch_tokens=max(TRAIN_ALL, self.mini_batch_size * (self.max_train_len or 0)),
+        )
+        return {TRAINED: Learner(policy, self.algorithm, settings)}
+
+
+def build_loop(settings: LearnerArguments, run: str | None) -> LearningLoop:
     """Build the loop of a learner in its process; without ``run`` it chooses a directory of its own."""
     from selfplay.cluster.learners.group import LearnerGroup
 
@@ -66,14 +155,13 @@ def build_loop(
         cpus=0,
         timeout_seconds=LEARNERS_WAIT,
     )
+    started = [TRAINED] if settings.initial_lora_path else []
     return LearningLoop(
-        LearnerService(
-            group, directory, settings.model.name, started=[TRAINED] if settings.initial_lora_path else []
-        ),
-        found(step_buffer),
-        found(model_pool),
-        found(tracker),
-        demand=settings.demand,
+        LearnerService(group, directory, settings.model_name, started=started),
+        found(settings.step_buffer),
+        found(settings.model_pool),
+        found(settings.tracker),
+        demand=Demand(settings.batch_size, math.ceil(settings.batch_size * settings.batch_delay_buffer)),
         add_every=every,
         checkpoint=lambda step: (
             directory / settings.ckpt_root / f"step-{step:06d}" if step % every == 0 else None

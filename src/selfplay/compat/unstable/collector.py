@@ -1,7 +1,8 @@
 """Collector: what UnstableBaselines' arguments say to play, and how the actor is built from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -10,15 +11,16 @@ from selfplay.cluster.actor_classes import EngineActor, restarting
 from selfplay.cluster.engines.api_models import check_opponent_name
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import EngineSettings
-from selfplay.cluster.handles import Handle, found
+from selfplay.cluster.handles import found
 from selfplay.cluster.services.collector import CollectorService, Limits
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.scheduler import EnvSpec
-from selfplay.compat.unstable.gpus import gpus_of_cluster
+from selfplay.compat.unstable.forms import gpus_of_cluster, named
 from selfplay.compat.unstable.settings import from_vllm_config
 from selfplay.core import Episode, InputError
 from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
+from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
 
 Env = Sequence[Any]
@@ -27,22 +29,30 @@ otherwise follows from the pool's mode."""
 
 
 @dataclass(frozen=True)
-class CollectorSettings:
-    """The arguments of UnstableBaselines' ``Collector``.
+class CollectorArguments:
+    """Those of ``Collector``, which plays games and starts ``num_actors`` inference actors.
+
+    Opponents are given by name: ``random`` or ``optimal`` (scripted), ``base`` (the untrained model), the
+    directory of an adapter, or a model behind an API. With several evaluation environments,
+    ``evaluation_opponent`` may be a list.
 
     Raises:
         InputError: an argument is impossible, or an opponent is not available.
     """
 
     num_actors: int
+    step_buffer: Any
+    model_pool: Any
+    tracker: Any
     vllm_config: dict[str, Any]
     training_envs: Sequence[Env]
-    evaluation_envs: Sequence[Env]
-    evaluation_opponent: str | Sequence[str]
-    max_eval_games_per_ckpt: int
-    filter_opponent_invalid: bool
-    action_extraction: str
-    seed: int
+    evaluation_envs: Sequence[Env] = ()
+    evaluation_opponent: str | Sequence[str] = "google/gemini-2.0-flash-lite-001"
+    max_eval_games_per_ckpt: int = 32
+    filter_opponent_invalid: bool = False
+    action_extraction: str = "default"
+    _: KW_ONLY
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.num_actors < 1:
@@ -59,6 +69,14 @@ class CollectorSettings:
         if not self.training_envs:
             raise InputError("training_envs", "is empty, so nothing is played", "Name an environment")
         self.check_opponents()
+
+    def for_actor(self) -> dict[str, Any]:
+        """Add the opponents to the pool; see :class:`CollectorActor`."""
+        for name in self.opponents():
+            kind = "script" if name in PLAYER_NAMES else "fixed"
+            ray.get(self.model_pool.add_fixed.remote(name, kind=kind, active=False))
+        services = {name: named(getattr(self, name)) for name in ("step_buffer", "model_pool", "tracker")}
+        return {"build": partial(build_collector, replace(self, **services))}
 
     def check_opponents(self) -> None:
         """Check that the opponents of evaluations can play in this process, which may lack a key."""
@@ -95,20 +113,20 @@ class CollectorSettings:
         )
 
 
-def build_collector(
-    settings: CollectorSettings, step_buffer: Handle, model_pool: Handle, tracker: Handle
-) -> CollectorService:
+def build_collector(settings: CollectorArguments) -> CollectorService:
     """Build the collector in its process, with its inference actors: with a GPU each if there are any."""
     settings.check_opponents()
     context, engine = ray.get_runtime_context(), settings.engine()
     form = restarting(EngineActor, max_task_retries=0, num_gpus=1 if gpus_of_cluster() else 0)
-    engines = [form.remote(engine, f"Engine-{number}", tracker) for number in range(settings.num_actors)]
+    engines = [
+        form.remote(engine, f"Engine-{number}", settings.tracker) for number in range(settings.num_actors)
+    ]
     return CollectorService(
         context.get_actor_name() or f"Collector-{context.get_actor_id()}",
         EngineClient(engines, calls_per_engine=engine.inference.max_queue),
-        found(step_buffer),
-        found(model_pool),
-        found(tracker),
+        found(settings.step_buffer),
+        found(settings.model_pool),
+        found(settings.tracker),
         settings.play(),
         {env_of(env).key: episode_of(env) for env in settings.envs()},
         Limits(max_calls=settings.num_actors * engine.inference.max_queue),

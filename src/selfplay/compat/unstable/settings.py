@@ -1,25 +1,16 @@
-"""UnstableBaselines' settings of engines and learners, as sections of the configuration."""
+"""UnstableBaselines' ``vllm_config`` and ``lora_config``, as sections of the configuration."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
-from selfplay.cluster.engines.settings import EngineSettings, say_nothing
-from selfplay.collection.buffer_entries import Demand
+from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.config.base import Settings
-from selfplay.config.learning import LearningSettings
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.problems import first_problem
 from selfplay.core import InputError
-from selfplay.core.adapters import TRAINED
-
-if TYPE_CHECKING:
-    from selfplay.learning.algorithms import BaseAlgo
-    from selfplay.learning.learner import Learner
 
 VLLM_CONFIG_KEYS = {
     "model_name": "model.name",
@@ -101,43 +92,3 @@ def _sections(field: str, given: Mapping[str, Any], keys: Mapping[str, str]) -> 
         problem = first_problem(error, data) if isinstance(error, ValidationError) else error
         key = next(key for key, name in keys.items() if problem.field.startswith(name))
         raise InputError(f"{field}.{key}", problem.problem, problem.fix) from error
-
-
-@dataclass(frozen=True)
-class LearnerSettings:
-    """The settings of UnstableBaselines' ``StandardLearner``."""
-
-    model: ModelSettings
-    lora: LoraSection
-    algorithm: "BaseAlgo"
-    max_generation_len: int
-    learning_rate: float
-    grad_clip: float
-    max_train_len: int | None
-    max_batch_tokens: int
-    seed: int
-    demand: Demand
-    initial_lora_path: str | None
-    num_learners: int
-    ckpt_root: str
-    save_every: int
-
-    def build_learners(self) -> "dict[str, Learner]":
-        """Build the learner, by policy: a constant rate, no average."""
-        from selfplay.learning.learner import Learner
-        from selfplay.training.assembly import build_policy
-        from selfplay.training.given_adapters import load_adapter_of
-
-        policy = build_policy(self.model, self.lora, self.seed, say_nothing)
-        if self.initial_lora_path:
-            load_adapter_of(Path(self.initial_lora_path), policy, TRAINED)
-        settings = LearningSettings(
-            learning_rate=self.learning_rate,
-            schedule="constant",
-            warmup_steps=0,
-            grad_clip=self.grad_clip,
-            max_generation_len=self.max_generation_len,
-            max_train_len=self.max_train_len,
-            max_batch_tokens=self.max_batch_tokens,
-        )
-        return {TRAINED: Learner(policy, self.algorithm, settings)}
