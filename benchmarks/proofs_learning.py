@@ -27,9 +27,9 @@ from pathlib import Path
 
 from finetune_kills import SELFPLAY, running
 from measuring import print_table
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import evaluated_steps, read_evaluation
-from selfplay.programs.proofs.parameters import ProtocolParameters
 from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 LIMIT_SECONDS = 4 * 3600.0
@@ -113,13 +113,13 @@ every = STEPS
 
 def rollouts_for(protocol: str, calls: int) -> int:
     """Return the number of proofs that take ``calls`` calls of the models."""
-    played = build_protocol(protocol, ProtocolParameters(verifier_first=False, max_message_rounds=2))
+    played = build_protocol(protocol, ProtocolSettings(verifier_first=False, max_message_rounds=2))
     return calls // sum(len(played.turns(number, 0)) for number in range(played.max_rounds))
 
 
 def configuration(way: str, protocol: str, seed: int, options: argparse.Namespace) -> str:
     """Return the configuration of a run, as TOML."""
-    provers = build_protocol(protocol, ProtocolParameters()).provers
+    provers = build_protocol(protocol, ProtocolSettings()).provers
     rollouts = rollouts_for(protocol, options.calls)
     fixed = protocol in ("adp", "merlin_arthur", "solo_verifier")
     text = PROOFS + (BY_TOKENS if way == "tokens" else THROUGH_JOBS)

@@ -7,6 +7,7 @@ Without ``--local`` OpenRouter answers; its key is read from OPENROUTER_API_KEY.
 ``selfplay train debate`` does that.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from server import connect, run
 
+from selfplay.config.programs import DebateSettings
 from selfplay.core import GenerateResult, Rollout, VerboseLogger
 from selfplay.core.text import one_line, printable
 from selfplay.programs.debate import DebateArena
@@ -50,16 +52,12 @@ async def _debate(
 ) -> None:
     client = await connect(local, port, model)
     logger = VerboseLogger(LOG) if verbose else None
-    arena = DebateArena(
-        client,
-        topics,
-        batch_size=batch_size,
-        temperature=TEMPERATURE,
-        max_tokens=MAX_TOKENS,
-        on_judge_failure="draw",
-        verbose=verbose,
-        logger=logger,
+    settings = DebateSettings(
+        topics=topics, batch_size=batch_size, max_tokens=MAX_TOKENS, on_judge_failure="draw"
     )
+    arena = DebateArena(client, settings, logger=logger)
+    for role in list(arena.roles.values()):
+        arena.add_role(replace(role, temperature=TEMPERATURE))
     console = Console()
     table = Table("step", "debates", "failed", "no verdict", "won by Aff", "words a turn", title="Results")
     try:

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from server import connect, run
 
+from selfplay.config.programs import ProposerSolverSettings
 from selfplay.core import GenerateResult, InputError, VerboseLogger
 from selfplay.core.text import one_line, printable
 from selfplay.programs.proposer_solver import ProposerSolverArena
@@ -56,16 +57,13 @@ async def _propose(
     given = _questions(questions) if questions is not None else None
     client = await connect(local, port, model)
     logger = VerboseLogger(LOG) if verbose else None
-    arena = ProposerSolverArena(
-        client,
-        questions=given,
+    settings = ProposerSolverSettings(
         batch_size=batch_size,
         solver_rollouts=solver_rollouts,
         proposer_policy="default",
         solver_policy="default",
-        verbose=verbose,
-        logger=logger,
     )
+    arena = ProposerSolverArena(client, settings, questions=given, logger=logger)
     console = Console()
     table = Table("step", "proposals", "failed", "valid", "pass rate", "reward", "stored", title="Results")
     try:

@@ -2,9 +2,9 @@
 
 import re
 
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.core import Arena, MockInferenceClient, Role
 from selfplay.programs.proofs.episode import ProofEpisode
-from selfplay.programs.proofs.parameters import ProtocolParameters, RewardParameters
 from selfplay.programs.proofs.protocols import build_protocol
 
 CLAIM = {"question": "What is 2 + 2?", "claim": "2 + 2 = 5", "y": 0, "id": "sum"}
@@ -49,7 +49,7 @@ class Script(MockInferenceClient):
 
 def make(client, name="nip", *, rewards=None, words=20, retries=20, examples=False, **parameters):
     """An arena with the protocol's agents, and the episode."""
-    given = ProtocolParameters(rewards=RewardParameters(**(rewards or {})), **parameters)
+    given = ProtocolSettings(**(rewards or {}), **parameters)
     protocol = build_protocol(name, given)
     arena = Arena(client)
     for agent in protocol.agents:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_text import hostile_text
+from selfplay.config.programs import DebateSettings, OnJudgeFailure
 from selfplay.core import (
     EpisodeRequest,
     GenerateResult,
@@ -20,10 +21,10 @@ from selfplay.programs.debate import (
     EXAMPLE_DEBATE,
     EXAMPLE_TOPIC,
     DebateArena,
-    OnJudgeFailure,
+    DebateEpisode,
     debate_text,
 )
-from selfplay.programs.judge import JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
+from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
 
 SIDES = ("Aff", "Neg")
 TOPIC = "Cats are better than dogs"
@@ -71,13 +72,26 @@ class Debaters(MockInferenceClient):
         return [call for call in self.asked if is_judge(call[0])]
 
 
+def debates(
+    client: MockInferenceClient,
+    *,
+    judge: Judge | None = None,
+    seed: int = 0,
+    logger: VerboseLogger | None = None,
+    **fields: Any,
+) -> DebateArena:
+    """Debates of one round on TOPIC, unless the fields say otherwise."""
+    settings = DebateSettings(**{"topics": [TOPIC], "num_rounds": 1} | fields)
+    return DebateArena(client, settings, judge=judge, seed=seed, logger=logger)
+
+
 async def debate(arena: DebateArena) -> GenerateResult:
     request = EpisodeRequest("debate", {"topic": TOPIC}, {"seed": 7})
     return (await arena.generate_rollouts([request]))[0]
 
 
 async def test_winner_earns_the_score_and_loser_its_negative_on_every_turn() -> None:
-    arena = DebateArena(Debaters("Winner: Neg, score: 0.8"), [TOPIC], num_rounds=2)
+    arena = debates(Debaters("Winner: Neg, score: 0.8"), num_rounds=2)
     rollout = (await debate(arena)).rollout
     assert rollout.rewards == {"Aff": -0.8, "Neg": 0.8}
     assert [(step.role_id, step.completion_text, step.reward) for step in rollout.steps] == [
@@ -93,7 +107,7 @@ async def test_each_side_sees_the_topic_its_own_stance_and_what_the_other_said_b
     None
 ):
     client = Debaters("Winner: Aff, score: 1.0")
-    await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    await debate(debates(client, num_rounds=2))
     seen = ["\n".join(message["content"] for message in call[0]) for call in client.asked[:-1]]
     affirmative, negative = seen[2], seen[3]
     assert f'You are Aff. Argue for the motion "{TOPIC}"' in affirmative
@@ -108,7 +122,7 @@ async def test_each_side_sees_the_topic_its_own_stance_and_what_the_other_said_b
 
 async def test_judge_sees_all_arguments_and_no_private_instruction_and_is_not_a_step() -> None:
     client = Debaters("Winner: Aff, score: 1.0")
-    result = await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    result = await debate(debates(client, num_rounds=2))
     (messages, temperature, _, _), *others = client.judge_calls
     assert others == []
     assert temperature == 0
@@ -121,7 +135,7 @@ async def test_judge_sees_all_arguments_and_no_private_instruction_and_is_not_a_
 
 async def test_an_unreadable_judge_is_asked_again_with_other_seeds() -> None:
     client = Debaters("hm", "Winner: both", "Winner: Aff, score: 0.6")
-    result = await debate(DebateArena(client, [TOPIC], num_rounds=1))
+    result = await debate(debates(client))
     assert result.rollout.rewards == {"Aff": 0.6, "Neg": -0.6}
     temperatures = [temperature for _, temperature, _, _ in client.judge_calls]
     assert temperatures[0] == 0
@@ -131,7 +145,7 @@ async def test_an_unreadable_judge_is_asked_again_with_other_seeds() -> None:
 
 async def test_judge_without_a_verdict_fails_the_episode_which_is_counted_and_not_played_again() -> None:
     client = Debaters("I cannot decide.")
-    arena = DebateArena(client, [TOPIC], batch_size=2, num_rounds=1)
+    arena = debates(client, batch_size=2)
     batch, results = await arena.play_step()
     for result in results:
         assert result.rollout.error is not None
@@ -145,8 +159,8 @@ async def test_judge_without_a_verdict_fails_the_episode_which_is_counted_and_no
 
 async def test_unjudged_debate_can_be_kept_as_a_draw_that_is_marked_and_counted() -> None:
     client = Debaters("Winner: Aff, score: 0.9")
-    arena = DebateArena(
-        client, [TOPIC, "doubtful"], batch_size=2, debates_per_topic=1, num_rounds=1, on_judge_failure="draw"
+    arena = debates(
+        client, topics=[TOPIC, "doubtful"], batch_size=2, debates_per_topic=1, on_judge_failure="draw"
     )
     batch, results = await arena.play_step()
     rewards = sorted(result.rewards["Aff"] for result in results)
@@ -174,9 +188,7 @@ async def test_a_debate_whose_judge_cannot_be_reached_for_a_while_is_tried_again
     on_judge_failure: OnJudgeFailure,
 ) -> None:
     judge = Unreachable(2, "Winner: Neg, score: 0.8")
-    arena = DebateArena(
-        Debaters("unused"), [TOPIC], num_rounds=1, judge_client=judge, on_judge_failure=on_judge_failure
-    )
+    arena = debates(Debaters("unused"), judge=TextJudge(judge), on_judge_failure=on_judge_failure)
     result = await debate(arena)
     assert result.rollout.error is None
     assert result.rewards == {"Aff": -0.8, "Neg": 0.8}
@@ -188,7 +200,7 @@ async def test_a_debate_whose_judge_is_never_reached_fails_and_is_counted_as_unj
     on_judge_failure: OnJudgeFailure,
 ) -> None:
     client = Unreachable(100)
-    arena = DebateArena(client, [TOPIC], batch_size=1, num_rounds=1, on_judge_failure=on_judge_failure)
+    arena = debates(client, batch_size=1, on_judge_failure=on_judge_failure)
     batch, results = await arena.play_step()
     assert results[0].rollout.error == "the judge failed: the server restarts"
     assert results[0].rollout.error_type == "TransientError"
@@ -200,14 +212,14 @@ async def test_failure_other_than_the_judges_is_not_counted_as_the_judges() -> N
     def broken(messages: Messages, seed: int | None) -> str:
         raise RuntimeError("no connection")
 
-    batch, _ = await DebateArena(MockInferenceClient(broken), [TOPIC], batch_size=2).play_step()
+    batch, _ = await debates(MockInferenceClient(broken), batch_size=2).play_step()
     assert batch.meta["failed"] == 2
     assert batch.meta["metric/debate/unjudged"] == 0.0
 
 
 async def test_judge_can_be_another_model_of_another_client() -> None:
     debaters, judge = Debaters("never asked"), Debaters("Winner: Aff, score: 0.7")
-    arena = DebateArena(debaters, [TOPIC], num_rounds=1, judge_client=judge, judge_model="wise")
+    arena = debates(debaters, judge=TextJudge(judge, "wise"))
     result = await debate(arena)
     assert result.rewards["Aff"] == 0.7
     assert debaters.judge_calls == []
@@ -215,7 +227,7 @@ async def test_judge_can_be_another_model_of_another_client() -> None:
 
 
 async def test_an_unjudged_debate_has_no_outcome_to_rate() -> None:
-    arena = DebateArena(Debaters("Winner: Aff, score: 0.9"), [TOPIC], num_rounds=1, on_judge_failure="draw")
+    arena = debates(Debaters("Winner: Aff, score: 0.9"), on_judge_failure="draw")
     judged = await debate(arena)
     unjudged = await arena.run_episode("debate", {"topic": "doubtful"})
     assert arena.outcomes(judged) == [{"Aff": 0.9, "Neg": -0.9}]
@@ -224,7 +236,7 @@ async def test_an_unjudged_debate_has_no_outcome_to_rate() -> None:
 
 async def test_judge_of_the_same_client_can_be_another_model_and_policies_may_differ() -> None:
     client = Debaters("Winner: Aff, score: 0.7")
-    arena = DebateArena(client, [TOPIC], num_rounds=1, aff_policy="a", neg_policy="b", judge_model="base")
+    arena = debates(client, aff_policy="a", neg_policy="b", judge_model="base")
     await debate(arena)
     assert [model for _, _, _, model in client.asked] == ["a", "b", "base"]
 
@@ -241,14 +253,14 @@ class Scoring(MockInferenceClient):
 
 async def test_score_judge_compares_the_odds_with_and_without_the_debate() -> None:
     client = Scoring(["talk"])
-    arena = DebateArena(client, [TOPIC], num_rounds=1, judge_by_score=True)
+    arena = debates(client, judge_by_score=True)
     rewards = (await debate(arena)).rewards
     assert rewards["Aff"] == pytest.approx(0.8807970779778823)  # 1 / (1 + exp(-(3 - 1)))
     assert rewards["Neg"] == -rewards["Aff"]
 
 
 async def test_score_judge_needs_a_client_that_scores() -> None:
-    arena = DebateArena(MockInferenceClient(["talk"]), [TOPIC], num_rounds=1, judge_by_score=True)
+    arena = debates(MockInferenceClient(["talk"]), judge_by_score=True)
     error = (await debate(arena)).rollout.error
     assert error is not None
     assert "cannot score" in error
@@ -256,7 +268,7 @@ async def test_score_judge_needs_a_client_that_scores() -> None:
 
 async def test_a_step_debates_few_topics_several_times_and_compares_debates_on_one_topic() -> None:
     topics = ["one", "two", "three", "four"]
-    arena = DebateArena(Debaters("Winner: Aff, score: 0.7"), topics, batch_size=6, debates_per_topic=3)
+    arena = debates(Debaters("Winner: Aff, score: 0.7"), topics=topics, batch_size=6, debates_per_topic=3)
     requests = arena.get_batch()
     drawn = [request.artifact.data["topic"] for request in requests]
     assert sorted(map(drawn.count, set(drawn))) == [3, 3]
@@ -265,7 +277,7 @@ async def test_a_step_debates_few_topics_several_times_and_compares_debates_on_o
 
 async def test_zero_sum_debates_give_advantages_that_cancel() -> None:
     client = Debaters("Winner: Aff, score: 1.0", "Winner: Neg, score: 0.5")
-    batch, _ = await DebateArena(client, [TOPIC], batch_size=2, num_rounds=1).play_step(concurrency=1)
+    batch, _ = await debates(client, batch_size=2).play_step(concurrency=1)
     by_role = {
         role: sorted(record.advantage for record in batch.records if record.role_id == role) for role in SIDES
     }
@@ -276,7 +288,7 @@ async def test_zero_sum_debates_give_advantages_that_cancel() -> None:
 async def test_evaluation_plays_the_same_debates_every_time_and_reports_each() -> None:
     client = Debaters("Winner: Aff, score: 0.7", "Winner: Neg, score: 0.7")
     topics = ["one", "doubtful", "two"]
-    arena = DebateArena(client, [TOPIC], num_rounds=1, evaluation_topics=topics, evaluation_debates=3)
+    arena = debates(client, evaluation_topics=topics, evaluation_debates=3)
     measures = await arena.evaluate()
     assert sorted(measures["won by Aff"]) == [0.0, 1.0]
     assert measures["unjudged"] == [0.0, 1.0, 0.0]
@@ -289,7 +301,7 @@ async def test_evaluation_plays_the_same_debates_every_time_and_reports_each() -
 
 async def test_arena_continues_from_its_state() -> None:
     def arena() -> DebateArena:
-        return DebateArena(Debaters("Winner: Aff, score: 0.7"), ["a", "b", "c", "d"], batch_size=2, seed=3)
+        return debates(Debaters("Winner: Aff, score: 0.7"), topics=["a", "b", "c", "d"], batch_size=2, seed=3)
 
     first = arena()
     await first.play_step()
@@ -300,28 +312,21 @@ async def test_arena_continues_from_its_state() -> None:
     assert second.step_num == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [({"topics": []}, "topics"), ({"batch_size": 0}, "batch_size"), ({"num_rounds": 0}, "num_rounds")],
-)
-def test_impossible_settings_are_rejected_by_name(arguments: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as caught:
-        DebateArena(Debaters("x"), **({"topics": [TOPIC]} | arguments))
-    assert caught.value.field == field
+def test_a_debate_without_rounds_is_rejected() -> None:
+    with pytest.raises(InputError, match="0 rounds leave nothing to judge"):
+        DebateEpisode(num_rounds=0)
 
 
 async def test_log_reads_as_a_debate(tmp_path: Any) -> None:
     with VerboseLogger(tmp_path / "debate.log") as logger:
-        arena = DebateArena(
-            Debaters("Winner: Aff, score: 0.7"), [TOPIC], batch_size=1, num_rounds=1, logger=logger
-        )
+        arena = debates(Debaters("Winner: Aff, score: 0.7"), batch_size=1, logger=logger)
         await arena.play_step()
     log = (tmp_path / "debate.log").read_text()
     assert log.index("Aff< for") < log.index("Neg< against") < log.index("Winner: Aff")
 
 
 async def test_transcript_holds_what_the_sides_said_and_nothing_else() -> None:
-    rollout = (await debate(DebateArena(Debaters("Winner: Aff, score: 1.0"), [TOPIC], num_rounds=1))).rollout
+    rollout = (await debate(debates(Debaters("Winner: Aff, score: 1.0")))).rollout
     assert rollout.extras["transcript"] == [
         {"author": "Aff", "text": "for"},
         {"author": "Neg", "text": "against"},
@@ -331,7 +336,7 @@ async def test_transcript_holds_what_the_sides_said_and_nothing_else() -> None:
 
 async def test_each_side_has_seen_an_example_debate_from_its_own_seat_in_the_form_of_a_real_one() -> None:
     client = Debaters("Winner: Aff, score: 1.0")
-    await debate(DebateArena(client, [TOPIC], num_rounds=2))
+    await debate(debates(client, num_rounds=2))
     roles = ["user", "assistant", "user", "assistant"]
     for number, (other, heard) in enumerate([("Neg", "against"), ("Aff", "for")]):
         messages = client.asked[2 + number][0]
@@ -418,7 +423,7 @@ def test_parsing_never_raises_and_only_ever_names_a_side(text: str) -> None:
 
 
 async def test_judges_can_be_used_without_a_debate() -> None:
-    arena = DebateArena(Debaters("Winner: Neg, score: 0.5"), [TOPIC])
+    arena = debates(Debaters("Winner: Neg, score: 0.5"))
     assert await TextJudge().decide(arena, TOPIC, "Aff: a\n\nNeg: b", SIDES) == Verdict("Neg", 0.5)
     assert (await ScoreJudge(Scoring(["x"])).decide(arena, TOPIC, "Aff: talk", SIDES)).winner == "Aff"
     with pytest.raises(JudgeError, match="Winner: nobody"):

@@ -12,12 +12,12 @@ from rich.console import Console
 from proof_scripts import Script
 from selfplay.config import load_config
 from selfplay.config.loading import dump_config
+from selfplay.config.programs import ProofsSettings
+from selfplay.config.proofs import ArithmeticClaims
 from selfplay.core import InputError
 from selfplay.evaluation.result_files import read_evaluation
 from selfplay.programs.proofs.arena import ProofArena
-from selfplay.programs.proofs.arithmetic_claims import arithmetic_claims
 from selfplay.programs.proofs.measures import measures_of
-from selfplay.programs.proofs.protocols import build_protocol
 from selfplay.programs.proofs.state import ProofState
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.programs import build_program, check_first_batch, policies_of
@@ -27,12 +27,12 @@ from tiny_models import roomy_model
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 
 
-def make_arena(client=None, name="nip", **options):
-    claims = arithmetic_claims(24)
+def make_arena(client=None, name="nip", *, claims=None, seed=0, **options):
     client = client or Script(verifier=[ACCEPT], prover=["Yes."])
     defaults = {"batch_size": 8, "proofs_per_claim": 4, "evaluation_claims": 6, "evaluation_proofs": 3}
-    defaults["examples"] = False
-    return ProofArena(client, build_protocol(name), claims[:16], claims[16:], **(defaults | options))
+    claims = claims or ArithmeticClaims(count=24, test_size=1 / 3)
+    settings = ProofsSettings(**{"protocol": name, "claims": claims, "examples": False} | defaults | options)
+    return ProofArena(client, settings, seed=seed)
 
 
 def test_a_batch_has_several_proofs_of_each_claim():
@@ -140,18 +140,9 @@ def test_a_state_continues_the_draws_and_needs_the_same_claims():
     whole.get_batch()
     cut.load_state_dict(json.loads(json.dumps(whole.state_dict())))
     assert cut.get_batch() == whole.get_batch()
-    other = ProofArena(Script(), build_protocol("nip"), arithmetic_claims(9, seed=5), [])
+    other = make_arena(claims=ArithmeticClaims(count=24, seed=5))
     with pytest.raises(InputError, match=r"there is no claim .* any more"):
         other.load_state_dict(whole.state_dict())
-
-
-def test_an_arena_without_claims_is_refused():
-    with pytest.raises(InputError, match="there is nothing to judge"):
-        ProofArena(Script(), build_protocol("nip"), [], [])
-    with pytest.raises(InputError, match="two claims have the same id"):
-        ProofArena(Script(), build_protocol("nip"), arithmetic_claims(4) * 2, [])
-    with pytest.raises(InputError, match="proofs_per_claim: 0 is too few"):
-        make_arena(proofs_per_claim=0)
 
 
 CONFIG = """

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfplay.config.proofs import ColumnSettings
 from selfplay.core import InputError
 from selfplay.programs.proofs.arithmetic_claims import arithmetic_claims
 from selfplay.programs.proofs.claim_files import (
     BUGGY_APPS,
-    Columns,
     claims_of_dataset,
     claims_of_file,
     claims_of_rows,
@@ -74,7 +74,7 @@ def test_a_file_has_a_claim_in_each_line(tmp_path):
     assert len({one.id for one in found}) == 2
     renamed = {"task": "2 + 2?", "solution": "4", "correct": True}
     file.write_text(json.dumps(renamed))
-    columns = Columns(question="task", claim="solution", y="correct")
+    columns = ColumnSettings(question="task", claim="solution", y="correct")
     assert claims_of_file(str(file), columns)[0].claim == "4"
 
 

@@ -4,14 +4,12 @@ import pytest
 from hypothesis import given
 
 from hostile_text import hostile_text
-from selfplay.core import InputError
 from selfplay.programs.proofs.decisions import (
     NO_DECISION,
     SCALES,
     Decision,
     decision_text,
     read_decision,
-    scale_of,
 )
 
 LIKERT = {"strongly disagree": -1, "disagree": -0.5, "agree": 0.5, "strongly agree": 1}
@@ -104,8 +102,3 @@ def test_any_text_is_read_without_an_error(text):
     for scale in SCALES.values():
         found = read_decision(f"Decision: {text}", scale, bare=True)
         assert found is None or found.raw in scale
-
-
-def test_an_unknown_scale_is_refused():
-    with pytest.raises(InputError, match="there is no scale stars"):
-        scale_of("stars")

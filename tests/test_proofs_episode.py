@@ -11,10 +11,11 @@ from hypothesis import example, given, settings
 
 from hostile_text import hostile_text
 from proof_scripts import CLAIM, Script, agent_of, make, play
+from selfplay.config.proofs import ScaleName
 from selfplay.core import InputError
 from selfplay.core.seeds import derive_seed
 from selfplay.programs.proofs.answers import split_channels
-from selfplay.programs.proofs.decisions import SCALES, ScaleName, read_decision
+from selfplay.programs.proofs.decisions import SCALES, read_decision
 from selfplay.programs.proofs.episode import stance_of
 from selfplay.programs.proofs.state import first_rounds
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from proof_scripts import CLAIM, Script, play
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.programs.proofs.decisions import SCALES
 from selfplay.programs.proofs.examples import example_proofs
-from selfplay.programs.proofs.parameters import ProtocolParameters
 from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 REJECT = "Decision: reject"
@@ -189,7 +189,7 @@ async def test_examples_are_proofs_in_the_form_of_the_protocol():
 @pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_examples_of_every_protocol_are_valid_and_right(name, first, sequential, scale):
-    given = ProtocolParameters(verifier_first=first, sequential=sequential, verifier_decision_spectrum=scale)
+    given = ProtocolSettings(verifier_first=first, sequential=sequential, verifier_decision_spectrum=scale)
     protocol = build_protocol(name, given)
     stances = {agent.name: agent.stance for agent in protocol.agents if agent.stance}
     for agent in protocol.agents:

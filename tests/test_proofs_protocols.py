@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.core import InputError
-from selfplay.programs.proofs.parameters import ProtocolParameters
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
 from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 
@@ -69,7 +69,7 @@ def rounds_of(protocol, seed=0):
 
 @pytest.mark.parametrize(("name", "first", "sequential"), ROUNDS, ids=str)
 def test_each_round_has_its_agents_and_channels(name, first, sequential):
-    protocol = build_protocol(name, ProtocolParameters(verifier_first=first, sequential=sequential))
+    protocol = build_protocol(name, ProtocolSettings(verifier_first=first, sequential=sequential))
     assert rounds_of(protocol) == ROUNDS[name, first, sequential]
 
 
@@ -85,7 +85,7 @@ def test_each_agent_sees_its_channels_and_argues_for_its_stance(name):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_prover1_may_begin_where_the_provers_speak_in_turn(first):
-    given = ProtocolParameters(sequential=True, prover0_first=False, verifier_first=first)
+    given = ProtocolSettings(sequential=True, prover0_first=False, verifier_first=first)
     expected = [V2, P1, P0] if first else [P1, P0, V2]
     assert rounds_of(build_protocol("debate", given))[:3] == expected
 
@@ -113,19 +113,19 @@ def test_the_coin_of_merlin_arthur_is_the_seed():
 def test_a_verifier_has_half_of_the_rounds_and_ends_the_episode_in_its_last(
     name, first, rounds, questions, last
 ):
-    protocol = build_protocol(name, ProtocolParameters(verifier_first=first, max_message_rounds=rounds))
+    protocol = build_protocol(name, ProtocolSettings(verifier_first=first, max_message_rounds=rounds))
     assert protocol.max_verifier_questions == questions
     assert protocol.last_round == last
 
 
 def test_decisions_count_from_the_least_number_of_rounds():
-    given = ProtocolParameters(min_message_rounds=4, max_message_rounds=7)
+    given = ProtocolSettings(min_message_rounds=4, max_message_rounds=7)
     assert build_protocol("nip", given).deciding_rounds == [4, 6]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_stances_are_drawn_where_the_protocol_allows_it(name):
-    drawn = build_protocol(name, ProtocolParameters(randomize_prover_stance=True)).random_stance
+    drawn = build_protocol(name, ProtocolSettings(randomize_prover_stance=True)).random_stance
     assert drawn == (name in ("nip", "adp", "mnip"))
 
 
@@ -135,12 +135,11 @@ def test_stances_are_drawn_where_the_protocol_allows_it(name):
         ({"min_message_rounds": 9}, "9 rounds are more than max_message_rounds, 8"),
         ({"verifier_first": False, "max_message_rounds": 1}, "leaves the verifier of nip no turn to decide"),
         ({"min_message_rounds": 8, "verifier_first": True}, "leaves the verifier of nip no turn to decide"),
-        ({"verifier_decision_spectrum": "stars"}, "there is no scale stars"),
     ],
 )
 def test_parameters_that_leave_no_decision_are_refused(given, words):
     with pytest.raises(InputError, match=words):
-        build_protocol("nip", ProtocolParameters(**given))
+        build_protocol("nip", ProtocolSettings(**given))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.programs.proofs.decisions import NO_DECISION, Decision
-from selfplay.programs.proofs.parameters import ProtocolParameters, RewardParameters
 from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
 from selfplay.programs.proofs.rewards import (
     RoundOutcome,
@@ -21,7 +21,7 @@ EVERYBODY = ("prover", "prover0", "prover1", "verifier")
 def earned(
     protocol, decision, y, stances=None, *, spoke=EVERYBODY, terminated=False, invalid=(), order=None, **given
 ):
-    parameters = ProtocolParameters(rewards=RewardParameters(**given), **(order or {}))
+    parameters = ProtocolSettings(**given, **(order or {}))
     table = build_protocol(protocol, parameters)
     own = {agent.name: agent.stance for agent in table.agents if agent.stance}
     outcome = RoundOutcome(spoke, decision, terminated, invalid)
@@ -159,8 +159,7 @@ def test_an_invalid_answer_costs_its_prover_only_and_only_if_that_is_set():
 
 
 def bounds(protocol, name, parameters=None, **given):
-    rewards = RewardParameters(**given)
-    table = build_protocol(protocol, ProtocolParameters(rewards=rewards, **(parameters or {})))
+    table = build_protocol(protocol, ProtocolSettings(**given, **(parameters or {})))
     return min_reward(table, name), reward_mid_point_estimate(table, name), max_reward(table, name)
 
 

@@ -17,7 +17,6 @@ from selfplay.finetune.analysis import Analysis, YesShare, drawing_client, yes_s
 from selfplay.finetune.run_files import RunFiles
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.programs.proofs.protocols import build_protocol
-from selfplay.training.proofs import protocol_parameters
 
 
 def analyse(
@@ -55,7 +54,7 @@ def analyse(
     address = base_url or config.finetune.provider.address
     analysis = Analysis(
         files=files,
-        protocol=build_protocol(config.play.protocol, protocol_parameters(config.play)),
+        protocol=build_protocol(config.play.protocol, config.play),
         iterations=iterations,
         client=drawing_client()
         if dry_run

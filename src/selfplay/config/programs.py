@@ -8,8 +8,10 @@ from pydantic import Field, model_validator
 from selfplay.config.base import ClassPath, FilePath, Name, Settings, Texts
 from selfplay.config.proofs import Claims, ProtocolSettings
 from selfplay.core import InputError
-from selfplay.core.adapters import BASE, TRAINED
+from selfplay.core.adapters import TRAINED
 from selfplay.core.own_classes import name_of
+
+OnJudgeFailure = Literal["fail", "draw"]
 
 
 class ProgramSettings(Settings):
@@ -44,7 +46,7 @@ class PythonProgram(ProgramSettings):
 class DebateSettings(ProgramSettings):
     """Two sides argue about a topic, and a judge that is not trained names the winner."""
 
-    type: Literal["debate"]
+    type: Literal["debate"] = "debate"
     """Names this kind of program."""
     topics: Texts = Field(min_length=1)
     """Motions; each debate draws one."""
@@ -60,12 +62,13 @@ class DebateSettings(ProgramSettings):
     """The policy that argues for the motion."""
     neg_policy: Name = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
-    judge_model: Name = BASE
-    """The model that judges; `base` is the untrained model."""
+    judge_model: Name | None = None
+    """The model that judges: `base` or a policy; if not given, the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
-    on_judge_failure: Literal["fail", "draw"] = "fail"
-    """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases."""
+    on_judge_failure: OnJudgeFailure = "fail"
+    """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases.
+    One whose judge cannot be reached is tried again, and fails after the last attempt."""
     evaluation_topics: Texts | None = Field(default=None, min_length=1)
     """Motions of the evaluation; if not given, those of training."""
     evaluation_debates: int = Field(default=32, ge=1, le=10_000_000)
@@ -102,7 +105,7 @@ def _distinct_topics(topics: list[str], field: str) -> dict[str, str]:
 class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
-    type: Literal["proposer_solver"]
+    type: Literal["proposer_solver"] = "proposer_solver"
     """Names this kind of program."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proposals in each update."""
@@ -131,7 +134,7 @@ class ProposerSolverSettings(ProgramSettings):
 class ProofsSettings(ProtocolSettings, ProgramSettings):
     """A verifier judges claims by questioning provers that want to convince it."""
 
-    type: Literal["proofs"]
+    type: Literal["proofs"] = "proofs"
     """Names this kind of program."""
     protocol: FilePath = "nip"
     """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a

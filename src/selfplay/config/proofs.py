@@ -41,7 +41,7 @@ class _Claims(Settings):
 class ArithmeticClaims(_Claims):
     """Worked sums, differences and products, half of them with a slip."""
 
-    type: Literal["arithmetic_claims"]
+    type: Literal["arithmetic_claims"] = "arithmetic_claims"
     """Names this kind of claims."""
     count: int = Field(default=1000, ge=10, le=10_000_000)
     """Number of claims, those that are held out included."""
@@ -52,14 +52,14 @@ class ArithmeticClaims(_Claims):
 class CodeClaims(_Claims):
     """Small Python functions, half of them with a bug that fails a test."""
 
-    type: Literal["code_claims"]
+    type: Literal["code_claims"] = "code_claims"
     """Names this kind of claims."""
 
 
 class FileClaims(_Claims):
     """A JSON Lines file."""
 
-    type: Literal["file"]
+    type: Literal["file"] = "file"
     """Names this kind of claims."""
     path: FilePath
     """The file, relative to the configuration file and, on the command line, to the working directory."""
@@ -70,7 +70,7 @@ class FileClaims(_Claims):
 class DatasetClaims(_Claims):
     """A dataset of the Hugging Face Hub, or a directory of files; needs the extra `datasets`."""
 
-    type: Literal["dataset"]
+    type: Literal["dataset"] = "dataset"
     """Names this kind of claims."""
     name: FilePath
     """The dataset, such as `lrhammond/buggy-apps`."""
@@ -81,6 +81,24 @@ class DatasetClaims(_Claims):
 
 
 Claims = Annotated[ArithmeticClaims | CodeClaims | FileClaims | DatasetClaims, Field(discriminator="type")]
+
+
+ScaleName = Literal[
+    "accept_reject",
+    "likert_scale",
+    "likert_scale_no_undecided",
+    "out_of_10",
+    "out_of_100",
+    "likert_int_scale_11",
+    "likert_scale_4",
+    "likert_scale_5",
+    "likert_scale_6",
+    "likert_scale_7",
+]
+"""The scale on which verifiers decide; see ``programs.proofs.decisions``."""
+ForceGuess = Literal["zero", "one", "y"]
+"""What a verifier is taken to decide. The forced decision is also the one that is rewarded; in Neural
+Interactive Proofs it only ended the episode."""
 
 
 class ProtocolSettings(Settings):
@@ -100,21 +118,11 @@ class ProtocolSettings(Settings):
     """Whether the verifier reads the channels of two provers in random order."""
     randomize_prover_stance: bool = False
     """Whether the claim's text decides what provers argue for; in `nip`, `adp` and `mnip`."""
-    verifier_decision_spectrum: Literal[
-        "accept_reject",
-        "likert_scale",
-        "likert_scale_no_undecided",
-        "out_of_10",
-        "out_of_100",
-        "likert_int_scale_11",
-        "likert_scale_4",
-        "likert_scale_5",
-        "likert_scale_6",
-        "likert_scale_7",
-    ] = "accept_reject"
+    verifier_decision_spectrum: ScaleName = "accept_reject"
     """The scale of decisions."""
-    force_guess: Literal["zero", "one", "y"] | None = None
-    """What the verifier is taken to decide, whatever it says: reject, accept or the truth."""
+    force_guess: ForceGuess | None = None
+    """What the verifier is taken to decide at its first turn that counts, whatever it says: reject, accept or
+    the truth. It shows what the other agents can learn from a verifier that cannot."""
     prover_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """A prover's reward for a decision that agrees entirely with its stance."""
     verifier_reward: float = Field(default=1.0, ge=-1e6, le=1e6)

@@ -5,8 +5,9 @@ without a verdict are counted separately from draws.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
+from selfplay.config.programs import DebateSettings, OnJudgeFailure
 from selfplay.core import (
     AlternatingRolesEpisode,
     Arena,
@@ -28,16 +29,10 @@ from selfplay.core import (
     VerboseLogger,
     derive_seed,
 )
-from selfplay.core.adapters import TRAINED
 from selfplay.core.text import speech
 from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 
 JUDGE_FAILED = "the judge failed"
-OnJudgeFailure = Literal["fail", "draw"]
-"""The outcome of a debate without a verdict: a failed episode, or a reward of 0 for both sides.
-
-A debate whose judge cannot be reached is tried again instead; after the last attempt it fails.
-"""
 
 EXAMPLE_TOPIC = "Schools should teach cooking"
 EXAMPLE_DEBATE = (
@@ -60,8 +55,9 @@ def make_debate_rubric(
         aff_role: the role that argues for the motion.
         neg_role: the role that argues against it.
         judge: the judge; by default a TextJudge that calls the arena's client.
-        on_judge_failure: see OnJudgeFailure. With ``fail``, scoring raises JudgeError. If the call to the
-            judge's model fails temporarily, scoring raises TransientError in both cases.
+        on_judge_failure: with ``fail``, scoring raises JudgeError where there is no verdict; with ``draw``,
+            both sides get 0. If the call to the judge's model fails temporarily, scoring raises
+            TransientError in both cases.
     """
     decides = judge or TextJudge()
 
@@ -176,77 +172,40 @@ class DebateArena(Arena):
     Debates on the same topic in one step are compared with each other (``meta["group"]``).
 
     Args:
-        client: answers for both sides, and for the judge unless it has its own client.
-        topics: motions to debate.
-        batch_size: number of debates per step.
-        debates_per_topic: number of debates per step that share a topic and are compared with each other.
-        num_rounds: number of turns of each side.
-        max_tokens: token limit of one turn.
-        temperature: sampling temperature of both sides; it must be the one that the learner uses.
-        aff_policy: the policy that argues for the motion.
-        neg_policy: the policy that argues against it.
-        judge: the judge; by default a TextJudge, or a ScoreJudge with ``judge_by_score``, that uses
-            ``judge_client`` and ``judge_model``.
-        judge_client: answers for the judge; ``client`` if not given.
-        judge_model: the model of that client that judges; the client's default if not given.
-        judge_by_score: compare likelihoods instead of asking for a verdict in words; see ScoreJudge.
-        on_judge_failure: the outcome of a debate without a verdict; see OnJudgeFailure.
-        evaluation_topics: motions of :meth:`evaluate`; ``topics`` if not given.
-        evaluation_debates: number of debates that :meth:`evaluate` plays.
+        client: answers for both sides and the judge.
+        settings: the motions, the sides and the judge.
+        judge: the judge, if it is not the one that ``settings`` name; see :mod:`selfplay.programs.judge`.
         seed: seed of episodes and draws.
-        credit_assigner, verbose, logger: see Arena.
-
-    Raises:
-        InputError: there is no topic, or a number is less than 1.
+        credit_assigner, logger: see Arena.
     """
 
     def __init__(
         self,
         client: InferenceClient,
-        topics: list[str],
+        settings: DebateSettings,
         *,
-        batch_size: int = 8,
-        debates_per_topic: int = 4,
-        num_rounds: int = 3,
-        max_tokens: int = 128,
-        temperature: float = 1.0,
-        aff_policy: str = TRAINED,
-        neg_policy: str = TRAINED,
         judge: Judge | None = None,
-        judge_client: InferenceClient | None = None,
-        judge_model: str | None = None,
-        judge_by_score: bool = False,
-        on_judge_failure: OnJudgeFailure = "fail",
-        evaluation_topics: list[str] | None = None,
-        evaluation_debates: int = 32,
         seed: int = 0,
         credit_assigner: CreditAssigner | None = None,
-        verbose: bool = False,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(client, credit_assigner, verbose, seed=seed, logger=logger)
-        if not topics:
-            raise InputError("topics", "there is nothing to debate", "Give at least one motion")
-        for name, number in (("batch_size", batch_size), ("debates_per_topic", debates_per_topic)):
-            if number < 1:
-                raise InputError(name, f"{number} debates are too few", "Give 1 or more")
-        self.batch_size = batch_size
-        self.debates_per_topic = debates_per_topic
-        self.evaluation_topics = evaluation_topics or topics
-        self.evaluation_debates = evaluation_debates
-        self.add_role(Role("Aff", temperature=temperature, max_tokens=max_tokens, policy=aff_policy))
-        self.add_role(Role("Neg", temperature=temperature, max_tokens=max_tokens, policy=neg_policy))
-        kind = ScoreJudge if judge_by_score else TextJudge
-        decides = judge or kind(judge_client, judge_model)
-        self.add_episode("debate", DebateEpisode("Aff", "Neg", num_rounds, decides, on_judge_failure))
+        super().__init__(client, credit_assigner, seed=seed, logger=logger)
+        self.settings = settings
+        self.add_role(Role("Aff", max_tokens=settings.max_tokens, policy=settings.aff_policy))
+        self.add_role(Role("Neg", max_tokens=settings.max_tokens, policy=settings.neg_policy))
+        kind = ScoreJudge if settings.judge_by_score else TextJudge
+        decides = judge or kind(model=settings.judge_model)
+        episode = DebateEpisode("Aff", "Neg", settings.num_rounds, decides, settings.on_judge_failure)
+        self.add_episode("debate", episode)
         store = self.add_store("topics", ArtifactStore(seed=derive_seed(seed, "topics")))
-        for topic in topics:
+        for topic in settings.topics:
             store.add(Artifact({"topic": topic}, id=topic))
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return requests for ``batch_size`` debates on topics drawn from the store."""
-        topics = self.stores["topics"].sample(math.ceil(self.batch_size / self.debates_per_topic))
-        drawn = [topics[index % len(topics)] for index in range(self.batch_size)]
+        size = self.settings.batch_size
+        topics = self.stores["topics"].sample(math.ceil(size / self.settings.debates_per_topic))
+        drawn = [topics[index % len(topics)] for index in range(size)]
         return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in drawn]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
@@ -266,7 +225,7 @@ class DebateArena(Arena):
         ``unjudged``: 1 for a debate whose judge failed, even if the episode failed for that reason, else 0.
         ``won by Aff``: 1 or 0 for each verdict. ``words a turn``: mean number of words per turn.
         """
-        topics = self.evaluation_topics
+        topics = self.settings.evaluation_topics or self.settings.topics
         requests = [
             EpisodeRequest(
                 "debate",
@@ -277,7 +236,7 @@ class DebateArena(Arena):
                 },
                 is_trainable=False,
             )
-            for index in range(self.evaluation_debates)
+            for index in range(self.settings.evaluation_debates)
         ]
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
         finished = [rollout for rollout in rollouts if rollout.error is None]

@@ -9,6 +9,7 @@ reward of a valid one, and copies within one step share the rewards of one new q
 import random
 from typing import Any
 
+from selfplay.config.programs import ProposerSolverSettings
 from selfplay.core import (
     Arena,
     Artifact,
@@ -20,7 +21,6 @@ from selfplay.core import (
     GenerateResult,
     GRPOCredit,
     InferenceClient,
-    InputError,
     Role,
     Rollout,
     Rubric,
@@ -33,6 +33,7 @@ from selfplay.core import (
 from selfplay.programs.arithmetic import Arithmetic
 from selfplay.programs.questions import Domain, OpenQuestions, Question, Turns
 
+DEFAULTS = ProposerSolverSettings()
 INVALID_REWARD = -1.0
 LOWEST_VALID_REWARD = -0.5
 LEAST_WEIGHT = 0.05
@@ -223,88 +224,47 @@ class ProposerSolverArena(Arena):
 
     Args:
         client: answers for both roles.
+        settings: the sizes of batches and evaluations, the roles' policies, and what earns most.
         questions: examples for the proposer and initial contents of the store; the domain's if not given.
         domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without them.
-        batch_size: number of proposals per step.
-        proposals_per_prompt: number of proposals that share a prompt.
-        examples: number of questions shown in a prompt.
-        solver_rollouts: number of times a question is asked.
-        asked_again: number of stored questions that are asked again each step, drawn by weight.
-        target_pass_rate: the share of right answers that earns most.
-        proposer_policy: the policy that writes questions.
-        solver_policy: the policy that answers them.
-        train_solvers: whether the solver is trained.
-        max_tokens: token limit of an answer; the domain's limit if not given.
         held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
-        evaluation_proposals: number of proposals of :meth:`evaluate`.
-        store_size: maximum number of stored questions; above it the oldest is dropped.
         seed: seed of episodes and draws.
         credit_assigner: by default GRPO within the groups, normalised.
-        verbose, logger: see Arena.
-
-    Raises:
-        InputError: a number is outside its range.
+        logger: see Arena.
     """
 
     def __init__(
         self,
         client: InferenceClient,
+        settings: ProposerSolverSettings = DEFAULTS,
         *,
         questions: list[Question] | None = None,
         domain: Domain | None = None,
-        batch_size: int = 32,
-        proposals_per_prompt: int = 16,
-        examples: int = 8,
-        solver_rollouts: int = 8,
-        asked_again: int = 0,
-        target_pass_rate: float = 0.5,
-        proposer_policy: str = "proposer",
-        solver_policy: str = "solver",
-        train_solvers: bool = True,
-        max_tokens: int | None = None,
         held_out: list[Question] | None = None,
-        evaluation_proposals: int = 64,
-        store_size: int = 500,
         seed: int = 0,
         credit_assigner: CreditAssigner | None = None,
-        verbose: bool = False,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(
-            client, credit_assigner or GRPOCredit(normalize=True), verbose, seed=seed, logger=logger
-        )
-        _check_positive(
-            batch_size=batch_size, proposals_per_prompt=proposals_per_prompt, solver_rollouts=solver_rollouts
-        )
-        if not 0 < target_pass_rate < 1:
-            raise InputError(
-                "target_pass_rate", f"{target_pass_rate} teaches nothing", "Give a share such as 0.5"
-            )
+        super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
+        self.settings = settings
         self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
-        self.batch_size = batch_size
-        self.proposals_per_prompt = proposals_per_prompt
-        self.examples = examples
-        self.solver_rollouts = solver_rollouts
-        self.asked_again = asked_again
-        self.target_pass_rate = target_pass_rate
-        self.evaluation_proposals = evaluation_proposals
         self.questions = questions or self.domain.seed_questions()
         self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out
         self._held_out_keys = frozenset(map(self.domain.key, self.held_out))
-        proposal_tokens, answer_tokens = self.domain.proposal_tokens, max_tokens or self.domain.answer_tokens
-        self.add_role(Role("Proposer", max_tokens=proposal_tokens, policy=proposer_policy))
-        self.add_role(Role("Solver", max_tokens=answer_tokens, policy=solver_policy))
+        proposer, solver = settings.proposer_policy, settings.solver_policy
+        self.add_role(Role("Proposer", max_tokens=self.domain.proposal_tokens, policy=proposer))
+        self.add_role(Role("Solver", max_tokens=self.domain.answer_tokens, policy=solver))
         self.add_episode("solve", SolveEpisode("Solver", self.domain))
         propose = ProposerEpisode(
             "Proposer",
-            solver_rollouts,
-            target_pass_rate,
+            settings.solver_rollouts,
+            settings.target_pass_rate,
             self.domain,
-            train_solvers=train_solvers,
+            train_solvers=settings.train_solvers,
             held_out=self._held_out_keys,
         )
         self.add_episode("propose", propose)
-        self.add_store("questions", ArtifactStore(store_size, derive_seed(seed, "questions")))
+        self.add_store("questions", ArtifactStore(settings.store_size, derive_seed(seed, "questions")))
         for question in self.questions:
             self._store(question, 1.0)
 
@@ -318,14 +278,14 @@ class ProposerSolverArena(Arena):
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
-        for index in range(self.batch_size):
-            if index % self.proposals_per_prompt == 0:
-                shown = rng.sample(self.questions, min(self.examples, len(self.questions)))
-            group = f"prompt-{index // self.proposals_per_prompt}"
+        for index in range(self.settings.batch_size):
+            if index % self.settings.proposals_per_prompt == 0:
+                shown = rng.sample(self.questions, min(self.settings.examples, len(self.questions)))
+            group = f"prompt-{index // self.settings.proposals_per_prompt}"
             requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
-        for one in store.sample(self.asked_again, weighted=True):
+        for one in store.sample(self.settings.asked_again, weighted=True):
             again = EpisodeRequest("solve", one.data, {"group": one.id})
-            requests += [again] * self.solver_rollouts
+            requests += [again] * self.settings.solver_rollouts
         return requests
 
     def adjust_rewards(self, results: list[GenerateResult]) -> None:
@@ -360,8 +320,8 @@ class ProposerSolverArena(Arena):
         return batch
 
     def _weight(self, pass_rate: float) -> float:
-        farthest = max(self.target_pass_rate, 1 - self.target_pass_rate)
-        return max(LEAST_WEIGHT, 1.0 - abs(pass_rate - self.target_pass_rate) / farthest)
+        farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
+        return max(LEAST_WEIGHT, 1.0 - abs(pass_rate - self.settings.target_pass_rate) / farthest)
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
         """Return one match per valid proposal, in which the solver's score is the pass rate."""
@@ -384,11 +344,11 @@ class ProposerSolverArena(Arena):
         rollouts = [result.rollout for result in results if result.rollout.error is None]
         solved = [one for one in rollouts if one.episode_type == "solve"]
         proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
-        farthest = max(self.target_pass_rate, 1 - self.target_pass_rate)
+        farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
         measures = {
             "solver exact match": [one.rewards["Solver"] for one in solved],
             "proposer distance": [
-                abs(one["pass_rate"] - self.target_pass_rate) if one["valid"] else farthest
+                abs(one["pass_rate"] - self.settings.target_pass_rate) if one["valid"] else farthest
                 for one in proposed
             ],
             "proposer valid": [float(one["valid"]) for one in proposed],
@@ -397,7 +357,7 @@ class ProposerSolverArena(Arena):
 
     def _evaluation_proposals(self) -> list[EpisodeRequest]:
         rng = random.Random(derive_seed(self.seed, "evaluation"))
-        count = min(self.examples, len(self.questions))
+        count = min(self.settings.examples, len(self.questions))
         shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
         return [
             EpisodeRequest(
@@ -406,7 +366,7 @@ class ProposerSolverArena(Arena):
                 self._evaluation_meta("propose", index),
                 is_trainable=False,
             )
-            for index in range(self.evaluation_proposals)
+            for index in range(self.settings.evaluation_proposals)
         ]
 
     def _evaluation_meta(self, kind: str, index: int) -> dict[str, Any]:
@@ -414,9 +374,3 @@ class ProposerSolverArena(Arena):
             "seed": derive_seed(self.seed, "evaluation", kind, index),
             "rollout_id": f"evaluation-{kind}-{index:05d}",
         }
-
-
-def _check_positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise InputError(name, f"{number} is too few", "Give 1 or more")

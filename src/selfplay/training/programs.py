@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from selfplay.config import Config
 from selfplay.config.play import Games
-from selfplay.config.programs import ProofsSettings, PythonProgram
+from selfplay.config.programs import (
+    DebateSettings,
+    Program,
+    ProofsSettings,
+    ProposerSolverSettings,
+    PythonProgram,
+)
 from selfplay.core import (
     AgentSpec,
     AlternatingRolesEpisode,
@@ -29,9 +35,9 @@ from selfplay.core.own_code import list_of, method_of, own_code, returned
 from selfplay.core.scores import is_bounded
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.programs.debate import DebateArena
+from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proposer_solver import ProposerSolverArena
 from selfplay.read.numbers import counted
-from selfplay.training.proofs import build_proofs
 from selfplay.training.rewards import build_credit
 
 LONGEST_NAME = 100
@@ -55,15 +61,7 @@ def build_program(config: Config) -> Arena | None:
         return None
     client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
     seed = derive_seed(config.seed, "program")
-    arena: Arena
-    if isinstance(settings, PythonProgram):
-        arena = _python_program(settings, client, seed)
-    elif isinstance(settings, ProofsSettings):
-        arena = build_proofs(settings, client, seed)
-    else:
-        kind = DebateArena if settings.type == "debate" else ProposerSolverArena
-        options = settings.model_dump(exclude={"type"})
-        arena = kind(client, seed=seed, **options)
+    arena = _arena(settings, client, seed)
     _set_credit(arena, config)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
@@ -73,6 +71,18 @@ def build_program(config: Config) -> Arena | None:
     _check_roles(arena, config)
     config.check_policies(policies_of(arena))
     return arena
+
+
+def _arena(settings: Program, client: InferenceClient, seed: int) -> Arena:
+    match settings:
+        case DebateSettings():
+            return DebateArena(client, settings, seed=seed)
+        case ProposerSolverSettings():
+            return ProposerSolverArena(client, settings, seed=seed)
+        case ProofsSettings():
+            return ProofArena(client, settings, seed=seed)
+        case PythonProgram():
+            return _python_program(settings, client, seed)
 
 
 def check_first_batch(arena: Arena) -> None:
@@ -186,7 +196,7 @@ def _check_roles(arena: Arena, config: Config) -> None:
             f"the program has no policy {min(unknown)}",
             f"It has: {', '.join(policies_of(arena))}",
         )
-    judge = getattr(config.play, "judge_model", BASE)
+    judge = getattr(config.play, "judge_model", None) or BASE
     if judge not in (BASE, *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
     _check_population(arena, config)

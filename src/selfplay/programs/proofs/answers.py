@@ -31,8 +31,8 @@ def read_answer(
         decision = read_decision(text, SCALES[protocol.scale], bare=last)
         if decision is not None and decision.is_made and cut:
             decision = None
-        if protocol.force_guess is not None:
-            decision = _forced(protocol.force_guess, y)
+        if protocol.settings.force_guess is not None:
+            decision = _forced(protocol.settings.force_guess, y)
         if decision is None:
             return _answer(text, {}, NO_DECISION, valid=False, cut=cut)
         if decision.is_made or last:

@@ -3,6 +3,7 @@
 import math
 from typing import Any, cast
 
+from selfplay.config.programs import ProofsSettings
 from selfplay.core import (
     Arena,
     Artifact,
@@ -16,10 +17,11 @@ from selfplay.core import (
     VerboseLogger,
     derive_seed,
 )
-from selfplay.programs.proofs.claims import Claim
+from selfplay.programs.proofs.claim_files import claims_of
+from selfplay.programs.proofs.claims import split
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.measures import measures_of
-from selfplay.programs.proofs.protocol import Protocol
+from selfplay.programs.proofs.protocols import build_protocol
 from selfplay.programs.proofs.state import ProofState
 
 TOKENS_PER_WORD = 1.5
@@ -36,67 +38,39 @@ class ProofArena(Arena):
 
     Args:
         client: answers for all agents.
-        protocol: who speaks when, and what they earn.
-        claims: what is judged in training.
-        held_out: what is judged in tests; it shares no question with ``claims``.
-        batch_size: number of proofs per step.
-        proofs_per_claim: number of proofs per step that share a claim and are compared with each other.
-        max_response_words: the word limit that agents are told.
-        max_tokens_per_message: token limit of an answer; one and a half times the words if not given.
-        num_invalid_generation_retries: how often an invalid answer is asked for again.
-        examples: whether prompts begin with two short proofs, which show small models the form.
-        verifier_policy: the policy of verifiers.
-        prover_policy: the policy of provers.
-        evaluation_claims: number of held-out claims that :meth:`evaluate` judges, always the same; all
-            if there are fewer.
-        evaluation_proofs: number of proofs of each of them.
+        settings: the protocol, what is judged, and the sizes of batches and evaluations.
         seed: seed of episodes and draws.
-        credit_assigner, verbose, logger: see Arena.
+        credit_assigner, logger: see Arena.
 
     Raises:
-        InputError: there are no claims, or a number is outside its range.
+        InputError: the protocol is wrong, or the claims cannot be read.
     """
 
     def __init__(
         self,
         client: InferenceClient,
-        protocol: Protocol,
-        claims: list[Claim],
-        held_out: list[Claim],
+        settings: ProofsSettings,
         *,
-        batch_size: int = 32,
-        proofs_per_claim: int = 4,
-        max_response_words: int = 150,
-        max_tokens_per_message: int | None = None,
-        num_invalid_generation_retries: int = 20,
-        examples: bool = True,
-        verifier_policy: str = "verifier",
-        prover_policy: str = "prover",
-        evaluation_claims: int = 64,
-        evaluation_proofs: int = 2,
         seed: int = 0,
         credit_assigner: CreditAssigner | None = None,
-        verbose: bool = False,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(client, credit_assigner, verbose, seed=seed, logger=logger)
-        _check(claims, batch_size=batch_size, proofs_per_claim=proofs_per_claim)
-        self.protocol = protocol
+        super().__init__(client, credit_assigner, seed=seed, logger=logger)
+        self.settings = settings
+        self.protocol = build_protocol(settings.protocol, settings)
+        given = settings.claims
+        claims, self.held_out = split(claims_of(given), given.test_size, given.seed)
         self.claims = {claim.id: claim for claim in claims}
-        self.held_out = held_out
-        self.evaluation_claims = evaluation_claims
-        self.batch_size = batch_size
-        self.proofs_per_claim = proofs_per_claim
-        self.evaluation_proofs = evaluation_proofs
-        tokens = max_tokens_per_message or math.ceil(TOKENS_PER_WORD * max_response_words)
-        for agent in protocol.agents:
-            policy = verifier_policy if agent.kind == "verifier" else prover_policy
+        words = settings.max_response_words
+        tokens = settings.max_tokens_per_message or math.ceil(TOKENS_PER_WORD * words)
+        for agent in self.protocol.agents:
+            policy = settings.verifier_policy if agent.kind == "verifier" else settings.prover_policy
             self.add_role(Role(agent.name, max_tokens=tokens, policy=policy))
         episode = ProofEpisode(
-            protocol,
-            max_response_words=max_response_words,
-            num_invalid_generation_retries=num_invalid_generation_retries,
-            examples=examples,
+            self.protocol,
+            max_response_words=words,
+            num_invalid_generation_retries=settings.num_invalid_generation_retries,
+            examples=settings.examples,
         )
         self.add_episode("proof", episode)
         store = self.add_store("claims", ArtifactStore(seed=derive_seed(seed, "claims")))
@@ -105,8 +79,9 @@ class ProofArena(Arena):
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return requests for ``batch_size`` proofs of claims drawn from the store."""
-        drawn = self.stores["claims"].sample(math.ceil(self.batch_size / self.proofs_per_claim))
-        claims = [self.claims[drawn[index % len(drawn)].id] for index in range(self.batch_size)]
+        size = self.settings.batch_size
+        drawn = self.stores["claims"].sample(math.ceil(size / self.settings.proofs_per_claim))
+        claims = [self.claims[drawn[index % len(drawn)].id] for index in range(size)]
         return [EpisodeRequest("proof", claim.to_dict(), {"group": claim.id}) for claim in claims]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
@@ -131,8 +106,8 @@ class ProofArena(Arena):
                 },
                 is_trainable=False,
             )
-            for index, claim in enumerate(self.held_out[: self.evaluation_claims])
-            for proof in range(self.evaluation_proofs)
+            for index, claim in enumerate(self.held_out[: self.settings.evaluation_claims])
+            for proof in range(self.settings.evaluation_proofs)
         ]
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
         return measures_of([cast(ProofState, one.extras) for one in rollouts if one.error is None])
@@ -149,13 +124,3 @@ class ProofArena(Arena):
             raise InputError(
                 "claims", f"there is no claim {unknown[0]!r} any more", "Give the run's own claims"
             )
-
-
-def _check(claims: list[Claim], **numbers: int) -> None:
-    if not claims:
-        raise InputError("claims", "there is nothing to judge", "Give at least one claim")
-    if len({claim.id for claim in claims}) < len(claims):
-        raise InputError("claims", "two claims have the same id", "Give each its own")
-    for name, number in numbers.items():
-        if number < 1:
-            raise InputError(name, f"{number} is too few", "Give 1 or more")

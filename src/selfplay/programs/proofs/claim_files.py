@@ -1,44 +1,28 @@
 """Claims from rows: of a JSON Lines file, of a Hugging Face dataset, and the bundled ones on code."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from selfplay.config.proofs import (
+    ArithmeticClaims,
+    Claims,
+    CodeClaims,
+    ColumnSettings,
+    DatasetClaims,
+    FileClaims,
+)
 from selfplay.core import InputError
 from selfplay.core.errors import first_line
+from selfplay.programs.proofs.arithmetic_claims import arithmetic_claims
 from selfplay.programs.proofs.claims import Claim
 
 BUGGY_APPS_NAME = "lrhammond/buggy-apps"
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of a row are which.
-
-    Args:
-        question: the question.
-        claim: the claim.
-        y: the truth: 1 or true, 0 or false.
-        right: in place of ``claim`` and ``y``, a column with a list of right claims: texts, or tables with
-            the text in ``entry``.
-        wrong: the same for wrong claims.
-        entry: see ``right``.
-        where: only rows in which these columns have these values are read.
-    """
-
-    question: str = "question"
-    claim: str = "claim"
-    y: str = "y"
-    right: str | None = None
-    wrong: str | None = None
-    entry: str = "solution"
-    where: Mapping[str, Any] = field(default_factory=dict)
-
-
-BUGGY_APPS = Columns(
+BUGGY_APPS = ColumnSettings(
     right="solutions", wrong="buggy_solutions", where={"difficulty": "interview", "flags": ""}
 )
 """The columns of lrhammond/buggy-apps: programming problems with right solutions and ones with subtle bugs.
@@ -48,7 +32,24 @@ counts the buggy solutions by the right ones; here all of both lists are read.
 """
 
 
-def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
+def claims_of(settings: Claims) -> list[Claim]:
+    """Return all claims, before they are split.
+
+    Raises:
+        InputError: they cannot be read or made.
+    """
+    match settings:
+        case ArithmeticClaims():
+            return arithmetic_claims(settings.count, settings.difficulty, settings.seed)
+        case CodeClaims():
+            return code_claims()
+        case FileClaims():
+            return claims_of_file(settings.path, settings.columns)
+        case DatasetClaims():
+            return claims_of_dataset(settings.name, settings.split, settings.columns)
+
+
+def claims_of_file(path: str, columns: ColumnSettings | None = None) -> list[Claim]:
     """Return the claims of a JSON Lines file.
 
     Raises:
@@ -69,10 +70,10 @@ def claims_of_file(path: str, columns: Columns | None = None) -> list[Claim]:
                 said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
                 problem = f"line {number} of {path} is not JSON: {said}"
                 raise InputError("claims", problem, "Write one object in each line") from error
-    return claims_of_rows(rows, columns or Columns(), path)
+    return claims_of_rows(rows, columns or ColumnSettings(), path)
 
 
-def claims_of_dataset(name: str, split: str = "train", columns: Columns | None = None) -> list[Claim]:
+def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings | None = None) -> list[Claim]:
     """Return the claims of a dataset: one of the Hugging Face Hub, or a directory of files.
 
     Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
@@ -94,7 +95,7 @@ def claims_of_dataset(name: str, split: str = "train", columns: Columns | None =
         raise InputError(
             "claims", f"the dataset {name} cannot be loaded: {reason}", "Name another"
         ) from error
-    columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else Columns())
+    columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else ColumnSettings())
     numbered = ((f"row {number}", dict(row)) for number, row in enumerate(rows))
     return claims_of_rows(numbered, columns, name)
 
@@ -108,7 +109,7 @@ def code_claims() -> list[Claim]:
     return [Claim(**json.loads(line)) for line in data.splitlines()]
 
 
-def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: Columns, source: str) -> list[Claim]:
+def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: ColumnSettings, source: str) -> list[Claim]:
     """Return the claims of rows, each given with its place in the source, which is also the claim's id.
 
     Raises:
@@ -126,7 +127,7 @@ def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: Columns, source: st
     return claims
 
 
-def _claims_of_row(row: dict[str, Any], columns: Columns, claim_id: str, place: str) -> list[Claim]:
+def _claims_of_row(row: dict[str, Any], columns: ColumnSettings, claim_id: str, place: str) -> list[Claim]:
     question = _text(_value(row, columns.question, place), columns.question, place)
     if columns.right is None or columns.wrong is None:
         claim = _text(_value(row, columns.claim, place), columns.claim, place)

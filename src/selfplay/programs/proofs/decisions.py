@@ -6,26 +6,13 @@ entries, as in the original, 10 is read as 1 and 57 as 5.
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from selfplay.core import InputError
+from selfplay.config.proofs import ScaleName
 
 Verdict = Literal["reject", "accept", "none", "neither"]
 VERDICT_NUMBERS: dict[Verdict, int] = {"reject": 0, "accept": 1, "none": 2, "neither": 3}
 """The numbers of the verdicts in arrays."""
-
-ScaleName = Literal[
-    "accept_reject",
-    "likert_scale",
-    "likert_scale_no_undecided",
-    "out_of_10",
-    "out_of_100",
-    "likert_int_scale_11",
-    "likert_scale_4",
-    "likert_scale_5",
-    "likert_scale_6",
-    "likert_scale_7",
-]
 
 
 @dataclass(frozen=True)
@@ -102,22 +89,6 @@ _WORDS: dict[ScaleName, str] = {
 }
 _MARKER = re.compile(r"(?<![a-z0-9])decision[*_`\s]*:", re.IGNORECASE)
 _EMPHASIS = " \t\r\n*_`"
-
-
-def scale_of(name: str) -> Scale:
-    """Return the scale of this name.
-
-    Raises:
-        InputError: there is none.
-    """
-    for known in get_args(ScaleName):
-        if name == known:
-            return SCALES[known]
-    raise InputError(
-        "verifier_decision_spectrum",
-        f"there is no scale {name}",
-        f"Use one of {', '.join(get_args(ScaleName))}",
-    )
 
 
 def choices_text(name: ScaleName) -> str:

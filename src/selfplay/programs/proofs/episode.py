@@ -157,7 +157,7 @@ class ProofEpisode(Episode):
     def _outcome(self, number: int, answers: dict[str, Answer]) -> tuple[RoundOutcome, str | None]:
         """Return how a round ended, and which verifier's decision counts, if one does."""
         protocol, spoke = self.protocol, tuple(answers)
-        if protocol.rewards.prover_invalid_response_penalty is not None:
+        if protocol.settings.prover_invalid_response_penalty is not None:
             invalid = tuple(name for name in protocol.provers if name in spoke and not answers[name]["valid"])
             if invalid:
                 return RoundOutcome(spoke, terminated=True, invalid=invalid), None

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from selfplay.config.proofs import ProtocolSettings, ScaleName
 from selfplay.core import InputError
-from selfplay.programs.proofs.decisions import ScaleName, scale_of
-from selfplay.programs.proofs.parameters import ForceGuess, RewardParameters
 
 AgentKind = Literal["prover", "verifier"]
 Stance = Literal["accept", "reject"]
@@ -64,9 +63,7 @@ class Protocol:
         random_stance: whether all provers get the stance that the claim's text decides; see
             :func:`selfplay.programs.proofs.episode.stance_of`.
         shuffled_channels: whether a verifier reads its channels in an order that the seed decides.
-        rewards: what the agents earn.
-        scale: the scale of decisions.
-        force_guess: what a verifier is taken to decide, whatever it says; see ForceGuess.
+        settings: what the agents earn, the scale of decisions and the decision that is forced, if one is.
 
     Raises:
         InputError: the table contradicts itself.
@@ -82,12 +79,9 @@ class Protocol:
     anonymous: bool = False
     random_stance: bool = False
     shuffled_channels: bool = False
-    rewards: RewardParameters = field(default_factory=RewardParameters)
-    scale: ScaleName = "accept_reject"
-    force_guess: ForceGuess | None = None
+    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
 
     def __post_init__(self) -> None:
-        scale_of(self.scale)
         _check_names(self)
         _check_turns(self)
         if self.min_rounds > self.max_rounds:
@@ -102,6 +96,11 @@ class Protocol:
                 f"{self.max_rounds} leaves the verifier of {self.name} no turn to decide",
                 "Allow more rounds, or lower min_message_rounds",
             )
+
+    @property
+    def scale(self) -> ScaleName:
+        """The scale of decisions."""
+        return self.settings.verifier_decision_spectrum
 
     def agent(self, name: str) -> Agent:
         """Return the agent of this name."""

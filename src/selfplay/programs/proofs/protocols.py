@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.core import InputError
 from selfplay.core.errors import shown
 from selfplay.core.own_classes import is_class_path, own_function
 from selfplay.core.own_code import own_code
-from selfplay.programs.proofs.parameters import ProtocolParameters
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Stance, Turn
 
-MakeProtocol = Callable[[ProtocolParameters], Protocol]
+MakeProtocol = Callable[[ProtocolSettings], Protocol]
 _VERIFIER = Agent("verifier", "verifier")
 
 
-def nip(given: ProtocolParameters) -> Protocol:
+def nip(given: ProtocolSettings) -> Protocol:
     """One prover and the verifier take turns; both see everything."""
     prover, verifier = _speaks("prover", "main"), _speaks("verifier", "main")
     return Protocol(
@@ -24,13 +24,11 @@ def nip(given: ProtocolParameters) -> Protocol:
         max_rounds=given.max_message_rounds,
         min_rounds=given.min_message_rounds,
         random_stance=given.randomize_prover_stance,
-        rewards=given.rewards,
-        scale=given.verifier_decision_spectrum,
-        force_guess=given.force_guess,
+        settings=given,
     )
 
 
-def adp(given: ProtocolParameters) -> Protocol:
+def adp(given: ProtocolSettings) -> Protocol:
     """The prover says one thing, and the verifier decides (abstract decision problem)."""
     return Protocol(
         "adp",
@@ -39,26 +37,24 @@ def adp(given: ProtocolParameters) -> Protocol:
         cycle=(_speaks("prover", "main"), _speaks("verifier", "main")),
         max_rounds=2,
         random_stance=given.randomize_prover_stance,
-        rewards=given.rewards,
-        scale=given.verifier_decision_spectrum,
-        force_guess=given.force_guess,
+        settings=given,
     )
 
 
-def debate(given: ProtocolParameters) -> Protocol:
+def debate(given: ProtocolSettings) -> Protocol:
     """Two provers argue for opposite verdicts. All see both channels; a prover writes to its own."""
     everybody = ("prover0", "prover1", "verifier")
     return _two_provers("debate", given, (everybody, everybody), ("reject", "accept"))
 
 
-def mnip(given: ProtocolParameters) -> Protocol:
+def mnip(given: ProtocolSettings) -> Protocol:
     """Two provers argue for the same verdict, and neither sees the other's channel."""
     return _two_provers(
         "mnip", given, (("prover0", "verifier"), ("prover1", "verifier")), ("accept", "accept")
     )
 
 
-def merlin_arthur(given: ProtocolParameters) -> Protocol:
+def merlin_arthur(given: ProtocolSettings) -> Protocol:
     """A coin decides which of two opposed, anonymous provers says one thing, and the verifier decides.
 
     The coin is the episode's seed: prover0 speaks if it is even, prover1 if it is odd.
@@ -72,13 +68,11 @@ def merlin_arthur(given: ProtocolParameters) -> Protocol:
         max_rounds=2,
         coin=("prover0", "prover1"),
         anonymous=True,
-        rewards=given.rewards,
-        scale=given.verifier_decision_spectrum,
-        force_guess=given.force_guess,
+        settings=given,
     )
 
 
-def solo_verifier(given: ProtocolParameters) -> Protocol:
+def solo_verifier(given: ProtocolSettings) -> Protocol:
     """The verifier decides alone, in the only round: what the other protocols are compared with."""
     return Protocol(
         "solo_verifier",
@@ -86,9 +80,7 @@ def solo_verifier(given: ProtocolParameters) -> Protocol:
         channels=(Channel("main", ("verifier",)),),
         cycle=(_speaks("verifier", "main"),),
         max_rounds=1,
-        rewards=given.rewards,
-        scale=given.verifier_decision_spectrum,
-        force_guess=given.force_guess,
+        settings=given,
     )
 
 
@@ -102,18 +94,18 @@ PROTOCOLS: dict[str, MakeProtocol] = {
 }
 
 
-def build_protocol(name: str, given: ProtocolParameters | None = None) -> Protocol:
+def build_protocol(name: str, given: ProtocolSettings | None = None) -> Protocol:
     """Return the table of a protocol.
 
     Args:
         name: one of the six, or the file and the name of a function of your own (``court.py:court``), which
-            takes ProtocolParameters and returns a Protocol.
+            takes ProtocolSettings and returns a Protocol.
         given: its parameters.
 
     Raises:
         InputError: there is no such protocol, or the parameters contradict each other.
     """
-    given = given or ProtocolParameters()
+    given = given or ProtocolSettings()
     if is_class_path(name):
         return _own_protocol(name, given)
     if name == "zero_knowledge":
@@ -131,7 +123,7 @@ def build_protocol(name: str, given: ProtocolParameters | None = None) -> Protoc
     return PROTOCOLS[name](given)
 
 
-def _own_protocol(path: str, given: ProtocolParameters) -> Protocol:
+def _own_protocol(path: str, given: ProtocolSettings) -> Protocol:
     make = own_function(path, "protocol")
     with own_code(f"{path} failed", "protocol"):
         made = make(given)
@@ -146,7 +138,7 @@ def _speaks(agent: str, *channels: str) -> tuple[Turn, ...]:
 
 def _two_provers(
     name: str,
-    given: ProtocolParameters,
+    given: ProtocolSettings,
     seen_by: tuple[tuple[str, ...], tuple[str, ...]],
     stances: tuple[Stance, Stance],
 ) -> Protocol:
@@ -170,7 +162,5 @@ def _two_provers(
         min_rounds=given.min_message_rounds,
         random_stance=given.randomize_prover_stance and name == "mnip",
         shuffled_channels=given.randomize_channel_order,
-        rewards=given.rewards,
-        scale=given.verifier_decision_spectrum,
-        force_guess=given.force_guess,
+        settings=given,
     )

@@ -13,8 +13,8 @@ for "reject" for acceptance and the other for rejection; with one prover that ar
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from selfplay.config.proofs import ProtocolSettings
 from selfplay.programs.proofs.decisions import NO_DECISION, SCALES, Decision
-from selfplay.programs.proofs.parameters import RewardParameters
 from selfplay.programs.proofs.protocol import Protocol, Stance
 
 
@@ -35,13 +35,13 @@ class RoundOutcome:
     invalid: tuple[str, ...] = ()
 
 
-def neither_reward(given: RewardParameters) -> float:
+def neither_reward(given: ProtocolSettings) -> float:
     """Return a verifier's reward for a decision in the middle."""
     middle = given.verifier_neither_accept_nor_reject_reward
     return (given.verifier_reward + given.verifier_incorrect_penalty) / 2 if middle is None else middle
 
 
-def verifier_decision_reward(value: float, y: int, given: RewardParameters) -> float:
+def verifier_decision_reward(value: float, y: int, given: ProtocolSettings) -> float:
     """Return a verifier's reward for a decision of ``value`` on a claim of truth ``y``, 1 or 0."""
     right = value * (2 * y - 1)
     middle = neither_reward(given)
@@ -49,7 +49,7 @@ def verifier_decision_reward(value: float, y: int, given: RewardParameters) -> f
     return middle + (end - middle) * abs(right)
 
 
-def prover_decision_reward(value: float, stance: Stance, given: RewardParameters) -> float:
+def prover_decision_reward(value: float, stance: Stance, given: ProtocolSettings) -> float:
     """Return the reward of a prover with this stance for a decision of ``value``."""
     towards = value if stance == "accept" else -value
     return given.prover_reward * (1 + towards) / 2
@@ -66,7 +66,7 @@ def round_rewards(
         y: the claim's truth, 1 or 0.
         stances: what the provers argue for in this episode; one without a stance earns as the verifier does.
     """
-    given = protocol.rewards
+    given = protocol.settings
     penalty = given.prover_invalid_response_penalty
     if outcome.invalid and penalty is not None:
         return {agent.name: penalty if agent.name in outcome.invalid else 0.0 for agent in protocol.agents}
@@ -92,7 +92,7 @@ def round_rewards(
 
 def reward_mid_point_estimate(protocol: Protocol, name: str) -> float:
     """Return the middle between an agent's good and bad outcomes: what MALT calls positive is not below."""
-    given = protocol.rewards
+    given = protocol.settings
     if _earns_for_stance(protocol, name):
         return given.prover_reward / 2
     return (given.verifier_reward + given.verifier_incorrect_penalty) / 2
@@ -109,12 +109,12 @@ def min_reward(protocol: Protocol, name: str) -> float:
 
 
 def _earns_for_stance(protocol: Protocol, name: str) -> bool:
-    return protocol.agent(name).stance is not None and not protocol.rewards.shared_reward
+    return protocol.agent(name).stance is not None and not protocol.settings.shared_reward
 
 
 def _possible_rewards(protocol: Protocol, name: str) -> list[float]:
     """Return what an agent may earn in an episode, for every end that it may have."""
-    given, values = protocol.rewards, SCALES[protocol.scale].values()
+    given, values = protocol.settings, SCALES[protocol.scale].values()
     penalty = given.prover_invalid_response_penalty
     last = protocol.last_round
     turns = {n for verifier in protocol.verifiers for n in protocol.rounds_of(verifier)}
