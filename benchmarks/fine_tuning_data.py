@@ -8,8 +8,7 @@ import random
 from collections.abc import Iterator
 
 from selfplay.core import Messages
-from selfplay.learning.algorithms.dpo import Pair
-from selfplay.learning.algorithms.packed_loss import Sample
+from selfplay.learning.algorithms.given_answers import given_answer
 from selfplay.learning.fine_tuning.examples import Conversation, Preference, Renderer, families, opening
 from selfplay.learning.fine_tuning.job import Data
 from selfplay.learning.policy import PolicyModel
@@ -53,10 +52,13 @@ def make_data(name: str, policy: PolicyModel, claims: int) -> Data:
     if name == "unshared-pairs":
         # The answers of a pair always share their prompt; here it is a tenth of the tokens.
         cuts = [(one[: len(one) // 10], one[len(one) // 10 :]) for one in ids]
-        pairs = [Pair(prompt, rest[: len(rest) // 2], rest[len(rest) // 2 :]) for prompt, rest in cuts]
+        pairs = [
+            [given_answer(prompt, rest[: len(rest) // 2]), given_answer(prompt, rest[len(rest) // 2 :])]
+            for prompt, rest in cuts
+        ]
         return Data(pairs, range(len(pairs)))
-    samples = [[Sample(one[: len(one) // 4], one[len(one) // 4 :])] for one in ids]
-    return Data(samples, range(len(samples)))
+    answers = [[given_answer(one[: len(one) // 4], one[len(one) // 4 :])] for one in ids]
+    return Data(answers, range(len(answers)))
 
 
 def tree_of_pairs(draw: random.Random) -> Iterator[Preference]:

@@ -22,7 +22,7 @@ Needs:    an environment with this package and trl==1.16.0. The default takes ab
 import argparse
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,9 +39,11 @@ from fine_tuning_data import DATA, make_data, method_of
 from measuring import interleave, pin_one_thread, print_table, ratio
 from plain_model import load_both
 from record_batches import auto_dtype
-from selfplay.learning.algorithms.dpo import Pair
-from selfplay.learning.fine_tuning.job import BETAS, GRAD_CLIP, Data, FineTuningJob
-from selfplay.learning.fine_tuning.settings import BETA, LEARNING_RATES, JobSettings, epoch_order, rate_share
+from selfplay.learning.algorithms.dpo import Dpo, with_reference
+from selfplay.learning.algorithms.given_answers import GivenAnswers
+from selfplay.learning.fine_tuning.job import LEARNING, Data, FineTuningJob
+from selfplay.learning.fine_tuning.settings import BETA, LEARNING_RATES, WARM_UP, JobSettings, epoch_order
+from selfplay.learning.learner import Schedule
 from selfplay.learning.policy import PolicyModel
 
 Weights = dict[str, Tensor]
@@ -70,11 +72,12 @@ class Job:
         with tempfile.TemporaryDirectory() as directory:
             job = FineTuningJob(self.policy, "smollm2-135m", Path(directory), self.settings, self.data)
             order = epoch_order(self.data.families, self.settings.seed, 0)[:number]
-            examples = [self.data.train[index] for index in order]
-            if self.settings.method == "dpo":
-                examples = job.loss.with_reference(examples)  # type: ignore[attr-defined]
-            job.optimizer.zero_grad()
-            job.loss.update(examples)
+            records = list(chain.from_iterable(self.data.train[index] for index in order))
+            if isinstance(job.algorithm, Dpo):
+                records = with_reference(records, job.algorithm.reference(records))
+            job.learner.optimizer.zero_grad()
+            job.algorithm.begin(records)
+            job.algorithm.update(job.algorithm.prepare_batch(records))
         return _gradient(self.policy.adapter_parameters())
 
     def change(self) -> Tensor:
@@ -109,10 +112,10 @@ class Trl:
             "gradient_accumulation_steps": self.settings.batch_size // self.micro_batch,
             "num_train_epochs": 1,
             "learning_rate": LEARNING_RATES[self.settings.method],
-            "adam_beta1": BETAS[0],
-            "adam_beta2": BETAS[1],
+            "adam_beta1": LEARNING.momentum,
+            "adam_beta2": GivenAnswers.squares_decay,
             "weight_decay": 0.0,
-            "max_grad_norm": GRAD_CLIP,
+            "max_grad_norm": LEARNING.grad_clip,
             "max_length": None,
             "gradient_checkpointing": False,
             "bf16": False,
@@ -155,7 +158,8 @@ class _InOrder:
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         used = optimizer or self.optimizer  # type: ignore[attr-defined]
-        self.lr_scheduler = LambdaLR(used, partial(rate_share, steps=num_training_steps))
+        schedule = Schedule(1.0, 0.0, num_training_steps, num_training_steps // WARM_UP, linear=True)
+        self.lr_scheduler = LambdaLR(used, schedule.at)
         return self.lr_scheduler
 
 
@@ -170,15 +174,12 @@ class _Dpo(_InOrder, DPOTrainer):  # type: ignore[misc]
 
 def _row(example: Any) -> dict[str, list[int]]:
     """Return an example with TRL's columns."""
-    if isinstance(example, Pair):
-        return {
-            "prompt_ids": example.prompt,
-            "chosen_ids": example.preferred,
-            "rejected_ids": example.rejected,
-        }
-    (sample,) = example
-    labels = [-100] * len(sample.prompt) + sample.completion
-    return {"input_ids": sample.prompt + sample.completion, "labels": labels}
+    first, *rest = example
+    prompt, completion = first.prompt_token_ids, first.completion_token_ids
+    if rest:
+        rejected = rest[0].completion_token_ids
+        return {"prompt_ids": prompt, "chosen_ids": completion, "rejected_ids": rejected}
+    return {"input_ids": prompt + completion, "labels": [-100] * len(prompt) + completion}
 
 
 def _gradient(parameters: list[Any]) -> Tensor:
@@ -187,11 +188,7 @@ def _gradient(parameters: list[Any]) -> Tensor:
 
 def tokens_of(data: Data) -> int:
     """Return the tokens of all sequences, as if nothing was shared."""
-    sequences = 0
-    for example in data.train:
-        samples = example.samples() if isinstance(example, Pair) else example
-        sequences += sum(len(one.prompt) + len(one.completion) for one in samples)
-    return sequences
+    return sum(len(answer.input_ids) for example in data.train for answer in example)
 
 
 def settings_of(name: str, batch_size: int) -> JobSettings:
@@ -240,7 +237,7 @@ def measure(policy: PolicyModel, model: Any, name: str, claims: int, batch: int,
     micro = faster(lambda size: Trl(model, start, settings, some, policy.tokenizer, size), (1, 4))
     ours = Job(policy, start, settings, data)
     theirs = Trl(model, start, settings, data, policy.tokenizer, micro)
-    seconds = interleave({"job": partial(ours), "TRL": partial(theirs)}, rounds)
+    seconds = interleave({"job": ours, "TRL": theirs}, rounds)
     tokens = tokens_of(data)
     policy.load_adapter_state(start)
     rates = [f"{tokens / median(seconds[one]):,.0f}" for one in ("job", "TRL")]

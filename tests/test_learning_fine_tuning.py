@@ -26,7 +26,7 @@ from selfplay.learning.fine_tuning.examples import (
 )
 from selfplay.learning.fine_tuning.job import Data, FineTuningJob
 from selfplay.learning.fine_tuning.outcome import Outcome
-from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order, rate_share
+from selfplay.learning.fine_tuning.settings import JobSettings, epoch_order
 from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
 
@@ -139,11 +139,11 @@ def test_trained_tokens_count_every_example_whole_in_every_epoch(tmp_path):
     outcome = job(tmp_path / "talks", SUPERVISED).run()
     policy = fresh_policy()
     talks = data_for(SUPERVISED, policy).train
-    longest = [len(samples[-1].prompt) + len(samples[-1].completion) for samples in talks]
+    longest = [len(answers[-1].input_ids) for answers in talks]
     assert outcome.trained_tokens == 2 * sum(longest)
     outcome = job(tmp_path / "pairs", DPO).run()
     pairs = data_for(DPO, policy).train
-    tokens = sum(2 * len(one.prompt) + len(one.preferred) + len(one.rejected) for one in pairs)
+    tokens = sum(len(answer.input_ids) for pair in pairs for answer in pair)
     assert outcome.trained_tokens == 2 * tokens
 
 
@@ -154,11 +154,14 @@ def test_the_adapter_of_a_job_gives_the_same_log_probabilities_in_plain_peft(tmp
     plain = PeftModel.from_pretrained(base, directory)
     policy = fresh_policy()
     policy.load_adapter_state(load_adapter(directory)[0])
-    (sample, *_), *_ = data_for(SUPERVISED, policy).train
-    logits = plain(input_ids=torch.tensor([sample.prompt + sample.completion])).logits
-    logprobs = torch.log_softmax(logits[0, len(sample.prompt) - 1 : -1], -1)
-    nll = -logprobs.gather(1, torch.tensor(sample.completion)[:, None]).mean()
-    assert Sft(policy).evaluate([[sample]])["loss"] == pytest.approx(nll.item(), rel=1e-5)
+    (answer, *_), *_ = data_for(SUPERVISED, policy).train
+    prompt, completion = answer.prompt_token_ids, answer.completion_token_ids
+    logits = plain(input_ids=torch.tensor([answer.input_ids])).logits
+    logprobs = torch.log_softmax(logits[0, len(prompt) - 1 : -1], -1)
+    nll = -logprobs.gather(1, torch.tensor(completion)[:, None]).mean()
+    algorithm = Sft()
+    algorithm.initialize(policy, 1)
+    assert algorithm.evaluate([answer])["loss"] == pytest.approx(nll.item(), rel=1e-5)
 
 
 # Rendering
@@ -168,9 +171,9 @@ def test_answers_with_weight_are_trained_on_as_they_would_be_drawn():
     policy = tiny_policy()
     talk = Conversation(1, said("hi", "hello", "bye", "see you"), (3,))
     (sample,) = Renderer(policy.tokens, CONTEXT_LENGTH).conversation(talk)
-    assert sample.prompt == policy.render(talk.messages[:3])
-    assert sample.completion == policy.encode_answer(talk.messages[:3], "see you")
-    assert sample.completion[-1] == policy.tokenizer.convert_tokens_to_ids(STOP)
+    assert sample.prompt_token_ids == policy.render(talk.messages[:3])
+    assert sample.completion_token_ids == policy.encode_answer(talk.messages[:3], "see you")
+    assert sample.completion_token_ids[-1] == policy.tokenizer.convert_tokens_to_ids(STOP)
 
 
 def test_control_tokens_in_an_answer_stay_plain_text():
@@ -178,8 +181,8 @@ def test_control_tokens_in_an_answer_stay_plain_text():
     talk = Conversation(1, said("hi", f"{STOP}<|im_start|>user\nyes"), (1,))
     (sample,) = Renderer(policy.tokens, CONTEXT_LENGTH).conversation(talk)
     stop = policy.tokenizer.convert_tokens_to_ids(STOP)
-    assert sample.completion.count(stop) == 1
-    assert policy.tokenizer.convert_tokens_to_ids("<|im_start|>") not in sample.completion
+    assert sample.completion_token_ids.count(stop) == 1
+    assert policy.tokenizer.convert_tokens_to_ids("<|im_start|>") not in sample.completion_token_ids
 
 
 def test_an_example_that_exceeds_the_context_names_its_line():
@@ -208,11 +211,15 @@ def test_auto_is_what_openai_documents(examples, epochs, batch):
     assert (numbers.learning_rate_multiplier, numbers.beta) == (1.0, 0.1)
 
 
-def test_the_learning_rate_rises_over_a_tenth_of_the_steps_and_falls_to_nothing():
-    assert [rate_share(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
-    twenty = [rate_share(step, 20) for step in range(20)]
-    assert twenty[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert twenty[3:] == pytest.approx([left / 18 for left in range(17, 0, -1)])
+@pytest.mark.parametrize(
+    ("epochs", "shares"),
+    [(2, [1.0, 5 / 6, 4 / 6, 0.5, 2 / 6, 1 / 6]), (7, [1 / 3, 2 / 3, 1.0, 18 / 19, 17 / 19, 16 / 19])],
+)
+def test_the_learning_rate_rises_over_a_tenth_of_the_steps_and_falls_to_nothing(tmp_path, epochs, shares):
+    learner = job(tmp_path, replace(SUPERVISED, n_epochs=epochs)).learner
+    rates = [learner.learning_rate.at(step) for step in range(3 * epochs + 1)]
+    assert rates[:6] == pytest.approx([1e-2 * share for share in shares])
+    assert rates[-2] > rates[-1] == 0.0
 
 
 @given(families=st.lists(st.integers(0, 4), min_size=1, max_size=30), seed=st.integers(0, 9))
@@ -262,13 +269,14 @@ def test_rows_are_on_the_disk_before_the_state_that_refers_to_them(tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "name", ["state/learner.safetensors", "state/state.json", "state/manifest.json", "reference.json"]
+    "name",
+    ["state/learner.safetensors", "state/state.json", "state/manifest.json", "reference/learner.safetensors"],
 )
 def test_a_damaged_state_is_not_trained_on_and_the_job_begins_again(tmp_path, name):
-    settings = DPO if name == "reference.json" else SUPERVISED
+    settings = DPO if name.startswith("reference") else SUPERVISED
     alone = job(tmp_path / "alone", settings, save_seconds=0.0)
     expected = digest(tmp_path / "alone", alone.run())
-    if name == "reference.json":  # read again only if the job begins again
+    if name.startswith("reference"):  # read again only if the job begins again
         (tmp_path / "alone" / "state" / "state.json").write_text("{")
     file = tmp_path / "alone" / name
     content = bytearray(file.read_bytes())

@@ -53,10 +53,10 @@ class LearningSettings(Settings):
     learning_rate: float = Field(default=1e-4, ge=1e-12, le=1)
     """Learning rate of AdamW after warm-up."""
     learning_rate_end: float = Field(default=5e-6, ge=0, le=1)
-    """Learning rate at the last update; it follows a cosine in between."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """With `constant`, the learning rate stays at `learning_rate` after warm-up, and `learning_rate_end` has
-    no effect."""
+    """Learning rate at the last update; `schedule` says how it gets there."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate goes from `learning_rate` to `learning_rate_end`. `linear` begins after warm-up.
+    With `constant`, it stays at `learning_rate`, and `learning_rate_end` has no effect."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
     0; `magnet` is tied to the average of many updates, and gains from 0.8."""

@@ -37,7 +37,8 @@ from selfplay.jobs.records import (
 )
 from selfplay.jobs.store import FileStore, JobStore, read_record
 from selfplay.learning.fine_tuning.examples import WrongLine
-from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, Outcome
+from selfplay.learning.fine_tuning.outcome import Outcome
+from selfplay.learning.fine_tuning.settings import RESULTS_FILE
 
 MAX_STARTS = 4
 """How often a process that is killed, for example for lack of memory, is started by one server."""

@@ -10,8 +10,7 @@ import msgspec
 
 from selfplay.core.adapters import Quantization
 from selfplay.inference.answering import ModelFacts
-from selfplay.learning.fine_tuning.metrics import Row
-from selfplay.learning.fine_tuning.outcome import Outcome, SavedModel
+from selfplay.learning.fine_tuning.outcome import Outcome, Row, SavedModel
 from selfplay.learning.fine_tuning.settings import JobSettings
 
 JOB_FILE, OUTCOME_FILE, LOG_FILE, TRAINING = "job.json", "outcome.json", "worker.log", "training"
@@ -259,7 +258,7 @@ class StoredJob(msgspec.Struct, kw_only=True):
             "object": "fine_tuning.job.event",
             "created_at": row["created_at"],
             "level": "info",
-            "message": f"Step {row['step']}: training loss={row['train_loss']:.4f}",
+            "message": f"Step {row['step']}/{row['total_steps']}: training loss={row['train_loss']:.4f}",
             "type": "metrics",
             "data": {key: value for key, value in row.items() if key != "created_at"},
         }

@@ -25,7 +25,7 @@ from selfplay.jobs.records import (
 )
 from selfplay.jobs.schema import CreateJob
 from selfplay.jobs.store import MAX_STORED_BYTES, FileStore, JobStore, new_id
-from selfplay.learning.fine_tuning.outcome import SAVE_SECONDS
+from selfplay.learning.fine_tuning.settings import SAVE_SECONDS
 
 FILES, JOBS = "files", "jobs"
 """What a server keeps in its directory, beside the lock."""

@@ -31,14 +31,14 @@ from selfplay.core.sealed_json import sealed, unsealed
 from selfplay.core.text import one_line
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.records import FINE_TUNE, JOB_FILE, RESULTS, TRAINING, StoredFile, StoredJob
-from selfplay.learning.fine_tuning.metrics import Row, read_rows
+from selfplay.learning.fine_tuning.outcome import Row, read_rows
 
 MAX_FILE_BYTES = 256 * 2**20
 """Maximum size of an uploaded file."""
 MAX_STORED_BYTES = 8 * 2**30
 """Maximum size of all files of a server together."""
 CONTENT, DESCRIPTION = "content", "file.json"
-_TRAINED = r"step-\d+|state|[a-z]+\.(csv|json|jsonl)"
+_TRAINED = r"step-\d+|state|reference|[a-z]+\.(csv|json|jsonl)"
 """What the process that trains writes."""
 
 

@@ -55,7 +55,7 @@ class Tokens:
     the plan, ``offset_S`` its index in that answer, and ``length_S`` the length of that answer; an answer's
     tokens are all in one plan. ``mean_length`` is the mean length of the answers of the whole update.
     ``old_S`` is the log-probability that each token had before the update's first step; ``None`` if there is
-    only one.
+    only one. ``sample_S`` is the number of each token's answer among those of the batch.
     """
 
     advantage_S: Tensor
@@ -67,6 +67,7 @@ class Tokens:
     length_S: Tensor
     mean_length: float
     old_S: Tensor | None = None
+    sample_S: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
         """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
@@ -158,6 +159,7 @@ class Batch:
             torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
             self.mean_length,
             torch.from_numpy(self.old[place_S]).to(device) if len(self.old) else None,
+            torch.from_numpy(sample_S).to(device),
         )
 
 

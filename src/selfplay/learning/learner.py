@@ -30,8 +30,6 @@ from selfplay.learning.optimizer_state import load_training_tensors, part_of, tr
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
 from selfplay.learning.states import StateSums
 
-SQUARES_DECAY = 0.99
-"""AdamW's second beta: the decay of the running mean of squared gradients."""
 REFERENCE_PREFIX = "reference."
 """Begins the names of the reference's weights among a learner's tensors."""
 ALGORITHM_PREFIX = "algorithm."
@@ -45,9 +43,11 @@ DEFAULTS = LearningSettings()
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value that goes from ``start`` to ``end`` in ``steps`` updates, along a cosine or geometrically.
+    """A value that goes from ``start`` to ``end`` in ``steps`` updates: along a cosine, geometrically, or
+    linearly.
 
-    A geometric one goes along a cosine too if one of its ends is 0. The value is scaled up linearly over the
+    A geometric one goes along a cosine too if one of its ends is 0. A linear one begins to move after the
+    warm-up, and would reach ``end`` at the update after the last. The value is scaled up linearly over the
     first ``warmup`` updates.
     """
 
@@ -56,12 +56,16 @@ class Schedule:
     steps: int
     warmup: int = 0
     geometric: bool = False
+    linear: bool = False
 
     def at(self, step: int) -> float:
         """Return the value at update ``step``, counted from 0."""
         fraction = min(step / max(self.steps - 1, 1), 1.0)
         if self.geometric and self.start > 0 and self.end > 0:
             value = self.start * (self.end / self.start) ** fraction
+        elif self.linear:
+            left = (self.steps - step) / max(self.steps - self.warmup, 1)
+            value = self.end + (self.start - self.end) * min(max(left, 0.0), 1.0)
         else:
             value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
         return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
@@ -74,7 +78,7 @@ class Learner:
     Args:
         policy: the model whose adapter is trained.
         algorithm: computes the gradients. The learner initializes it.
-        settings: everything else. AdamW has the second beta 0.99 and no weight decay. There is a reference
+        settings: everything else. AdamW has no weight decay. There is a reference
             only if the algorithm compares the policy with it.
         adapter: name of the policy that is trained.
         seed: decides how each epoch of each update divides its records.
@@ -113,7 +117,10 @@ class Learner:
         self.algorithm = algorithm
         self.adapter = adapter
         self.settings = settings
-        self.learning_rate = Schedule(*settings.rate_ends, settings.steps, settings.warmup_steps)
+        linear = settings.schedule == "linear"
+        self.learning_rate = Schedule(
+            *settings.rate_ends, settings.steps, settings.warmup_steps, linear=linear
+        )
         self.regulariser_weight = Schedule(*algorithm.regulariser_ends, settings.steps, geometric=True)
         self.seed = seed
         self.critic = None if settings.critic is None else Critic(policy, settings.critic)
@@ -135,7 +142,7 @@ class Learner:
         self.optimizer = torch.optim.AdamW(
             policy.adapter_parameters(adapter),
             lr=self.learning_rate.start,
-            betas=(settings.momentum, SQUARES_DECAY),
+            betas=(settings.momentum, algorithm.squares_decay),
             weight_decay=0.0,
         )
         if self.critic is not None:

@@ -65,25 +65,19 @@ def plan_logprobs(
     return _PlanPass(policy, plan, drawn_logprobs, temperature, limits)()
 
 
-def plan_scores(
-    policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return logprobs_C as :func:`plan_logprobs` does, and hits_C: 1 where the token is the likeliest."""
-    logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
-    return logprobs_C, hits_C.detach()
-
-
 @dataclass(frozen=True)
 class PlanOutputs:
     """What one pass over a plan gives for each of its C predictions, all with a gradient.
 
     ``entropy_C`` is the entropy, in nats, of the distribution over the vocabulary from which the prediction's
-    token is drawn, and ``value_C`` the value of the state in which it is drawn; ``None`` if not asked for.
+    token is drawn, ``value_C`` the value of the state in which it is drawn, and ``hits_C`` 1 where the token
+    is the likeliest; ``None`` if not asked for.
     """
 
     logprobs_C: Tensor
-    entropy_C: Tensor | None
-    value_C: Tensor | None
+    entropy_C: Tensor | None = None
+    value_C: Tensor | None = None
+    hits_C: Tensor | None = None
 
 
 def plan_outputs(
@@ -93,6 +87,7 @@ def plan_outputs(
     *,
     entropies: bool = False,
     values: Callable[[Tensor], Tensor] | None = None,
+    hits: bool = False,
 ) -> PlanOutputs:
     """Return logprobs_C as :func:`plan_logprobs` does, and what else is asked for.
 
@@ -102,13 +97,17 @@ def plan_outputs(
         limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
         entropies: whether to return entropies.
         values: returns value_N of hidden_ND; ``None`` to return no values.
+        hits: whether to return hits, and nothing else beside the log-probabilities.
     """
+    if hits:
+        logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
+        return PlanOutputs(logprobs_C, hits_C=hits_C.detach())
     score = logprobs_and_entropies if entropies else drawn_logprobs
     if values is not None:
         score = partial(with_values, score, values)
     scores = _PlanPass(policy, plan, score, plan.temperature, limits)()
     if scores.ndim == 1:
-        return PlanOutputs(scores, None, None)
+        return PlanOutputs(scores)
     return PlanOutputs(
         scores[0],
         scores[1] if entropies else None,

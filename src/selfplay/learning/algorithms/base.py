@@ -63,6 +63,10 @@ class BaseAlgo(ABC):
     learns_from_draws = True
     """Whether the loss needs every drawn token, with its log-probability before the first step. If it does
     not, most of an illegal answer is not computed, and several epochs need no forward pass beforehand."""
+    squares_decay = 0.99
+    """AdamW's second beta: the decay of the running mean of squared gradients."""
+    counts_hits = False
+    """Whether ``accuracy`` is measured: the share of drawn tokens that are the likeliest ones."""
 
     def __init__(self, terms: LossSettings = NO_TERMS) -> None:
         self.terms = terms
@@ -195,7 +199,7 @@ class BaseAlgo(ABC):
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
                 logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
-                drawn_S = self._gathered(logprobs_C, plan)[self._is_drawn(plan, batch)]
+                drawn_S = self.gathered(logprobs_C, plan)[self._is_drawn(plan, batch)]
                 mismatch.add(drawn_S, batch.tokens(plan, self.policy.device))
                 old[batch.places(plan)] = drawn_S.float().cpu().numpy()
         batch.old, batch.measured = old, True
@@ -270,6 +274,10 @@ class BaseAlgo(ABC):
             found = (plan_logprobs(self.policy, plan, limits=self.limits) for plan in plans)
             return [logprobs_C.double().cpu().numpy() for logprobs_C in found]
 
+    def gathered(self, number_C: Tensor, plan: TreePlan) -> Tensor:
+        """Return the numbers of a plan's C predictions for its S tokens."""
+        return number_C[torch.from_numpy(plan.prediction_S).to(self.policy.device)]
+
     def answer_logprobs(self, adapter: str, batch: Batch) -> FloatArray:
         """Return logprob_A, another model's log-probability of each legal answer, as it was kept."""
         return batch.answers.sums(batch.plans, batch.others[adapter], batch.num_answers)
@@ -286,9 +294,14 @@ class BaseAlgo(ABC):
         plan, terms, critic = batch.plans[index], self.terms, self.critic
         values = None if critic is None else critic.values
         found = plan_outputs(
-            self.policy, plan, self.limits, entropies=terms.entropy_weight > 0, values=values
+            self.policy,
+            plan,
+            self.limits,
+            entropies=terms.entropy_weight > 0,
+            values=values,
+            hits=self.counts_hits,
         )
-        logprobs_S = self._gathered(found.logprobs_C, plan)
+        logprobs_S = self.gathered(found.logprobs_C, plan)
         drawn_S = logprobs_S[self._is_drawn(plan, batch)]
         tokens = batch.tokens(plan, self.policy.device)
         if not batch.measured:
@@ -309,9 +322,11 @@ class BaseAlgo(ABC):
             if terms.kl_in == "loss":
                 loss = loss + terms.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
         if found.entropy_C is not None:
-            entropy_S = self._gathered(found.entropy_C, plan)[self._is_drawn(plan, batch)]
+            entropy_S = self.gathered(found.entropy_C, plan)[self._is_drawn(plan, batch)]
             self.add_metric("entropy", entropy_S)
             loss = loss - terms.entropy_weight * self.aggregate(entropy_S, tokens) / batch.num_answers
+        if found.hits_C is not None:
+            self.add_metric("accuracy", self.gathered(found.hits_C, plan)[self._is_drawn(plan, batch)])
         if critic is not None and found.value_C is not None:
             loss = loss + value_loss(critic, found.value_C, plan, batch)
         return loss, found.logprobs_C
@@ -319,12 +334,8 @@ class BaseAlgo(ABC):
     def _other(self, batch: Batch, index: int) -> Tensor:
         """Return other_S, the log-probabilities of a plan's drawn tokens by what ``kl_to`` names."""
         plan, other_C = batch.plans[index], batch.others[self._adapter_of(self.terms.kl_to)][index]
-        other_S = self._gathered(torch.from_numpy(other_C.astype(np.float32)).to(self.policy.device), plan)
+        other_S = self.gathered(torch.from_numpy(other_C.astype(np.float32)).to(self.policy.device), plan)
         return other_S[self._is_drawn(plan, batch)]
-
-    def _gathered(self, number_C: Tensor, plan: TreePlan) -> Tensor:
-        """Return the numbers of a plan's C predictions for its S tokens."""
-        return number_C[torch.from_numpy(plan.prediction_S).to(self.policy.device)]
 
     def _is_drawn(self, plan: TreePlan, batch: Batch) -> Tensor:
         """Return which of a plan's S tokens were drawn; the others are of legal answers."""

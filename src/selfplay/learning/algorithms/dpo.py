@@ -9,7 +9,8 @@ pairs of a mini-batch (Rafailov et al. 2023, "Direct Preference Optimization", e
 
 It is TRL 1.16's ``DPOTrainer`` with ``loss_type="sigmoid"``. The reference is the adapter before its first
 step (an untrained one changes nothing, so that is the base model): there is no second model. Its
-log-probabilities are computed once, over larger trees than those of mini-batches, and are kept.
+log-probabilities are computed once, over larger trees than those of mini-batches, and are kept: they stand
+in the records where those of the draw stand in other records.
 
 The answers of a pair share their prompt, and pairs of one tree of answers share more, so a mini-batch is one
 prefix tree. A pair may be split over the plans into which a large tree is cut. Then the loss of neither plan
@@ -19,95 +20,81 @@ of the batch, because the derivative of a pair's loss with respect to a token de
 through d.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.trie import TreePlan
-
-AT_ONCE = 128
-"""Number of pairs that are packed together where no gradient limits it."""
+from selfplay.core import TrainingRecord
+from selfplay.learning.algorithms.given_answers import GivenAnswers
+from selfplay.learning.batch import Batch, Tokens
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The tokens of a prompt and of two answers, with the reference's log-probabilities of the answers."""
+class Dpo(GivenAnswers):
+    """Direct preference optimisation. Records are pairs: preferred, rejected, preferred, rejected, ...
 
-    prompt: list[int]
-    preferred: list[int]
-    rejected: list[int]
-    reference: tuple[float, float] = (0.0, 0.0)
-
-    def samples(self) -> list[Sample]:
-        """Return the two answers as samples, the preferred one first."""
-        return [Sample(self.prompt, self.preferred), Sample(self.prompt, self.rejected)]
-
-
-class Dpo(PackedLoss[Pair]):
-    """The algorithm that the module's docstring describes.
+    An answer's reward is beta * log(pi / reference). ``accuracy`` is the share of pairs whose preferred
+    answer has the higher one, ``reward_margin`` the mean difference.
 
     Args:
-        policy: the model.
         beta: how strongly the policy is held at the reference.
-        adapter: name of the policy that receives the gradients.
-        max_batch_tokens: maximum number of tokens in one forward pass.
     """
 
-    def __init__(
-        self,
-        policy: PolicyModel,
-        *,
-        beta: float,
-        adapter: str = TRAINED,
-        max_batch_tokens: int = 2048,
-    ) -> None:
-        super().__init__(policy, adapter=adapter, max_batch_tokens=max_batch_tokens)
+    def __init__(self, beta: float) -> None:
+        super().__init__()
         self.beta = beta
 
-    def with_reference(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """Return the pairs with the present adapter as their reference; call it before the first step."""
-        sums = self._answer_logprobs(pairs).tolist()
-        return [replace(pair, reference=(good, bad)) for pair, (good, bad) in zip(pairs, sums, strict=True)]
+    def reference(self, records: list[TrainingRecord]) -> NDArray[np.float32]:
+        """Return the log-probability of every token of all answers by the present adapter, in one row."""
+        return np.concatenate([self._logprobs(batch) for batch in self.batches(records)])
 
-    def update(self, examples: Sequence[Pair]) -> dict[str, float]:
-        """Accumulate the gradients of one mini-batch; see :meth:`metrics` for what is returned."""
-        plans = self.plans([sample for pair in examples for sample in pair.samples()])
-        answers = [np.unique(plan.sample_S) for plan in plans]
-        count_P = np.bincount(np.concatenate([np.unique(one // 2) for one in answers]))
-        sums = [np.zeros(2 * len(examples)) for _ in plans]
-        with self.policy.adapter(self.adapter):
-            for index, plan in enumerate(plans):
-                if (count_P[answers[index] // 2] > 1).any():
-                    with torch.no_grad():
-                        sums[index] = self._sums(plan, len(examples)).double().cpu().numpy()
-            elsewhere = sum(sums, np.zeros(2 * len(examples)))
-            for index, plan in enumerate(plans):
-                own_A = self._sums(plan, len(examples))
-                rest_A = torch.from_numpy(elsewhere - sums[index]).to(own_A)
-                pairs = self.tensor(np.unique(answers[index] // 2))
-                loss_P = self._losses((own_A + rest_A).view(-1, 2), examples)
-                torch.autograd.backward(loss_P[pairs].sum() / len(examples))
-                sums[index] = own_A.detach().double().cpu().numpy()
-        return self.metrics(sum(sums, np.zeros(2 * len(examples))).reshape(-1, 2), examples)
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
+        """Accumulate the gradients of the mean loss over a mini-batch's pairs; return its metrics."""
+        self.log_ratio_A = torch.from_numpy(self._of_split_pairs(batch)).to(self.policy.device)
+        metrics = super().update(batch, regulariser_weight)
+        return metrics | self._metrics(self.log_ratio_A.double().cpu().numpy())
 
-    def evaluate(self, examples: Sequence[Pair]) -> dict[str, float]:
-        """Return the metrics over any number of pairs, without gradients."""
-        return self.metrics(self._answer_logprobs(examples), examples)
+    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the losses of the pairs that have an answer in one plan, over the number of all pairs."""
+        zeros_A = torch.zeros_like(self.log_ratio_A)
+        own_A = zeros_A.index_add(0, tokens.sample_S, logprobs_S - tokens.behaviour_S)
+        is_here_A = zeros_A.index_fill(0, tokens.sample_S, 1.0) > 0
+        log_ratio_A = torch.where(is_here_A, own_A, self.log_ratio_A)
+        self.log_ratio_A = log_ratio_A.detach()
+        log_ratio_P2 = log_ratio_A.view(-1, 2)
+        loss_P = -logsigmoid(self.beta * (log_ratio_P2[:, 0] - log_ratio_P2[:, 1]))
+        return loss_P[is_here_A.view(-1, 2).any(dim=1)].sum() / len(loss_P)
 
-    def metrics(self, logprobs_P2: np.ndarray, pairs: Sequence[Pair]) -> dict[str, float]:
-        """Return the metrics of pairs, given the log-probabilities of their answers.
+    def evaluate(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Return the metrics over any number of pairs."""
+        found = [
+            np.add.reduceat(self._logprobs(batch).astype(np.float64) - batch.behaviour, batch.start_R)
+            for batch in self.batches(records)
+        ]
+        return self._metrics(np.concatenate(found))
 
-        An answer's reward is beta * log(pi / reference). ``accuracy`` is the share of pairs whose preferred
-        answer has the higher one, ``reward_margin`` the mean difference.
-        """
-        reward_P2 = self.beta * (logprobs_P2 - np.array([pair.reference for pair in pairs]))
+    def _logprobs(self, batch: Batch) -> NDArray[np.float32]:
+        self.keep_logprobs(batch)
+        return batch.old
+
+    def _of_split_pairs(self, batch: Batch) -> NDArray[np.float32]:
+        """Return log_ratio_A of the answers in plans that have only one answer of a pair; 0 for others."""
+        answers = [np.unique(plan.sample_S) for plan in batch.plans]
+        count_P = np.bincount(np.concatenate([np.unique(own // 2) for own in answers]))
+        split = [
+            plan for plan, own in zip(batch.plans, answers, strict=True) if (count_P[own // 2] > 1).any()
+        ]
+        log_ratio_A = np.zeros(batch.num_answers)
+        for plan, logprobs_C in zip(split, self.logprobs_of(self.adapter, split), strict=True):
+            difference_S = logprobs_C[plan.prediction_S] - batch.behaviour[batch.places(plan)]
+            np.add.at(log_ratio_A, plan.sample_S, difference_S)
+        return log_ratio_A.astype(np.float32)
+
+    def _metrics(self, log_ratio_A: NDArray[np.float64]) -> dict[str, float]:
+        reward_P2 = self.beta * log_ratio_A.reshape(-1, 2)
         margin_P = reward_P2[:, 0] - reward_P2[:, 1]
         return {
             "loss": float(np.logaddexp(0.0, -margin_P).mean()),
@@ -117,26 +104,9 @@ class Dpo(PackedLoss[Pair]):
             "reward_margin": float(margin_P.mean()),
         }
 
-    def _losses(self, logprobs_P2: Tensor, pairs: Sequence[Pair]) -> Tensor:
-        reference_P2 = torch.tensor([pair.reference for pair in pairs]).to(logprobs_P2)
-        ratio_P2 = logprobs_P2 - reference_P2
-        return -logsigmoid(self.beta * (ratio_P2[:, 0] - ratio_P2[:, 1]))
 
-    def _sums(self, plan: TreePlan, num_pairs: int) -> Tensor:
-        """Return logprobs_A of all answers of a batch: the sums over the tokens that are in ``plan``."""
-        logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
-        logprobs_S = logprobs_C[self.tensor(plan.prediction_S)]
-        zeros_A = torch.zeros(2 * num_pairs, dtype=logprobs_S.dtype, device=logprobs_S.device)
-        return zeros_A.index_add(0, self.tensor(plan.sample_S), logprobs_S)
-
-    def _answer_logprobs(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Return logprobs_P2 of the active weights, without gradients."""
-        parts = []
-        with torch.no_grad(), self.policy.adapter(self.adapter):
-            for first in range(0, len(pairs), AT_ONCE):
-                some = pairs[first : first + AT_ONCE]
-                total_A = np.zeros(2 * len(some))
-                for plan in self.plans([sample for pair in some for sample in pair.samples()]):
-                    total_A += self._sums(plan, len(some)).double().cpu().numpy()
-                parts.append(total_A.reshape(-1, 2))
-        return np.concatenate(parts)
+def with_reference(records: list[TrainingRecord], logprobs_T: NDArray[np.float32]) -> list[TrainingRecord]:
+    """Return records with the reference's log-probabilities of their tokens."""
+    ends = np.cumsum([len(record.completion_token_ids) for record in records])
+    parts = np.split(logprobs_T, ends[:-1])
+    return [replace(one, logprobs=own.tolist()) for one, own in zip(records, parts, strict=True)]

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from selfplay.core import InputError, Message, Messages, SelfplayError
+from selfplay.core import InputError, Message, Messages, SelfplayError, TrainingRecord
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.token_lengths import most_characters_of_a_token
-from selfplay.learning.algorithms.dpo import Pair
-from selfplay.learning.algorithms.packed_loss import Sample
+from selfplay.learning.algorithms.given_answers import given_answer
 
 
 class WrongLine(SelfplayError):
@@ -60,42 +59,44 @@ class Renderer:
         self.context_length = context_length
         self._most_characters = context_length * most_characters_of_a_token(tokens.tokenizer)
 
-    def conversation(self, example: Conversation) -> list[Sample]:
-        """Return a sample for each answer that is trained on.
+    def conversation(self, example: Conversation) -> list[TrainingRecord]:
+        """Return a record for each answer that is trained on.
 
         Raises:
             WrongLine: the template rejects the messages, or they exceed the context.
         """
         messages = example.messages
-        samples = [(messages[:index], messages[index]["content"]) for index in example.trained]
-        return [self._sample(example.line, prompt, answer) for prompt, answer in samples]
+        return [
+            self._record(example.line, messages[:index], messages[index]["content"])
+            for index in example.trained
+        ]
 
-    def preference(self, example: Preference) -> Pair:
-        """Return the tokens of a pair, without a reference.
+    def preference(self, example: Preference) -> list[TrainingRecord]:
+        """Return the records of the preferred and of the rejected answer, without a reference.
 
         Raises:
             WrongLine: as :meth:`conversation`, or the two answers are the same tokens.
         """
         answers = (example.preferred["content"], example.rejected["content"])
-        good, bad = (self._sample(example.line, example.messages, answer) for answer in answers)
-        if good.completion == bad.completion:
+        good, bad = (self._record(example.line, example.messages, answer) for answer in answers)
+        if good.completion_token_ids == bad.completion_token_ids:
             raise WrongLine(example.line, "the preferred and the rejected answer are the same")
-        return Pair(good.prompt, good.completion, bad.completion)
+        return [good, bad]
 
-    def _sample(self, line: int, prompt: Messages, answer: str) -> Sample:
+    def _record(self, line: int, prompt: Messages, answer: str) -> TrainingRecord:
         characters = len(answer) + sum(len(message["content"]) for message in prompt)
         if characters > self._most_characters:  # tokenising them would take minutes
             limit = self.context_length
             raise WrongLine(line, f"its {characters} characters are more than {limit} tokens can have")
         try:
-            sample = Sample(self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer))
+            ids, completion = self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer)
         except InputError as error:
             raise WrongLine(line, error.problem) from error
-        length = len(sample.prompt) + len(sample.completion)
+        length = len(ids) + len(completion)
         if length > self.context_length:
             limit = self.context_length
             raise WrongLine(line, f"it has {length} tokens, but the model's context has {limit}")
-        return sample
+        return given_answer(ids, completion)
 
 
 def families(openings: Sequence[Messages]) -> list[int]:

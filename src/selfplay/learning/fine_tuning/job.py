@@ -2,8 +2,8 @@
 
 Everything of a job is in one directory:
 
-    reference.json     the reference's log-probabilities (DPO), computed before the first step
-    state/             the newest saved state: weights, optimizer, number of steps
+    reference/         the reference's log-probabilities (DPO), computed before the first step
+    state/             the newest saved state: that of the learner, and the length of the metrics
     metrics.jsonl      a row for each step
     step-000012/       the adapter after an epoch, for the last three; the last of them is the result
     results.csv        the rows, once the job has ended
@@ -16,7 +16,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +25,65 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from selfplay.core import SelfplayError
+from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.adapters import LEARNER_FILE, STATE_FILE
 from selfplay.core.errors import DamagedState
 from selfplay.core.files import finish_replacements, put_in_place, scratch_for, write_file
 from selfplay.core.manifest import check_files, seal
-from selfplay.core.sealed_json import sealed, unsealed
-from selfplay.learning.algorithms.dpo import Dpo, Pair
-from selfplay.learning.algorithms.packed_loss import PackedLoss, Sample
+from selfplay.learning.algorithms.dpo import Dpo, with_reference
+from selfplay.learning.algorithms.given_answers import GivenAnswers
 from selfplay.learning.algorithms.sft import Sft
 from selfplay.learning.checkpoints import read_tensors
 from selfplay.learning.delivery_file import save_proven_adapter
-from selfplay.learning.fine_tuning.metrics import MetricsLog, Row, as_csv
-from selfplay.learning.fine_tuning.outcome import RESULTS_FILE, SAVE_SECONDS, Outcome, SavedModel
+from selfplay.learning.fine_tuning.outcome import (
+    COLUMNS,
+    METRICS_FILE,
+    Outcome,
+    Row,
+    SavedModel,
+    as_csv,
+    read_rows,
+)
 from selfplay.learning.fine_tuning.settings import (
     LEARNING_RATES,
+    RESULTS_FILE,
+    SAVE_SECONDS,
+    WARM_UP,
     JobSettings,
     epoch_order,
-    rate_share,
 )
-from selfplay.learning.optimizer_state import load_training_tensors, training_tensors
+from selfplay.learning.learner import DEFAULTS, Learner
 from selfplay.learning.policy import TRAINED, PolicyModel
 from selfplay.learning.saved_states import read_json
+from selfplay.record.sinks import JsonlSink
 
-BETAS, GRAD_CLIP = (0.9, 0.999), 1.0
-"""AdamW without weight decay, and the maximum norm of the gradient, as in TRL."""
-REFERENCE_FILE, STATE = "reference.json", "state"
+LEARNING = DEFAULTS.model_copy(
+    update={
+        "schedule": "linear",
+        "learning_rate_end": 0.0,
+        "momentum": 0.9,
+        "grad_clip": 1.0,
+        "max_batch_tokens": 2048,
+    }
+)
+"""What all jobs have in common: the optimizer's numbers are those of TRL."""
+REFERENCE, STATE = "reference", "state"
 KEPT_CHECKPOINTS = 3
+Example = list[TrainingRecord]
+"""The answers of a conversation, or the preferred and the rejected answer of a pair."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Rendered examples (conversations' samples, or pairs), and the families of those to train on."""
+    """Rendered examples, and the families of those to train on."""
 
-    train: Sequence[Any]
+    train: Sequence[Example]
     families: Sequence[int]
-    validation: Sequence[Any] = ()
+    validation: Sequence[Example] = field(default_factory=list)
 
 
 class FineTuningJob:
-    """See the module.
+    """A learner and its source of data, in a directory.
 
     Args:
         policy: the model; its adapter ``default`` is trained from where it is.
@@ -98,12 +118,10 @@ class FineTuningJob:
         self.steps = self.steps_per_epoch * self.numbers.n_epochs
         epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
         self.checkpoints = list(epoch_ends[-KEPT_CHECKPOINTS:])
-        self.loss: PackedLoss[Any] = (
-            Sft(policy) if settings.method == "supervised" else Dpo(policy, beta=self.numbers.beta)
-        )
-        self.optimizer = torch.optim.AdamW(
-            policy.adapter_parameters(TRAINED), lr=0.0, betas=BETAS, weight_decay=0.0
-        )
+        self.algorithm: GivenAnswers = Sft() if settings.method == "supervised" else Dpo(self.numbers.beta)
+        rate = LEARNING_RATES[settings.method] * self.numbers.learning_rate_multiplier
+        schedule = {"steps": self.steps, "warmup_steps": self.steps // WARM_UP, "learning_rate": rate}
+        self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
 
     def run(self) -> Outcome:
         """Train from the newest saved state, or from the start, to the end.
@@ -111,106 +129,99 @@ class FineTuningJob:
         Raises:
             SelfplayError: the loss is not finite.
         """
-        finish_replacements(self.directory, rf"{STATE}|step-\d+")
-        if isinstance(self.loss, Dpo):
-            self.data = self._with_reference(self.loss)
-        step = self._load_state()
-        log = MetricsLog(self.directory, step)
+        finish_replacements(self.directory, rf"{STATE}|{REFERENCE}|step-\d+")
+        if isinstance(self.algorithm, Dpo):
+            self.data = self._with_reference(self.algorithm)
+        validation = list(chain.from_iterable(self.data.validation))
+        log = JsonlSink(self.directory / METRICS_FILE)
+        log.truncate(self._load_state())
         saved_at = time.monotonic()
-        while step < self.steps:
-            row = self._step(step)
-            step += 1
-            ends_epoch = step % self.steps_per_epoch == 0
-            if ends_epoch and self.data.validation:
-                validation = self.loss.evaluate(self.data.validation)
-                row |= {f"valid_{name}": value for name, value in validation.items()}
-            log.add(row | {"created_at": int(time.time())})
+        while self.learner.version < self.steps:
+            row = self._step()
+            step = self.learner.version
+            if validation and step % self.steps_per_epoch == 0:
+                row |= {f"valid_{name}": value for name, value in self.algorithm.evaluate(validation).items()}
+            log.write(row | {"total_steps": self.steps, "created_at": int(time.time())})
             self.report(row)
             if step in self.checkpoints:
                 name = self.directory / _name(step)
                 save_proven_adapter(name, self.policy, self.base_name, TRAINED, step)
             if time.monotonic() - saved_at >= self.save_seconds:
-                log.sync()
-                self._save_state(step)
+                state = {"step": step, "samples": self.learner.samples_seen, "metrics": log.offset()}
+                self._save(STATE, self.learner.tensors(), state)
                 saved_at = time.monotonic()
-        write_file(self.directory / RESULTS_FILE, as_csv(self.settings.method, log.rows))
         log.close()
-        checkpoints = [SavedModel(one, _name(one), log.rows[one - 1]) for one in self.checkpoints]
+        rows = read_rows(self.directory)
+        write_file(self.directory / RESULTS_FILE, as_csv(self.settings.method, rows))
+        checkpoints = [SavedModel(one, _name(one), rows[one - 1]) for one in self.checkpoints]
         return Outcome(self.numbers, self._trained_tokens(), checkpoints)
 
-    def _step(self, step: int) -> Row:
-        """Make the step after ``step`` steps and return its row."""
-        epoch, index = divmod(step, self.steps_per_epoch)
+    def _step(self) -> Row:
+        """Let the learner make a step on the next mini-batch; return the row."""
+        epoch, index = divmod(self.learner.version, self.steps_per_epoch)
         order = epoch_order(self.data.families, self.settings.seed, epoch)
         size = self.numbers.batch_size
-        batch = [self.data.train[one] for one in order[index * size : (index + 1) * size]]
-        base_rate = LEARNING_RATES[self.settings.method] * self.numbers.learning_rate_multiplier
-        for group in self.optimizer.param_groups:
-            group["lr"] = base_rate * rate_share(step, self.steps)
-        self.optimizer.zero_grad(set_to_none=True)
-        metrics = self.loss.update(batch)
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.adapter_parameters(TRAINED), GRAD_CLIP)
-        if not math.isfinite(metrics["loss"] + float(norm)):
-            raise SelfplayError(
-                f"step {step + 1}: the loss ({metrics['loss']}) or gradient norm ({float(norm)}) is not "
-                "finite. Lower learning_rate_multiplier"
-            )
-        self.optimizer.step()
-        return {"step": step + 1, **{f"train_{name}": value for name, value in metrics.items()}}
+        chosen = [self.data.train[one] for one in order[index * size : (index + 1) * size]]
+        step = self.learner.version + 1
+        try:
+            metrics = self.learner.update(list(chain.from_iterable(chosen)))
+        except SelfplayError as error:
+            raise SelfplayError(f"step {step}: {error}. Lower learning_rate_multiplier") from error
+        wanted = COLUMNS[self.settings.method].values()
+        return {
+            "step": step,
+            **{f"train_{name}": value for name, value in metrics.items() if f"train_{name}" in wanted},
+        }
 
-    def _with_reference(self, loss: Dpo) -> Data:
-        """Return the data with the reference's log-probabilities, from the file once they are known."""
-        path = self.directory / REFERENCE_FILE
-        both: list[Pair] = [*self.data.train, *self.data.validation]
-        known = self._known_reference(path)
-        if len(known) == len(both):
-            pairs = [replace(one, reference=(a, b)) for one, (a, b) in zip(both, known, strict=True)]
-        else:
-            pairs = loss.with_reference(both)
-            known = [one.reference for one in pairs]
-            write_file(path, sealed({"pairs": known}))
+    def _with_reference(self, algorithm: Dpo) -> Data:
+        """Return the data with the reference's log-probabilities, which are kept once they are known."""
+        examples = [*self.data.train, *self.data.validation]
+        records = list(chain.from_iterable(examples))
+        kept = self._load(REFERENCE)
+        logprobs_T = algorithm.reference(records) if kept is None else kept[0]["logprobs"].numpy()
+        if kept is None:
+            self._save(REFERENCE, {"logprobs": torch.from_numpy(logprobs_T)}, {})
+        known = iter(with_reference(records, logprobs_T))
+        pairs = [[next(known) for _ in example] for example in examples]
         number = len(self.data.train)
         return Data(pairs[:number], self.data.families, pairs[number:])
 
-    def _known_reference(self, path: Path) -> list[Any]:
-        """Return the reference's log-probabilities if they are there and whole."""
-        try:
-            return list(unsealed(path.read_bytes())["pairs"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
-
     def _load_state(self) -> int:
-        """Restore the saved state, if there is one that is whole; return the number of steps made."""
-        directory = self.directory / STATE
-        if not directory.is_dir():
+        """Restore the saved state, if there is one that is whole; return the length of the metrics then."""
+        saved = self._load(STATE)
+        if saved is None:
             return 0
+        tensors, state = saved
+        self.learner.load_tensors(tensors, state["step"], state["samples"])
+        return int(state["metrics"])
+
+    def _load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return what was saved under a name; ``None`` if there is nothing whole."""
+        directory = self.directory / name
+        if not directory.is_dir():
+            return None
         try:
             check_files(directory)
         except DamagedState as error:
-            print(f"{error.problem}; the job begins again", flush=True)
-            return 0
-        tensors = read_tensors(directory / LEARNER_FILE)
-        load_training_tensors(self.policy, TRAINED, self.optimizer, tensors)
-        return int(read_json(directory / STATE_FILE)["step"])
+            print(f"{error.problem}; it is computed again", flush=True)
+            return None
+        return read_tensors(directory / LEARNER_FILE), read_json(directory / STATE_FILE)
 
-    def _save_state(self, step: int) -> None:
-        tensors: dict[str, Tensor] = training_tensors(self.policy, TRAINED, self.optimizer)
-        scratch = scratch_for(self.directory / STATE)
+    def _save(self, name: str, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        scratch = scratch_for(self.directory / name)
         save_file({key: value.contiguous() for key, value in tensors.items()}, scratch / LEARNER_FILE)
-        (scratch / STATE_FILE).write_text(json.dumps({"step": step}))
+        (scratch / STATE_FILE).write_text(json.dumps(state))
         seal(scratch)
-        put_in_place(scratch, self.directory / STATE)
+        put_in_place(scratch, self.directory / name)
 
     def _trained_tokens(self) -> int:
         """Return the tokens of all examples, as if nothing was shared, over all epochs."""
-        return self.numbers.n_epochs * sum(_tokens_of(example) for example in self.data.train)
+        return self.numbers.n_epochs * sum(map(self._tokens_of, self.data.train))
+
+    def _tokens_of(self, example: Example) -> int:
+        lengths = [len(one.prompt_token_ids) + len(one.completion_token_ids) for one in example]
+        return sum(lengths) if self.settings.method == "dpo" else max(lengths)
 
 
 def _name(step: int) -> str:
     return f"step-{step:06d}"
-
-
-def _tokens_of(example: list[Sample] | Pair) -> int:
-    if isinstance(example, Pair):
-        return 2 * len(example.prompt) + len(example.preferred) + len(example.rejected)
-    return max(len(sample.prompt) + len(sample.completion) for sample in example)

@@ -1,13 +1,32 @@
-"""Outcome: what a fine-tuning job leaves for those who do not train; torch is not needed to read it."""
+"""What a fine-tuning job leaves for those who do not train; torch is not needed to read it."""
 
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from selfplay.learning.fine_tuning.metrics import Row
-from selfplay.learning.fine_tuning.settings import Hyperparameters
+import msgspec
 
-RESULTS_FILE = "results.csv"
-SAVE_SECONDS = 30.0
-"""A kill costs at most the work of this long, and one step."""
+from selfplay.learning.fine_tuning.settings import Hyperparameters, Method
+
+METRICS_FILE = "metrics.jsonl"
+_SIDES = ("loss", "accuracy", "reward_margin", "reward_preferred", "reward_rejected")
+COLUMNS: dict[Method, dict[str, str]] = {
+    "supervised": {
+        "step": "step",
+        "train_loss": "train_loss",
+        "train_accuracy": "train_accuracy",
+        "valid_loss": "valid_loss",
+        "valid_mean_token_accuracy": "valid_accuracy",
+    },
+    "dpo": {"step": "step"}
+    | {f"{split}_{name}": f"{split}_{name}" for split in ("train", "valid") for name in _SIDES},
+}
+"""The columns of a result file, with the names of their values in a row."""
+Row = dict[str, Any]
+"""The metrics of a step."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +45,21 @@ class Outcome:
     hyperparameters: Hyperparameters
     trained_tokens: int
     checkpoints: list[SavedModel]
+
+
+def read_rows(directory: Path) -> list[Row]:
+    """Return the whole rows of a job that may be running; a row that is being written is left out."""
+    try:
+        lines = (directory / METRICS_FILE).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+
+
+def as_csv(method: Method, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the result file; values that a step does not have are empty."""
+    columns, text = COLUMNS[method], io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name, "") for name in columns.values()] for row in rows)
+    return text.getvalue().encode()

@@ -9,10 +9,14 @@ from selfplay.core import derive_seed
 
 Method = Literal["supervised", "dpo"]
 
+RESULTS_FILE = "results.csv"
+SAVE_SECONDS = 30.0
+"""A kill costs at most the work of this long, and one step."""
 LEARNING_RATES: dict[Method, float] = {"supervised": 2e-4, "dpo": 1e-5}
 """The learning rate of ``learning_rate_multiplier`` 1: ten times TRL's defaults, as for LoRA."""
 WARM_UP = 10
-"""The learning rate rises in one step out of so many."""
+"""The learning rate rises in one step out of so many, because Adam's first steps are large whatever the
+gradient is, and undo what an earlier job has learned. Then it falls linearly to 0."""
 BETA = 0.1
 MAX_AUTO_BATCH = 256
 AUTO_BATCH_SHARE = 0.002
@@ -63,16 +67,6 @@ def _auto_epochs(num_examples: int) -> int:
     if num_examples * TARGET_EPOCHS > MANY_EXAMPLES:
         return max(1, MANY_EXAMPLES // num_examples)
     return TARGET_EPOCHS
-
-
-def rate_share(step: int, steps: int) -> float:
-    """Return the share of the learning rate after ``step`` of ``steps`` steps.
-
-    It rises over the first tenth of the steps, because Adam's first steps are large whatever the gradient is,
-    and undo what an earlier job has learned. Then it falls linearly to 0.
-    """
-    rising = steps // WARM_UP
-    return min((step + 1) / (rising + 1), (steps - step) / (steps - rising))
 
 
 def epoch_order(families: Sequence[int], seed: int, epoch: int) -> list[int]:
