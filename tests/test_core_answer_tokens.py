@@ -82,14 +82,14 @@ def legal_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
 
 def trained_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
     talk = Conversation(1, [*prompt, said("assistant", answer)], (len(prompt),))
-    (sample,) = Renderer(tokens, 100_000).conversation(talk)
-    return sample.prompt, sample.completion
+    (record,) = Renderer(tokens, 100_000).conversation(talk)
+    return record.prompt_token_ids, record.completion_token_ids
 
 
 def preferred_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
     pair = Preference(1, prompt, said("assistant", answer), said("assistant", "another"))
-    tokenized = Renderer(tokens, 100_000).preference(pair)
-    return tokenized.prompt, tokenized.preferred
+    preferred, _ = Renderer(tokens, 100_000).preference(pair)
+    return preferred.prompt_token_ids, preferred.completion_token_ids
 
 
 FUNCTIONS: dict[str, Callable[[ChatTokens, Messages, str], Ids]] = {
