@@ -204,9 +204,9 @@ def tamper_version(batch):
     [
         (tamper_drop, "6 records follow from the steps, but the batch has 5"),
         (tamper_repeat, "6 records follow from the steps, but the batch has 7"),
-        (tamper_order, "is in the position of the record of"),
-        (tamper_role, "is in the position of the record of"),
-        (tamper_rollout, "is in the position of the record of"),
+        (tamper_order, "differs from the step that was played"),
+        (tamper_role, "differs from the step that was played"),
+        (tamper_rollout, "differs from the step that was played"),
         (tamper_prompt, "differs from the step that was played"),
         (tamper_completion, "differs from the step that was played"),
         (tamper_lengths, "differs from the step that was played"),

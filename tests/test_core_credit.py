@@ -20,7 +20,7 @@ from selfplay.core import (
     SPOCredit,
     apply_credit,
 )
-from selfplay.core.credit import equal_group_share
+from selfplay.core.credit.relative import equal_group_share
 
 
 def two_level_tree():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from core_programs import played
 from selfplay.core import GenerateResult, GRPOCredit, ReinforcePPBaselineCredit, RLOOCredit, Rollout, Step
-from selfplay.core.credit import equal_group_share
+from selfplay.core.credit.relative import equal_group_share
 
 
 def at(prompt, role="a", policy="default"):

@@ -19,7 +19,7 @@ from selfplay.core import (
     SPOCredit,
     Step,
 )
-from selfplay.core.credit import apply_credit
+from selfplay.core.credit.base import apply_credit
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
 from selfplay.replay.credit_transform import CreditTransform, trajectories_of_roles

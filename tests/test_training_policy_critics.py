@@ -7,7 +7,7 @@ import pytest
 from core_programs import played
 from selfplay.config import load_config
 from selfplay.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
-from selfplay.core.credit import assign
+from selfplay.core.credit.base import assign
 from selfplay.learning.algorithms.a2c import A2c
 from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.policy import LoraSettings, PolicyModel

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from selfplay.config.base import ClassPath, Name, Settings, with_own_type
 from selfplay.core import InputError
-from selfplay.core.credit import Grouping
+from selfplay.core.credit.relative import Grouping
 
 
 class WinDrawLoss(Settings):

@@ -8,19 +8,20 @@ from selfplay.core.arena import Arena
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.chat import AlternatingRolesEpisode, ChatEpisode, MultiTurnEpisode, SingleTurnEpisode
 from selfplay.core.client import InferenceClient, MockInferenceClient, ModelResponse
-from selfplay.core.credit import (
+from selfplay.core.credit.base import (
     ConstantCredit,
     CreditAssigner,
     EpisodicRewardCredit,
+    RolloutStepKey,
+    apply_credit,
+)
+from selfplay.core.credit.relative import (
     GRPOCredit,
-    RAECredit,
     ReinforcePPBaselineCredit,
     ReinforcePPCredit,
     RLOOCredit,
-    RolloutStepKey,
-    SPOCredit,
-    apply_credit,
 )
+from selfplay.core.credit.tracked import RAECredit, SPOCredit
 from selfplay.core.episode import Episode, EpisodeState, Utterance
 from selfplay.core.errors import ContextError, EpisodeError, InputError, SelfplayError, TransientError
 from selfplay.core.messages import Message, Messages

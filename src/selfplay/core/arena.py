@@ -7,13 +7,13 @@ from typing import Any
 
 from selfplay.core.artifacts import ArtifactStore
 from selfplay.core.client import InferenceClient
-from selfplay.core.credit import CreditAssigner, GRPOCredit, assign, state_of
-from selfplay.core.credit.base import trained_rollouts
+from selfplay.core.credit.base import CreditAssigner, assign, trained_rollouts
+from selfplay.core.credit.relative import GRPOCredit
 from selfplay.core.episode_runner import EpisodeRunner
 from selfplay.core.errors import InputError, SelfplayError
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
-from selfplay.core.own_code import list_of, method_of, returned
+from selfplay.core.own_code import list_of, method_of, returned, state_of
 from selfplay.core.played import check_played
 from selfplay.core.records import records_of
 from selfplay.core.seeds import derive_seed
@@ -41,7 +41,7 @@ class Arena(EpisodeRunner):
         logger: where events are written.
 
     ``seat`` may give the requests of a step their agents. ``critics`` are the policies that learn with a
-    critic; see :func:`~selfplay.core.credit.assign`. See also :class:`EpisodeRunner`.
+    critic; see :func:`~selfplay.core.credit.base.assign`. See also :class:`EpisodeRunner`.
     """
 
     def __init__(

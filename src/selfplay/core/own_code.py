@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from opcode import opmap
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from selfplay.core.errors import (
     EpisodeError,
@@ -129,13 +129,21 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
 
 
-def state_returned(value: object, source: str) -> dict[str, Any]:
-    """Return the state for a checkpoint that the method ``source`` has returned.
+class HasState(Protocol):
+    """Something of a user's own that may remember something."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep."""
+
+
+def state_of(owner: HasState, source: str = "") -> dict[str, Any]:
+    """Return the state of ``owner`` for a checkpoint; ``source`` names its method if it is not the class's.
 
     Raises:
-        EpisodeError: it is no dictionary, or JSON cannot hold it.
+        EpisodeError: its ``state_dict`` returned no dictionary, or what JSON cannot hold.
     """
-    state: dict[str, Any] = returned(value, dict, source)
+    source = source or method_of(owner, "state_dict")
+    state: dict[str, Any] = returned(owner.state_dict(), dict, source)
     try:
         json.dumps(state)
     except (TypeError, ValueError, RecursionError) as error:

@@ -71,13 +71,11 @@ def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
             f"{len(expected)} records follow from the steps, but the batch has {len(batch.records)}"
         )
     for wanted, record in zip(expected, batch.records, strict=True):
-        where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
-        if (wanted.rollout_id, wanted.role_id) != (record.rollout_id, record.role_id):
-            raise SelfplayError(
-                f"{where} is in the position of the record of {wanted.role_id} in {wanted.rollout_id}"
-            )
         if record != wanted:
-            raise SelfplayError(f"{where} differs from the step that was played")
+            where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
+            raise SelfplayError(
+                f"{where} differs from the step that was played by {wanted.role_id} in {wanted.rollout_id}"
+            )
 
 
 def _steps(results: list[GenerateResult]) -> list[Step]:

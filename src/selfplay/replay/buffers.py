@@ -120,7 +120,7 @@ class BaseBuffer(ABC):
     def stored_groups(self) -> list[list[Step]]:
         """Return the stored steps in groups: the ``groups`` of a state with which a buffer stores the same.
 
-        The lists are not changed later, and neither are the steps.
+        The lists are not changed later, and of the steps nothing but the advantages.
         """
 
     @abstractmethod
@@ -338,11 +338,8 @@ class BaseBuffer(ABC):
         return transformed[pid]
 
     def _draw(self, batch_size: int) -> list[list[Step]]:
-        """Remove entries; return copies of them with advantages, without what the transforms leave out."""
-        drawn = [
-            [step.scored(step.reward, dict(step.info), step.env_id) for step in entry]
-            for entry in self._take(batch_size)
-        ]
+        """Remove entries; return them with advantages, without what the transforms leave out."""
+        drawn = self._take(batch_size)
         steps = [step for entry in drawn for step in entry]
         self.sampled += len(steps)
         self.batches += 1

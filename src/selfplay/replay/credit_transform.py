@@ -7,7 +7,8 @@ buffer has drawn together to episodes again.
 from collections.abc import Iterator, Mapping
 
 from selfplay.core import CreditAssigner, GenerateResult, Rollout, Step, Trajectory
-from selfplay.core.credit import assigned, state_of
+from selfplay.core.credit.base import assigned
+from selfplay.core.own_code import state_of
 from selfplay.replay.transforms import SamplingRewardTransform
 
 

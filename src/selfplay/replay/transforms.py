@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from selfplay.core import InputError, Step, Trajectory
-from selfplay.core.own_code import method_of, state_returned
+from selfplay.core.own_code import state_of
 
 Transform = TypeVar("Transform", bound="RewardTransform")
 Key = TypeVar("Key")
@@ -47,15 +47,8 @@ class ComposedTransforms(RewardTransform, Generic[Transform]):
         Raises:
             EpisodeError: a transform's ``state_dict`` returned no dictionary, or what JSON cannot hold.
         """
-        states = [
-            state_returned(transform.state_dict(), method_of(transform, "state_dict"))
-            for transform in self.transforms
-        ]
         return {
-            "transforms": [
-                {"type": type(transform).__name__, "state": state}
-                for transform, state in zip(self.transforms, states, strict=True)
-            ]
+            "transforms": [{"type": type(one).__name__, "state": state_of(one)} for one in self.transforms]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

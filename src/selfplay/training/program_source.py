@@ -22,10 +22,10 @@ from selfplay.core import (
     TrainingRecord,
 )
 from selfplay.core.agents import seated
-from selfplay.core.credit import equal_group_share
+from selfplay.core.credit.relative import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
-from selfplay.core.own_code import called, list_of, own_code, returned, state_returned
+from selfplay.core.own_code import called, list_of, own_code, returned, state_of
 from selfplay.core.records import records_from_steps
 from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
@@ -360,4 +360,4 @@ class ProgramSource:
             SelfplayError: its ``state_dict`` fails, or returns what JSON cannot hold.
         """
         with own_code("the program's state_dict failed"):
-            return state_returned(self.arena.state_dict(), "the program's state_dict")
+            return state_of(self.arena, "the program's state_dict")

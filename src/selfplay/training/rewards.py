@@ -13,66 +13,40 @@ from selfplay.config.rewards import (
     StepReward,
     WinDrawLoss,
 )
-from selfplay.core import (
-    CreditAssigner,
-    EpisodicRewardCredit,
-    GRPOCredit,
-    RAECredit,
-    ReinforcePPBaselineCredit,
-    ReinforcePPCredit,
-    RLOOCredit,
-    SPOCredit,
-    derive_seed,
-)
+from selfplay.core import CreditAssigner, EpisodicRewardCredit, RAECredit, SPOCredit, derive_seed
+from selfplay.core.credit import relative
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.envs.catalog import reward_scale
+from selfplay.replay import transforms
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
 from selfplay.replay.credit_transform import CreditTransform
-from selfplay.replay.transforms import (
-    ComposeFinalRewardTransforms,
-    ComposeSamplingRewardTransforms,
-    ComposeStepRewardTransforms,
-    DivideByGameRange,
-    FinalRewardTransform,
-    NormalizeRewards,
-    NormalizeRewardsByEnv,
-    PenaltyForInvalidMove,
-    RewardForFormat,
-    RewardTransform,
-    RoleAdvantageByEnvFormatter,
-    RoleAdvantageFormatter,
-    SamePromptBaseline,
-    SamplingRewardTransform,
-    StepRewardTransform,
-    WinDrawLossFormatter,
-)
 
 Composed = tuple[
-    ComposeFinalRewardTransforms | None,
-    ComposeStepRewardTransforms | None,
-    ComposeSamplingRewardTransforms | None,
+    transforms.ComposeFinalRewardTransforms | None,
+    transforms.ComposeStepRewardTransforms | None,
+    transforms.ComposeSamplingRewardTransforms | None,
 ]
 
 CREDIT: dict[str, tuple[type[CreditAssigner], tuple[str, ...]]] = {
-    "grpo": (GRPOCredit, ("normalize", "positive_only", "group")),
-    "rloo": (RLOOCredit, ("group",)),
-    "reinforce_pp": (ReinforcePPCredit, ()),
-    "reinforce_pp_baseline": (ReinforcePPBaselineCredit, ("group",)),
+    "grpo": (relative.GRPOCredit, ("normalize", "positive_only", "group")),
+    "rloo": (relative.RLOOCredit, ("group",)),
+    "reinforce_pp": (relative.ReinforcePPCredit, ()),
+    "reinforce_pp_baseline": (relative.ReinforcePPBaselineCredit, ("group",)),
     "rae": (RAECredit, ("decay",)),
     "spo": (SPOCredit, ("half_life",)),
     "episodic": (EpisodicRewardCredit, ()),
 }
 """The credit assigners by their ``type``, each with the settings that are its arguments."""
 
-TRANSFORMS: dict[str, type[RewardTransform]] = {
-    "role_advantage": RoleAdvantageFormatter,
-    "role_advantage_by_env": RoleAdvantageByEnvFormatter,
-    "reward_for_format": RewardForFormat,
-    "penalty_for_invalid_move": PenaltyForInvalidMove,
-    "same_prompt_baseline": SamePromptBaseline,
-    "normalize_rewards": NormalizeRewards,
-    "normalize_rewards_by_env": NormalizeRewardsByEnv,
+TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
+    "role_advantage": transforms.RoleAdvantageFormatter,
+    "role_advantage_by_env": transforms.RoleAdvantageByEnvFormatter,
+    "reward_for_format": transforms.RewardForFormat,
+    "penalty_for_invalid_move": transforms.PenaltyForInvalidMove,
+    "same_prompt_baseline": transforms.SamePromptBaseline,
+    "normalize_rewards": transforms.NormalizeRewards,
+    "normalize_rewards_by_env": transforms.NormalizeRewardsByEnv,
 }
 """The transforms whose arguments are their settings, by their ``type``."""
 
@@ -112,17 +86,17 @@ def composed_transforms(config: Config) -> Composed:
         InputError: a transform of the user's own cannot be built.
     """
     rewards, envs = config.rewards, config.envs
-    final = _built(rewards.final, FinalRewardTransform, "rewards.final", envs)
-    step = _built(rewards.step, StepRewardTransform, "rewards.step", envs)
-    sampling = _built(rewards.sampling, SamplingRewardTransform, "rewards.sampling", envs)
+    final = _built(rewards.final, transforms.FinalRewardTransform, "rewards.final", envs)
+    step = _built(rewards.step, transforms.StepRewardTransform, "rewards.step", envs)
+    sampling = _built(rewards.sampling, transforms.SamplingRewardTransform, "rewards.sampling", envs)
     if config.credit is not None:
         sampling = [CreditTransform(build_credit(config.credit))]
     if config.learning.critic is not None:
         sampling = []
     return (
-        ComposeFinalRewardTransforms(final) if final else None,
-        ComposeStepRewardTransforms(step) if step else None,
-        ComposeSamplingRewardTransforms(sampling) if sampling else None,
+        transforms.ComposeFinalRewardTransforms(final) if final else None,
+        transforms.ComposeStepRewardTransforms(step) if step else None,
+        transforms.ComposeSamplingRewardTransforms(sampling) if sampling else None,
     )
 
 
@@ -138,9 +112,9 @@ def _built(
         if isinstance(one, PythonTransform):
             built.append(build_own(own_class(one.path, family, f"{table}.path"), table, one.options))
         elif isinstance(one, GameRange):
-            built.append(DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
+            built.append(transforms.DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
         elif isinstance(one, WinDrawLoss):
-            built.append(WinDrawLossFormatter(one.win, one.draw, one.loss))
+            built.append(transforms.WinDrawLossFormatter(one.win, one.draw, one.loss))
         else:
             built.append(TRANSFORMS[one.type](**one.model_dump(exclude={"type"})))
     return built

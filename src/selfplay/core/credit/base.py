@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.core.errors import EpisodeError, shown
-from selfplay.core.own_code import method_of, returned, state_returned
+from selfplay.core.own_code import method_of, returned
 from selfplay.core.scores import finite_reward
 from selfplay.core.types import GenerateResult, Rollout
 
@@ -83,15 +83,6 @@ def _without(critics: frozenset[str], result: GenerateResult) -> GenerateResult:
     steps = [replace(step, policy="") if step.policy in critics else step for step in rollout.steps]
     children = [_without(critics, child) for child in result.children]
     return GenerateResult(replace(rollout, steps=steps), children, result.is_trainable)
-
-
-def state_of(credit: CreditAssigner) -> dict[str, Any]:
-    """Return the state of ``credit`` for a checkpoint.
-
-    Raises:
-        EpisodeError: its ``state_dict`` returned no dictionary, or what JSON cannot hold.
-    """
-    return state_returned(credit.state_dict(), method_of(credit, "state_dict"))
 
 
 def apply_credit(results: list[GenerateResult], weights: dict[RolloutStepKey, float]) -> None:
