@@ -2,6 +2,7 @@ import asyncio
 import importlib
 import math
 import random
+from contextlib import contextmanager
 
 import pytest
 from open_spiel.python import policy as openspiel_policy
@@ -13,6 +14,7 @@ from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import information_states, load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import NashConvResult, nash_conv, play_match
+from selfplay.evaluation.progress import Progress
 
 TEMPLATE = get_template("fewshot-chat")
 exact = importlib.import_module("selfplay.evaluation.nash_conv")  # the package has a function of this name
@@ -221,15 +223,31 @@ async def test_a_small_liars_dice_has_the_value_of_openspiels_other_implementati
     assert result.nash_conv == pytest.approx(expected.nash_conv, abs=1e-9)
 
 
+class Noted(Progress):
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.said, self.counts = [], []
+
+    def say(self, line):
+        self.said.append(line)
+
+    @contextmanager
+    def doing(self, text, unit="", total=None):
+        self.said.append(text)
+        yield lambda *count: self.counts.append(count)
+
+
 async def test_every_position_is_counted_and_the_rest_is_announced(monkeypatch):
     monkeypatch.setattr(exact, "SCORED_AT_ONCE", 5)
-    monkeypatch.setattr(exact, "SECONDS_WORTH_SAYING", -1.0)
-    counts, said = [], []
-    client = TabularClient(uniform)
-    result = await measure(client, on_position=lambda *one: counts.append(one), say=said.append)
-    assert counts == [(done, 12) for done in range(1, 13)]
+    progress, client = Noted(), TabularClient(uniform)
+    result = await measure(client, progress=progress)
+    assert progress.counts == [(done, 12) for done in range(1, 13)]
     assert client.max_in_flight == 5
-    assert said == ["kuhn_poker: NashConv, 12 positions, about 0 s"]
+    assert progress.said == [
+        "kuhn_poker: NashConv of hero",
+        "kuhn_poker: NashConv, 12 positions, about 0 s",
+    ]
     assert result.nash_conv == pytest.approx(11 / 12, abs=1e-9)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from selfplay.envs.openspiel_game import information_states, load_game
 from selfplay.evaluation.nash_conv import _best_responses
-from selfplay.evaluation.played_gains import PlayedGame
+from selfplay.evaluation.played_gains import GameAsPlayed
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
 
@@ -28,7 +28,7 @@ def test_without_invalid_answers_the_gains_are_openspiels(env_id):
     policy, states = random_policy(env_id, 1, legal=1.0), information_states(env_id)
     values, best = _best_responses(env_id, states, [[*policy[one.info_state][0].values()] for one in states])
     expected = [high - value for high, value in zip(best, values, strict=True)]
-    assert PlayedGame(load_game(env_id), policy).gains() == pytest.approx(expected)
+    assert GameAsPlayed(load_game(env_id), policy).gains() == pytest.approx(expected)
 
 
 def test_invalid_answers_lose_by_hand():
@@ -38,7 +38,7 @@ def test_invalid_answers_lose_by_hand():
         for one in information_states(ROCK_PAPER_SCISSORS)
     }
     value = -0.1 + 0.9 * 0.1  # of the first seat, which answers first
-    assert PlayedGame(load_game(ROCK_PAPER_SCISSORS), policy).gains() == pytest.approx(
+    assert GameAsPlayed(load_game(ROCK_PAPER_SCISSORS), policy).gains() == pytest.approx(
         [0.9 * 0 + 0.1 - value, 0.1 + value]
     )
 
@@ -46,7 +46,7 @@ def test_invalid_answers_lose_by_hand():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_of_all_plans_gains_as_much(seed):
     """In Kuhn poker, each of the 64 plans of a seat can be tried."""
-    played = PlayedGame(load_game("kuhn_poker"), random_policy("kuhn_poker", seed))
+    played = GameAsPlayed(load_game("kuhn_poker"), random_policy("kuhn_poker", seed))
 
     def earned(state, seat: int, plan: dict[str, int] | None) -> float:
         if state.is_terminal():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from selfplay.evaluation.best_response import gain_over_mixture
 from selfplay.population import PayoffTable
-from selfplay.population.number_ranges import NumberRanges
+from selfplay.population.payoffs import NumberRanges
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
 REWARDS = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
@@ -199,16 +199,6 @@ def test_a_game_that_failed_says_nothing():
     table.add_failure(0, ("a", "b"))
     row = table.rows()[0]
     assert (row["mean"], row["variance"], row["low"], row["high"]) == (None, None, None, None)
-
-
-def test_a_table_from_before_the_range_was_kept_is_read():
-    table = table_of([(0, ("a", "b"), (1.0, -1.0), None)])
-    state = table.state_dict()
-    del state["range"]
-    table.load_state_dict(state)
-    assert table.reward_range == (0.0, 0.0)
-    table.add(1, ("a", "b"), (0.5, -0.5))
-    assert table.reward_range == (-0.5, 0.5)
 
 
 def test_the_gain_over_a_mixture_by_hand():

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from selfplay.population import PayoffTable
 from selfplay.population.bradley_terry import Results, bradley_terry
+from selfplay.population.meta_strategies import ResampledShare
 from selfplay.population.payoffs import PayoffMatrix
-from selfplay.population.rankings import rank
-from selfplay.population.resampled_shares import ResampledShare
-from selfplay.population.response_graph import beats, cycles, dominated
+from selfplay.population.rankings import beats, cycles, dominated, rank
 
 ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())
 SCORES = {"model_a": 1.0, "model_b": -1.0, "tie": 0.0}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.cli.main import main
-from selfplay.population import resampled_shares
+from selfplay.population import meta_strategies
 
 COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "to
 def few_resamples() -> Iterator[None]:
     """Solve few matrices: only the ranges of shares depend on their number, and they take most time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resampled_shares, "RESAMPLES", 4)
+        patch.setattr(meta_strategies, "RESAMPLES", 4)
         yield
 
 

@@ -158,16 +158,10 @@ async def _exact(
 ) -> NashConvResult | None:
     """Compute NashConv; ``None`` if it would take too long, because the match that was played counts too."""
     try:
-        with progress.doing(f"{env.id}: NashConv", "positions") as count:
-            return await exact_nash_conv(
-                client,
-                env.id,
-                get_template(env.template),
-                model=models,
-                timeout=LONG_LIMIT,
-                on_position=count,
-                say=progress.say,
-            )
+        template = get_template(env.template)
+        return await exact_nash_conv(
+            client, env.id, template, model=models, timeout=LONG_LIMIT, progress=progress
+        )
     except TooSlow as error:
         progress.say(f"note: NashConv is left out: {error.problem}")
         return None

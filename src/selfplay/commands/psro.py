@@ -324,16 +324,14 @@ class _Psro:
 
     async def _measured(self, member: Member) -> NashConvResult:
         async with serving([member], self.config.seed, self.progress, self.serve) as client:
-            with self.progress.doing(f"{self.env.id}: NashConv", "positions") as count:
-                return await nash_conv(
-                    client,
-                    self.env.id,
-                    get_template(self.env.template),
-                    model=member.models(self.env),
-                    timeout=60 * self.config.evaluation.nash_conv_minutes,
-                    on_position=count,
-                    say=self.progress.say,
-                )
+            return await nash_conv(
+                client,
+                self.env.id,
+                get_template(self.env.template),
+                model=member.models(self.env),
+                timeout=60 * self.config.evaluation.nash_conv_minutes,
+                progress=self.progress,
+            )
 
 
 def _serve_on_cluster(config: Config, progress: Progress) -> Serve:

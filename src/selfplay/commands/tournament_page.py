@@ -25,9 +25,9 @@ from selfplay.commands.tournament_tables import (
 )
 from selfplay.core.confidence_intervals import Interval
 from selfplay.population import PayoffTable
+from selfplay.population.meta_strategies import ResampledShare
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import MemberRank, Rankings
-from selfplay.population.resampled_shares import ResampledShare
 from selfplay.read.charts import COLOURS
 from selfplay.read.episodes import LoggedEpisode, first_episodes
 from selfplay.read.numbers import counted

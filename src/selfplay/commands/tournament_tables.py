@@ -11,9 +11,9 @@ from rich.text import Text
 
 from selfplay.core.confidence_intervals import NORMAL_95, Interval
 from selfplay.core.text import one_line
+from selfplay.population.meta_strategies import RESAMPLES, ResampledShare
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import Cycle, MemberRank, Rankings
-from selfplay.population.resampled_shares import RESAMPLES, ResampledShare
 
 NOTHING = "-"
 INTERVALS = "After ±: 95% intervals; of TrueSkill, two standard deviations."

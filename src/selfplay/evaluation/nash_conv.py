@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
 from time import perf_counter
@@ -21,7 +21,8 @@ from selfplay.envs.openspiel_game import (
 from selfplay.envs.templates import PromptTemplate
 from selfplay.evaluation.match import Models, by_seat, names_of
 from selfplay.evaluation.mixture import Mixture, average_policy
-from selfplay.evaluation.played_gains import PlayedGame
+from selfplay.evaluation.played_gains import GameAsPlayed
+from selfplay.evaluation.progress import Progress
 
 SCORED_AT_ONCE = 256
 """Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
@@ -29,8 +30,6 @@ SCORED_AT_ONCE = 256
 
 MAX_STATES_KEPT = 5000
 """Above this number of information states, a result leaves out the policy and what is read in each."""
-
-SECONDS_WORTH_SAYING = 2.0
 
 LONG_LIMIT = 3600.0
 """Time limit of a measure that a user asks for by itself, in seconds."""
@@ -106,8 +105,7 @@ async def nash_conv(
     *,
     model: Models,
     timeout: float = TIME_LIMIT,
-    on_position: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     as_played: bool = False,
 ) -> NashConvResult:
     """Measure ``model`` in every information state of a game and compute its NashConv.
@@ -123,9 +121,8 @@ async def nash_conv(
             average policy; see :func:`selfplay.evaluation.mixture.average_policy`.
         timeout: time limit of scoring, in seconds. What the first positions took tells at once whether the
             rest would exceed it.
-        on_position: called after every scored position with the number of those and the total number; those
-            of a mixture count once for each member.
-        say: called with the estimate of the time that the rest takes, if that is over two seconds.
+        progress: told of the positions, those of a mixture once for each member, and of the time that
+            more than the first of them will take.
         as_played: also compute ``played_gains``; not of a mixture, or of more than 5,000 information states.
 
     Raises:
@@ -146,17 +143,19 @@ async def nash_conv(
             prompt = prompt_of(env_id, template, states[place])
             logprobs = await client.score(prompt, answers, model=name)
         done += 1
-        if on_position is not None:
-            on_position(done, len(asked))
+        count(done, len(asked))
         return logprobs
 
-    started = perf_counter()
+    started, progress = perf_counter(), progress or Progress()
+    doing = f"{env_id}: NashConv of {names_of(models)}"
     try:
         async with asyncio.timeout(timeout):
-            scores = await all_results(starmap(score, asked[:SCORED_AT_ONCE]))
-            if len(asked) > SCORED_AT_ONCE:
-                _check_time(env_id, len(asked), (perf_counter() - started) / SCORED_AT_ONCE, timeout, say)
-                scores += await all_results(starmap(score, asked[SCORED_AT_ONCE:]))
+            with progress.doing(doing, "positions", len(asked)) as count:
+                scores = await all_results(starmap(score, asked[:SCORED_AT_ONCE]))
+                if len(asked) > SCORED_AT_ONCE:
+                    seconds_each = (perf_counter() - started) / SCORED_AT_ONCE
+                    progress.say(_estimate(env_id, len(asked), seconds_each, timeout))
+                    scores += await all_results(starmap(score, asked[SCORED_AT_ONCE:]))
     except TimeoutError as error:
         problem = f"scoring the {len(asked):,} positions of {env_id} took over {timeout:g} s"
         raise TooSlow("env.id", problem, FASTER) from error
@@ -178,7 +177,7 @@ async def nash_conv(
             state.info_state: (dict(zip(state.actions, chance, strict=True)), mass)
             for state, chance, mass in zip(states, chances, masses, strict=True)
         }
-        played = PlayedGame(load_game(env_id), chosen).gains()
+        played = GameAsPlayed(load_game(env_id), chosen).gains()
     return NashConvResult(
         env_id=env_id,
         model=names_of(models),
@@ -237,10 +236,8 @@ def _policy(
     return policy
 
 
-def _check_time(
-    env_id: str, positions: int, seconds_each: float, limit: float, say: Callable[[str], None] | None
-) -> None:
-    """Say how long the positions after the first will take; raise TooSlow if all exceed the limit."""
+def _estimate(env_id: str, positions: int, seconds_each: float, limit: float) -> str:
+    """Return how long the positions after the first will take; raise TooSlow if all exceed the limit."""
     total, rest = positions * seconds_each, (positions - SCORED_AT_ONCE) * seconds_each
     if total > limit:
         raise TooSlow(
@@ -249,8 +246,7 @@ def _check_time(
             f"is {limit:,.0f} s",
             FASTER,
         )
-    if say is not None and rest > SECONDS_WORTH_SAYING:
-        say(f"{env_id}: NashConv, {positions:,} positions, about {rest:,.0f} s")
+    return f"{env_id}: NashConv, {positions:,} positions, about {rest:,.0f} s"
 
 
 def states_of(env_id: str) -> list[InformationState]:

@@ -12,7 +12,7 @@ Chances = Mapping[str, tuple[Mapping[int, float], float]]
 
 
 @dataclass(frozen=True)
-class PlayedGame:
+class GameAsPlayed:
     """An OpenSpiel game in which an invalid answer ends the game, and a policy for its seats.
 
     Rewards are in the game's own units; see :func:`rewards_after_invalid`. A best response gives only legal
@@ -56,7 +56,7 @@ class PlayedGame:
 class _BestResponse:
     """The best response in one seat: in each information state, the action that is best there on average."""
 
-    def __init__(self, played: PlayedGame, pid: int) -> None:
+    def __init__(self, played: GameAsPlayed, pid: int) -> None:
         self._played = played
         self._pid = pid
         self._reached: dict[str, list[tuple[Any, float]]] = defaultdict(list)

@@ -107,16 +107,10 @@ class Tournament:
         for uid in [uid for uid in uids if uid not in files.nash_convs]:
             models = [mapped(agent, lambda one: one.model) for agent in self.agents[uid]]
             try:
-                with progress.doing(f"NashConv of {uid}", "positions") as count:
-                    found = await nash_conv(
-                        client,
-                        self.episode.env_id,
-                        self.episode.template,
-                        model=models,
-                        timeout=LONG_LIMIT,
-                        on_position=count,
-                        say=progress.say,
-                    )
+                env_id, template = self.episode.env_id, self.episode.template
+                found = await nash_conv(
+                    client, env_id, template, model=models, timeout=LONG_LIMIT, progress=progress
+                )
             except TooSlow as error:
                 progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
             else:

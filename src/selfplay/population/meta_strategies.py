@@ -7,16 +7,19 @@ mixture is computed.
 import contextlib
 import importlib.util
 import io
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.play import MetaStrategy
+from selfplay.population.payoffs import PayoffMatrix
 
 META_STRATEGIES: tuple[MetaStrategy, ...] = get_args(MetaStrategy)
 
+RESAMPLES = 60
+"""The number of matrices that are drawn."""
 _OTHER_UNITS = (1.0, 0.1, 0.01, 10.0, 3.0, 0.3)
 
 _PACKAGES = ("cvxpy", "matplotlib", "networkx")
@@ -106,3 +109,37 @@ def _prd(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
 
     row_M, _ = projected_replicator_dynamics([payoffs_MM, -payoffs_MM])
     return np.asarray(row_M)
+
+
+class ResampledShare(NamedTuple):
+    """A member's share in the solution of the payoffs, and its resampled range from ``low`` to ``high``.
+
+    The range contains the share itself, and the shares in the solutions of 95% of :data:`RESAMPLES` matrices,
+    drawn around the payoffs with their standard errors. It is **not** a confidence interval: solutions jump
+    where two members are nearly equal, and a bootstrap of a discontinuous function has no known coverage.
+    """
+
+    share: float
+    low: float
+    high: float
+
+
+def resampled_shares(name: MetaStrategy, matrix: PayoffMatrix) -> list[ResampledShare] | None:
+    """Return each member's share in a meta-strategy with its resampled range.
+
+    It is ``None`` if a pair did not meet.
+    """
+    if not np.isfinite(matrix.mean_MM).all():
+        return None
+    shares_M = meta_strategy(name, matrix.mean_MM)
+    draw = np.random.default_rng(0)
+    error_MM = matrix.advantage_error_MM
+    drawn_DM = []
+    for _ in range(RESAMPLES):
+        noise_MM = np.triu(draw.normal(size=error_MM.shape) * error_MM, 1)
+        drawn_DM.append(meta_strategy(name, matrix.advantage_MM + noise_MM - noise_MM.T))
+    low_M, high_M = np.quantile(drawn_DM, (0.025, 0.975), axis=0)
+    return [
+        ResampledShare(float(share), float(min(low, share)), float(max(share, high)))
+        for low, share, high in zip(low_M, shares_M, high_M, strict=True)
+    ]

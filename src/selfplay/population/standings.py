@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from selfplay.core.confidence_intervals import Interval, wilson_interval
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.model_pool import ModelPool
-from selfplay.population.response_graph import LEAST_GAMES, cycles
+from selfplay.population.rankings import LEAST_GAMES, cycles
 
 
 @dataclass(frozen=True)

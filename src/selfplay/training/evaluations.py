@@ -115,18 +115,15 @@ class Evaluations:
             InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
         """
         label = self.config.label(env)
-        progress.say(f"{label}: NashConv")
         try:
-            with progress.counting("positions"):
-                exact = await nash_conv(
-                    self.arena.client,
-                    env.id,
-                    get_template(env.template),
-                    model=self._models(env),
-                    timeout=60 * self.config.evaluation.nash_conv_minutes,
-                    on_position=progress.evaluation_game,
-                    say=progress.say,
-                )
+            exact = await nash_conv(
+                self.arena.client,
+                env.id,
+                get_template(env.template),
+                model=self._models(env),
+                timeout=60 * self.config.evaluation.nash_conv_minutes,
+                progress=progress,
+            )
         except TooSlow as error:
             if step == 0:
                 raise

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console, Group
 
 from selfplay.core.shell_command import shell_command
+from selfplay.evaluation.progress import Count, Progress
 from selfplay.read.numbers import duration_text
 from selfplay.read.warnings import WarningLog
 from selfplay.training.progress_views import print_line, view_of
 from selfplay.training.time_estimate import TimeEstimate
 
 
-class RunProgress:
+class RunProgress(Progress):
     """Show how many updates are done and how much of an update is played; print a line for each evaluation.
 
     Args:
@@ -70,11 +71,12 @@ class RunProgress:
         self._view.count(done, total)
 
     @contextmanager
-    def counting(self, unit: str) -> Iterator[None]:
-        """Count something else than games while the body runs: ``positions``."""
+    def doing(self, text: str, unit: str = "", total: int | None = None) -> Iterator[Count]:
+        """Show what the run measures, and count that instead of what is played."""
+        self._view.doing(text)
         self._view.counting(unit)
         try:
-            yield
+            yield self._view.count
         finally:
             self._view.counting(self._unit)
 
