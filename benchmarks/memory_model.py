@@ -28,7 +28,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -41,7 +40,6 @@ from memory_formulas import (
     ModelShape,
     PassSize,
     PlayMemory,
-    as_run,
     base_bytes,
     largest_pass,
     play_memory,
@@ -273,41 +271,25 @@ def compare(cases: list[Case]) -> None:
 
 def print_what_fits(dtype: str, lora: LoraShape) -> None:
     """Print the first table of docs/memory.md: the computed largest passes by model and memory."""
-    header = [
-        "model",
-        "memory, GB",
-        "weights, GB",
-        "learner alone",
-        "recomputed",
-        "with engine",
-        "recomputed",
-    ]
     rows = []
     for name, shape in SHAPES.items():
         play = play_memory(shape, dtype, max_cached_tokens=CACHED_TOKENS)
-        for memory in MEMORY_GB:
-            row = [name, str(memory), f"{base_bytes(shape, dtype) / GB:.1f}"]
-            for engine in (None, play):
-                row += what_fits(shape, dtype, lora, memory, engine)
-            rows.append(row)
-    print_table(header, rows)
+        cells = [
+            " / ".join(largest(shape, dtype, lora, memory, engine) for engine in (None, play))
+            for memory in MEMORY_GB
+        ]
+        rows.append([name, f"{base_bytes(shape, dtype) / GB:.1f}", *cells])
+    print_table(["model", "weights, GB", *(f"{memory} GB" for memory in MEMORY_GB)], rows)
 
 
-def what_fits(
-    shape: ModelShape, dtype: str, lora: LoraShape, memory_gb: int, engine: PlayMemory | None
-) -> list[str]:
-    """Return two cells: the largest ``learning.max_batch_tokens``, and which passes are then recomputed."""
-    memory = memory_gb * GB
+def largest(shape: ModelShape, dtype: str, lora: LoraShape, memory_gb: int, engine: PlayMemory | None) -> str:
+    """Return a cell: the largest ``learning.max_batch_tokens`` that fits, ``all`` for the largest tried."""
     tokens = largest_pass(
-        shape, lora, dtype, memory, usable=USABLE, average=True, play=engine, most=MOST_TOKENS
+        shape, lora, dtype, memory_gb * GB, usable=USABLE, average=True, play=engine, most=MOST_TOKENS
     )
     if not tokens:
-        return ["nothing", ""]
-    at_least = " or more" if tokens == MOST_TOKENS else ""
-    kept = bisect_left(
-        range(1, tokens + 1), True, key=lambda size: as_run(shape, lora, dtype, memory, size).recomputed
-    )
-    return [f"{tokens:,}{at_least}", f"above {kept:,}" if kept < tokens else "none"]
+        return "-"
+    return "all" if tokens == MOST_TOKENS else f"{tokens:,}"
 
 
 def main() -> None:
