@@ -201,7 +201,12 @@ def _gradient(config, steps):
             "program.sequential program.prover0_first rewards buffer finetune",
             "program.verifier_first",
         ),
-        ("debate", {}, "envs evaluation.games inference.temperature", "program.num_rounds evaluation.every"),
+        (
+            "debate",
+            {},
+            "envs evaluation.games evaluation.temperature",
+            "program.num_rounds inference.temperature",
+        ),
         ("debate", {"buffer.batch_size": "5"}, "collection.games_per_step", "rewards.sampling buffer"),
         (
             "quickstart",

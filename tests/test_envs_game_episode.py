@@ -11,6 +11,7 @@ from engine_requests import make_engine
 from selfplay.core import (
     AgentSpec,
     Arena,
+    CallSettings,
     EpisodeError,
     InputError,
     MockInferenceClient,
@@ -66,7 +67,7 @@ async def test_an_answer_ends_at_a_stop_text():
     lost = await play("kuhn_poker", agents, goes_on)
     assert lost.extras["invalid_pid"] is not None
     for stop in (["\n"], ["</move>", "\nb"], [" </move>", "\n"]):
-        rollout = await play("kuhn_poker", agents, goes_on, stop=stop)
+        rollout = await play("kuhn_poker", agents, goes_on, calls=CallSettings(stop=tuple(stop)))
         assert rollout.extras["invalid_pid"] is None
         assert all("\n" not in turn["text"] for turn in rollout.extras["turns"])
 
@@ -75,7 +76,9 @@ async def test_a_game_whose_answers_end_at_texts_trains_on_the_tokens_that_were_
     policy = PolicyModel(str(roomy_model()), LoraSettings(2, 2.0))
     arena = Arena(make_engine(policy, max_tokens=30))
     stop = tuple("abcdefghijklm")
-    arena.add_episode("game", GameEpisode("kuhn_poker", 2, get_template("default"), stop=stop))
+    arena.add_episode(
+        "game", GameEpisode("kuhn_poker", 2, get_template("default"), calls=CallSettings(stop=stop))
+    )
     for pid in range(2):
         arena.add_role(Role(f"player_{pid}"))
     ended = 0

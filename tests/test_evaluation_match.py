@@ -5,7 +5,15 @@ import random
 import pytest
 
 from evaluation_client import TabularClient, first_move, legal_moves, nonsense, uniform
-from selfplay.core import AgentSpec, Arena, EpisodeError, InputError, MockInferenceClient, TransientError
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    CallSettings,
+    EpisodeError,
+    InputError,
+    MockInferenceClient,
+    TransientError,
+)
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import MatchResult, play_match
@@ -15,7 +23,7 @@ COUNTS = ("games", "wins", "draws", "losses", "valid_wins", "truncated", "moves"
 
 
 async def play(client, env_id="kuhn_poker", num_players=2, **options) -> MatchResult:
-    rules = {name: options.pop(name) for name in ("stop", "max_turns", "error_allowance") if name in options}
+    rules = {name: options.pop(name) for name in ("calls", "max_turns", "error_allowance") if name in options}
     episode = GameEpisode(env_id, num_players, get_template("fewshot-chat"), **rules)
     settings = {"model": "hero", "opponent": RANDOM, "games": 40, "seed": 7, **options}
     return await play_match(Arena(client), episode, **settings)
@@ -53,7 +61,7 @@ async def test_the_answers_of_models_end_at_stop_texts():
     client = MockInferenceClient(lambda messages, seed: "check\nor bet, I am not sure")
     options = {"opponent": AgentSpec("model", "villain"), "games": 10}
     assert (await play(client, **options)).invalid["model"] > 0
-    result = await play(client, **options, stop=["\n"])
+    result = await play(client, **options, calls=CallSettings(stop=("\n",)))
     assert result.invalid_moves == result.invalid["opponent"] == 0
 
 

@@ -68,7 +68,8 @@ def play(
             deal = derive_seed(seed, "play", number)
             game = make_game(env_id, num_players, deal)
             playing = [drawn(policy, deal, pid) for pid, policy in enumerate(policies)]
-            model = ModelPlayer(engine, playing, prompts, source.max_tokens, runner, tuple(env.stop))
+            limit = env.max_tokens or source.max_tokens
+            model = ModelPlayer(engine, playing, prompts, limit, runner, tuple(env.stop))
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")

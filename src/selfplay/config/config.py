@@ -6,6 +6,7 @@ Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``en
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -38,14 +39,12 @@ from selfplay.core.play import MODES_WITHOUT_COPIES, SampleMode
 NOT_FOR_PROGRAMS = (
     *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
-    "inference.temperature",
     *("evaluation.envs", "evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
     "evaluation.temperature",
 )
 """The sections and fields that programs cannot use."""
 INSTEAD = {
     "collection.games_per_step": "Set program.batch_size; a program of your own chooses its batch itself",
-    "inference.temperature": "Set it for a role: [roles.NAME] with temperature",
 }
 """What does the same for a program, where something does."""
 FOR_PROGRAMS = ("roles", "population.roles")
@@ -112,6 +111,19 @@ class Config(Settings):
     def play(self) -> Games | Program:
         """What is played: games in the environments, or the program that replaces them."""
         return Games(self.envs) if self.program is None else self.program
+
+    @model_validator(mode="before")
+    @classmethod
+    def _games_end_answers_as_the_run(cls, given: Any) -> Any:
+        """Give ``inference.stop`` to the games that have no texts of their own."""
+        match given:
+            case {"inference": {"stop": list() as stop}, "envs": list() as games}:
+                of_evaluations = given.get("evaluation")
+                more = of_evaluations.get("envs") if isinstance(of_evaluations, dict) else None
+                for game in [*games, *(more if isinstance(more, list) else ())]:
+                    if isinstance(game, dict):
+                        game.setdefault("stop", stop)
+        return given
 
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from selfplay.config.base import FilePath, Name, Names, Settings
+from selfplay.config.base import FilePath, Name, Names, Settings, Texts
 from selfplay.core import InputError
 from selfplay.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
 from selfplay.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
@@ -66,9 +66,13 @@ class InferenceSettings(Settings):
     engine: Literal["embedded", "vllm"] = "embedded"
     """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
-    """Maximum length of an answer, in tokens."""
+    """Maximum length of an answer, in tokens. A game and a role may have another."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
-    """Sampling temperature of trained seats; the learner uses the same value."""
+    """Sampling temperature; the learner uses the same value. A game, a role in `[roles]` and a program's own
+    roles may have another."""
+    stop: Texts = Field(default=[], max_length=100)
+    """Texts that end an answer, such as `["\\n"]`; they are not part of its text. For base models, which do
+    not end their turns. A game, a role in `[roles]` and a program's own roles may have others."""
     max_context: int | None = Field(default=None, ge=8, le=10_000_000)
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
     `max_cached_tokens`. If not given, the model's own limit applies."""

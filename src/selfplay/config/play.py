@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field, ValidationInfo, field_validator
 
 from selfplay.config.base import FilePath, Line, Name, Names, Settings, Texts, at_field
-from selfplay.core import InputError
+from selfplay.core import CallSettings, InputError
 from selfplay.core.adapters import RESERVED, TRAINED, is_reserved
 from selfplay.core.limits import EPISODE_TIMEOUT, RETRIES
 from selfplay.core.own_classes import name_of
@@ -50,10 +50,11 @@ class GameSettings(Settings):
     """A game that takes more turns (of all players together) is stopped and counts as a draw."""
     error_allowance: int = Field(default=0, ge=0, le=1_000_000)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Maximum length of an answer in this game, in tokens; if not given, `inference.max_tokens`."""
     stop: Texts = Field(default=[], max_length=100)
-    """Texts that end an answer, such as `["\\n"]`; they are not part of its text. For base models, which do
-    not end their turns. Not with `magnet`, `all_actions` and NashConv: to these an answer is what a model
-    ends by itself."""
+    """Texts that end an answer in this game; if not given, `inference.stop`. Not with `magnet`, `all_actions`
+    and NashConv: to these an answer is what a model ends by itself."""
     policies: list[Name] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. If not given, `default` has every seat."""
@@ -78,6 +79,11 @@ class GameSettings(Settings):
         return tuple(self.policies) or (TRAINED,) * self.num_players
 
     @property
+    def calls(self) -> CallSettings:
+        """How its answers are drawn; the temperature depends on what the game is for."""
+        return CallSettings(max_tokens=self.max_tokens, stop=tuple(self.stop) or None)
+
+    @property
     def name(self) -> str:
         """The name in records and figures: the id, or the class of a game of your own."""
         return name_of(self.id)
@@ -95,6 +101,8 @@ class EnvSettings(GameSettings):
 
     weight: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the games, relative to the other environments'."""
+    temperature: float | None = Field(default=None, ge=0.01, le=100)
+    """Sampling temperature in training games; if not given, `inference.temperature`."""
     random_opening: int = Field(default=0, ge=0, le=1_000_000)
     """Games of training begin with between 0 and this many random legal moves, each number as likely as the
     others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
@@ -111,6 +119,8 @@ class EvaluatedGameSettings(GameSettings):
     policy."""
     opponents: Names | None = None
     """The opponents in its matches. If not given, `evaluation.opponents`."""
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    """Sampling temperature of the model in its matches; if not given, `evaluation.temperature`."""
     games: int | None = Field(default=None, ge=2, le=10_000_000)
     """Number of games in each of its matches. If not given, `evaluation.games` before and after training and
     `evaluation.games_during` during it."""

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from selfplay.core.agents import AgentSpec
+from selfplay.core.agents import AgentSpec, CallSettings
 from selfplay.core.arena import Arena
 from selfplay.core.artifacts import Artifact, ArtifactStore
 from selfplay.core.chat import AlternatingRolesEpisode, ChatEpisode, MultiTurnEpisode, SingleTurnEpisode
@@ -45,6 +45,7 @@ __all__ = [
     "Arena",
     "Artifact",
     "ArtifactStore",
+    "CallSettings",
     "ChatEpisode",
     "ConstantCredit",
     "ContextError",

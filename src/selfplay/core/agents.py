@@ -1,4 +1,4 @@
-"""AgentSpec: who answers for a role; and the agents of the episode that runs now."""
+"""Who answers for a role, and how answers are drawn; and the agents of the episode that runs now."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -8,6 +8,29 @@ from typing import Literal
 from selfplay.core.adapters import TRAINED
 
 AgentKind = Literal["policy", "model", "script"]
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How answers are drawn; ``None`` leaves a setting to whoever is asked next.
+
+    A call's own settings come first, then those of a game or of an agent, then those of a role.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+    def over(self, others: "CallSettings") -> "CallSettings":
+        """Return these settings, and the others' where these leave one open."""
+        return CallSettings(
+            others.temperature if self.temperature is None else self.temperature,
+            others.max_tokens if self.max_tokens is None else self.max_tokens,
+            others.stop if self.stop is None else self.stop,
+        )
+
+
+UNSET = CallSettings()
 
 
 @dataclass(frozen=True)
@@ -26,6 +49,11 @@ class AgentSpec:
     temperature: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
+
+    @property
+    def calls(self) -> CallSettings:
+        """The settings of its own."""
+        return CallSettings(self.temperature, self.max_tokens, self.stop)
 
 
 seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed

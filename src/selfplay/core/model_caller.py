@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from selfplay.core.adapters import BASE, TRAINED
-from selfplay.core.agents import seated
+from selfplay.core.agents import CallSettings, seated
 from selfplay.core.call_slots import CallSlots
 from selfplay.core.client import InferenceClient, ModelResponse
 from selfplay.core.current_episode import current_episode, wait_for_slot
@@ -99,17 +98,19 @@ class ModelCaller:
             TransientError: the client failed. Errors of this package that the client raises pass unchanged.
         """
         messages = as_messages(messages)
-        says_all = model is not None and return_tokens is not None
-        unknown = role_id is None or (says_all and role_id not in self.roles)
-        role = None if unknown else self.get_role(role_id or "")
+        if role_id is not None and (model is None or return_tokens is None):
+            self.get_role(role_id)
+        role = self.roles.get(role_id or "")
         agent = seated.get().get(role_id or "") if model is None else None
-        temperature = _first(temperature, agent and agent.temperature, role and role.temperature, 1.0)
-        max_tokens = _first(max_tokens, agent and agent.max_tokens, role and role.max_tokens)
-        stop = _first(stop, agent and agent.stop, role and role.stop, ())
-        model = _first(model, agent and agent.model, role and role.policy, self.model_without_role)
+        calls = CallSettings(temperature, max_tokens, None if stop is None else tuple(stop))
+        for one in (agent, role):
+            calls = calls if one is None else calls.over(one.calls)
+        if model is None:
+            model = agent.model if agent else role.policy if role else self.model_without_role
         if return_tokens is None:
             trained = model not in self.frozen if agent is None else agent.kind == "policy"
             return_tokens = role is not None and trained
+        temperature = 1.0 if calls.temperature is None else calls.temperature
         policy = (model or TRAINED) if return_tokens and role_id is not None else ""
         episode = current_episode.get()
         if seed is None and episode is not None:
@@ -120,11 +121,11 @@ class ModelCaller:
             answer = await self.client.complete(
                 messages,
                 temperature=temperature,
-                max_tokens=max_tokens,
+                max_tokens=calls.max_tokens,
                 return_tokens=return_tokens,
                 model=model,
                 seed=seed,
-                **({"stop": tuple(stop)} if stop else {}),  # a client of one's own may not know it
+                **({"stop": calls.stop} if calls.stop else {}),  # a client of one's own may not know it
             )
             response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
         except Exception as error:
@@ -170,14 +171,6 @@ def _encodable(response: ModelResponse) -> ModelResponse:
         return response
     completion = [message | {"content": encodable(message["content"])} for message in response.completion]
     return replace(response, text=encodable(response.text), completion=completion)
-
-
-def _first(*values: Any) -> Any:
-    """Return the first value that is not ``None``."""
-    for value in values:
-        if value is not None:
-            return value
-    return None
 
 
 def _is_foreign(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from selfplay.core.adapters import TRAINED
-from selfplay.core.agents import AgentSpec
+from selfplay.core.agents import AgentSpec, CallSettings
 from selfplay.core.errors import shown
 from selfplay.core.history import History
 from selfplay.core.messages import Messages
@@ -29,6 +29,11 @@ class Role:
     policy: str = TRAINED
     stop: tuple[str, ...] = ()
     history: History = "keep"
+
+    @property
+    def calls(self) -> CallSettings:
+        """How its answers are drawn."""
+        return CallSettings(self.temperature, self.max_tokens, self.stop)
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""

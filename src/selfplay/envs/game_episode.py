@@ -2,14 +2,14 @@
 
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from selfplay.config.play import EnvSettings, GameSettings
 from selfplay.core import (
     AgentSpec,
     Arena,
+    CallSettings,
     Episode,
     EpisodeError,
     EpisodeState,
@@ -21,6 +21,7 @@ from selfplay.core import (
     Step,
     derive_seed,
 )
+from selfplay.core.agents import UNSET
 from selfplay.core.own_classes import name_of
 from selfplay.core.own_code import is_from_outside
 from selfplay.core.play import seat_role
@@ -109,8 +110,8 @@ class GameEpisode(Episode):
         error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
         random_opening: a game in which a policy is trained begins with between 0 and this many random legal
             moves, each number as likely as the others. Nobody learns from them.
-        stop: texts that end a model's answer. They are not part of its text; the tokens that spelled them are
-            among its token ids.
+        calls: how models' answers are drawn, in place of their agents' settings. The texts that end an answer
+            are not part of its text; the tokens that spelled them are among its token ids.
 
     Raises:
         InputError: the environment is unknown, not playable on this machine, or does not support
@@ -126,7 +127,7 @@ class GameEpisode(Episode):
         max_turns: int = 200,
         error_allowance: int = 0,
         random_opening: int = 0,
-        stop: Sequence[str] = (),
+        calls: CallSettings = UNSET,
     ) -> None:
         check_playable(env_id, num_players)
         if random_opening:
@@ -138,7 +139,7 @@ class GameEpisode(Episode):
         self.max_turns = max_turns
         self.error_allowance = error_allowance
         self.random_opening = random_opening
-        self.stop = tuple(stop)
+        self.calls = calls
         self._rubric = Rubric([final_reward])
 
     @property
@@ -242,13 +243,13 @@ class GameEpisode(Episode):
             seed = derive_seed(table.spec.seed, "script", pid, turn)
             action = table.script(pid).act(table.game, seed)
             return _Answer(action, action, True)
-        trained = agent.kind == "policy"
+        trained, calls = agent.kind == "policy", self.calls.over(agent.calls)
         response = await arena.call_model(
             prompt,
             role_id=seat_role(pid) if trained else None,
-            temperature=agent.temperature,
-            max_tokens=agent.max_tokens,
-            stop=self.stop or None,
+            temperature=calls.temperature,
+            max_tokens=calls.max_tokens,
+            stop=calls.stop,
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),
@@ -322,15 +323,15 @@ class GameEpisode(Episode):
         }
 
 
-def build_episode(env: GameSettings) -> GameEpisode:
-    """Build the episode that plays an environment."""
+def build_episode(env: GameSettings, temperature: float | None = None) -> GameEpisode:
+    """Build the episode that plays an environment; ``temperature`` replaces the agents' own."""
     return GameEpisode(
         env.id,
         env.num_players,
         get_template(env.template),
         max_turns=env.max_turns,
         error_allowance=env.error_allowance,
-        stop=env.stop,
+        calls=replace(env.calls, temperature=temperature),
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
     )
 

@@ -131,8 +131,10 @@ def env_spec(env: GameSettings) -> EnvSpec:
 
 def build_episodes(config: Config) -> dict[str, GameEpisode]:
     """Return the episodes of training, and of evaluation games beside it, by the keys of their specs."""
-    episodes = {env_spec(env).key: build_episode(env) for env in config.envs}
-    return episodes | {_evaluation_spec(config, env).key: build_episode(env) for env in config.evaluated}
+    episodes = {env_spec(env).key: build_episode(env, env.temperature) for env in config.envs}
+    return episodes | {
+        _evaluation_spec(config, env).key: build_episode(env, env.temperature) for env in config.evaluated
+    }
 
 
 def evaluation_specs(config: Config) -> list[tuple[EnvSpec, str]]:

@@ -161,7 +161,7 @@ class Evaluations:
             games=games,
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
-            temperature=self.config.evaluation.temperature,
+            temperature=self.config.evaluation.temperature if env.temperature is None else env.temperature,
             max_tokens=self.config.inference.max_tokens,
             on_game=progress.evaluation_game,
             on_rollout=keep,

@@ -25,6 +25,7 @@ from selfplay.core import (
     InputError,
     Messages,
     MockInferenceClient,
+    Role,
     SelfplayError,
     derive_seed,
 )
@@ -169,7 +170,14 @@ def _set_credit(arena: Arena, config: Config) -> None:
 
 
 def _set_roles(arena: Arena, config: Config) -> None:
-    """Change the roles as configured."""
+    """Change the roles as configured; a setting of ``[inference]`` is for roles that have none themselves."""
+    inference, plain = config.inference, Role("plain")
+    for role in list(arena.roles.values()):
+        stop = role.stop or tuple(inference.stop)
+        untold = role.temperature == plain.temperature
+        temperature = inference.temperature if untold else role.temperature
+        if (stop, temperature) != (role.stop, role.temperature):
+            arena.add_role(replace(role, stop=stop, temperature=temperature))
     for role_id, settings in config.roles.items():
         if role_id not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"

@@ -184,7 +184,7 @@ async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> Gene
         template,
         max_turns=min(env.max_turns, MOST_TURNS),
         error_allowance=env.error_allowance,
-        stop=env.stop,
+        calls=env.calls,
     )
     agents = tuple(AgentSpec("policy", policy) for policy in env.seats)
     arena.add_episode(episode.episode_type, episode)
