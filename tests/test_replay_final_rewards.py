@@ -23,7 +23,7 @@ from selfplay.replay import (
     WinDrawLossFormatter,
 )
 from selfplay.replay.credit_transform import trajectories_of_roles
-from selfplay.training.rewards import build_buffer, composed_transforms
+from selfplay.training.rewards import composed_transforms
 
 TABLE = {0: 3.0, 1: 5.0, 2: -2.0, 3: 5.0}
 """No player's new reward can be told from its own reward alone."""
@@ -186,24 +186,6 @@ def test_a_configuration_transforms_the_rewards_of_all():
     buffer = StepBuffer(10, None, transform)
     assert stored(buffer, game({0: 3.0, 1: 5.0})) == {0: -1.0, 1: 1.0}
     assert stored(buffer, game({0: 3.0, 1: 5.0})) == {0: -0.5, 1: 0.5}
-
-
-OWN = """
-from selfplay.replay import FinalRewardTransform
-
-class LessTheMean(FinalRewardTransform):
-    def __call__(self, x, env_id=None):
-        return {pid: reward - sum(x.values()) / len(x) for pid, reward in x.items()}
-"""
-
-
-@pytest.mark.parametrize("buffer", ["step", "episode"])
-def test_a_transform_of_ones_own_in_a_configuration_gets_the_rewards_of_all(tmp_path, buffer):
-    (tmp_path / "own.py").write_text(OWN)
-    final = f'[{{path = "{tmp_path / "own.py"}:LessTheMean"}}]'
-    changes = {"rewards.final": final, "rewards.sampling": "[]", "buffer.type": buffer}
-    config = load_config("quickstart", changes)
-    assert stored(build_buffer(config, None, None), game({0: 3.0, 1: 5.0})) == {0: -1.0, 1: 1.0}
 
 
 REWARDS = st.lists(st.sampled_from([-3.0, 0.0, 0.5, 2.0]), min_size=1, max_size=5)

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from selfplay.core import InputError, Step, Trajectory
 from selfplay.replay import (
     ComposeFinalRewardTransforms,
-    ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
-    FinalRewardTransform,
     NormalizeRewards,
     NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
@@ -18,8 +16,6 @@ from selfplay.replay import (
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
     SamePromptBaseline,
-    SamplingRewardTransform,
-    StepRewardTransform,
     WinDrawLossFormatter,
 )
 
@@ -275,55 +271,3 @@ def test_same_prompt_baseline_never_depends_on_the_outcome_of_its_own_episode(ga
     after = advantages([(outcome, pid, prompts), *rest])[: len(prompts)]
     baselines = [games[0][0] - advantage for advantage in before]
     assert [outcome - advantage for advantage in after] == pytest.approx(baselines, abs=1e-9)
-
-
-# Transforms of a user's own, called as the documentation of UnstableBaselines says.
-
-
-class WinsOnly(FinalRewardTransform):
-    def __init__(self, loss=0.0):
-        self.loss = loss
-
-    def __call__(self, x, env_id=None):
-        return {pid: max(reward, self.loss) for pid, reward in x.items()}
-
-
-class LastMoveCounts(StepRewardTransform):
-    def __call__(self, trajectory, step_index, base_reward):
-        return base_reward if step_index == len(trajectory.steps) - 1 else base_reward / 4
-
-
-class AtMost(SamplingRewardTransform):
-    def __init__(self, limit):
-        self.limit = limit
-
-    def __call__(self, steps, env_id=None):
-        for step in steps:
-            step.advantage = min(step.advantage, self.limit)
-        return steps
-
-
-class LeaveOutZeros(SamplingRewardTransform):
-    def __call__(self, steps):
-        return [step for step in steps if step.advantage != 0]
-
-
-def test_a_final_transform_of_ones_own_needs_nothing_but_a_call():
-    transforms = ComposeFinalRewardTransforms([WinDrawLossFormatter(), WinsOnly(loss=-0.5)])
-    assert transforms({0: 5.0, 1: -3.0}, "Kuhn") == {0: 1.0, 1: -0.5}
-    transforms.load_state_dict(transforms.state_dict())
-
-
-def test_a_step_transform_of_ones_own_needs_nothing_but_a_call():
-    transforms = ComposeStepRewardTransforms([RewardForFormat(reward=0.2, penalty=-0.2), LastMoveCounts()])
-    trajectory = make_trajectory([{"correct_answer_format": True}, {"correct_answer_format": False}])
-    assert transforms(trajectory, 0, 1.0) == pytest.approx(0.3)
-    assert transforms(trajectory, 1, 1.0) == pytest.approx(0.8)
-
-
-def test_a_sampling_transform_of_ones_own_needs_nothing_but_a_call():
-    transforms = ComposeSamplingRewardTransforms(
-        [NormalizeRewardsByEnv(z_score=False), AtMost(limit=2), LeaveOutZeros()]
-    )
-    steps = [make_step(reward) for reward in (0.0, 3.0, 6.0, 3.0)]
-    assert advantages_of(transforms(steps)) == [-3, 2]

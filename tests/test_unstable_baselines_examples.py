@@ -3,8 +3,6 @@
 The quick start, which needs a cluster, is in ``ray_quick_start.py``.
 """
 
-from dataclasses import dataclass
-
 import pytest
 
 import selfplay.compat.unstable.reward_transformations as retra
@@ -123,34 +121,6 @@ def test_a_buffer_with_the_transforms_of_the_quick_start(kind, entries):
     assert buffer.size() == 2, "stop() keeps data, and takes in games that were in flight"
     buffer.clear()
     assert buffer.size() == 0
-
-
-@pytest.mark.parametrize("kind", [StepBuffer, EpisodeBuffer])
-def test_a_full_buffer_holds_no_more_than_its_size(kind):
-    buffer = kind(5, None, None, None, None)
-    for _ in range(10):
-        buffer.add_player_trajectory(trajectory(), "Tak")
-        assert buffer.size() <= 5
-    batch = buffer.get_batch(2)
-    assert all(step.reward == 3.0 for one in batch for step in (one if isinstance(one, list) else [one]))
-
-
-@dataclass
-class CuriosityStep(Step):
-    """A step with one more number; the document writes a class of its own with the fields of a step."""
-
-    curiosity: float = 0.0
-
-
-def test_a_learner_can_tell_steps_with_more_fields():
-    played = trajectory()
-    played.steps[1] = CuriosityStep("player_0", *[[]] * 2, pid=0, curiosity=0.7)
-    buffer = StepBuffer(10, None, None, None, None)
-    buffer.add_player_trajectory(played, "Tak")
-    batch = buffer.get_batch(2)
-    assert [step.curiosity for step in batch if isinstance(step, CuriosityStep)] == [0.7]
-    (curious,) = [step for step in batch if isinstance(step, CuriosityStep)]
-    assert (curious.pid, curious.obs, curious.act, curious.reward, curious.env_id) == (0, "", "", 3.0, "Tak")
 
 
 def test_the_fields_of_the_data_structures_are_there_in_their_order():
