@@ -12,7 +12,6 @@ from selfplay.core import InputError, Step, Trajectory
 from selfplay.core.own_code import state_of
 
 Transform = TypeVar("Transform", bound="RewardTransform")
-Key = TypeVar("Key")
 
 # Bounds a division by a very small deviation; the value of UnstableBaselines.
 STD_EPSILON = 1e-8
@@ -146,42 +145,7 @@ class DivideByGameRange(FinalRewardTransform):
         return {pid: reward / scale for pid, reward in x.items()}
 
 
-class _RoleBaselines(FinalRewardTransform, Generic[Key]):
-    """Subtracts from each reward the baseline of its role, and moves it towards the reward of who learns."""
-
-    role_advantage: dict[Key, float]
-
-    def __init__(self, tau: float) -> None:
-        if not 0.0 <= tau <= 1.0:
-            raise InputError(
-                "tau", f"{tau} is not between 0 and 1", "Give the weight of the newest reward, such as 0.05."
-            )
-        self.tau = tau
-
-    @abstractmethod
-    def _key(self, pid: int, env_id: str | None) -> Key:
-        """Return the key of a role in ``role_advantage``."""
-
-    @abstractmethod
-    def _first(self, pid: int) -> float:
-        """Return the baseline of a role that has none yet."""
-
-    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
-        """Return each player's advantage over its role's baseline, then update the baselines of all."""
-        return self._advantages(x, x, env_id)
-
-    def for_player(self, x: dict[int, float], pid: int, env_id: str | None = None) -> dict[int, float]:
-        """Return each player's advantage, then update the baseline of ``pid`` alone."""
-        return self._advantages(x, [pid], env_id)
-
-    def _advantages(self, x: dict[int, float], learns: Iterable[int], env_id: str | None) -> dict[int, float]:
-        baselines = {pid: self.role_advantage.get(self._key(pid, env_id), self._first(pid)) for pid in x}
-        for pid in learns:
-            self.role_advantage[self._key(pid, env_id)] = (1 - self.tau) * baselines[pid] + self.tau * x[pid]
-        return {pid: reward - baselines[pid] for pid, reward in x.items()}
-
-
-class RoleAdvantageFormatter(_RoleBaselines[int]):
+class RoleAdvantageFormatter(FinalRewardTransform):
     """Subtracts from each reward a running mean of the earlier rewards of its seat.
 
     For a seat with baseline b and reward r the advantage is A = r - b, and then b <- (1 - tau) b + tau r.
@@ -200,25 +164,44 @@ class RoleAdvantageFormatter(_RoleBaselines[int]):
     """
 
     def __init__(self, role_advantage: Mapping[int, float] | None = None, tau: float = 0.05) -> None:
-        super().__init__(tau)
-        self.role_advantage = dict(role_advantage or {})
+        if not 0.0 <= tau <= 1.0:
+            raise InputError(
+                "tau", f"{tau} is not between 0 and 1", "Give the weight of the newest reward, such as 0.05."
+            )
+        self.tau = tau
+        self.role_advantage: dict[Any, float] = dict(role_advantage or {})
 
-    def _key(self, pid: int, env_id: str | None) -> int:
+    def _key(self, pid: int, env_id: str | None) -> Hashable:
         return pid
 
     def _first(self, pid: int) -> float:
         return 0.0
 
+    def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
+        """Return each player's advantage over its role's baseline, then update the baselines of all."""
+        return self._advantages(x, x, env_id)
+
+    def for_player(self, x: dict[int, float], pid: int, env_id: str | None = None) -> dict[int, float]:
+        """Return each player's advantage, then update the baseline of ``pid`` alone."""
+        return self._advantages(x, [pid], env_id)
+
+    def _advantages(self, x: dict[int, float], learns: Iterable[int], env_id: str | None) -> dict[int, float]:
+        baselines = {pid: self.role_advantage.get(self._key(pid, env_id), self._first(pid)) for pid in x}
+        for pid in learns:
+            self.role_advantage[self._key(pid, env_id)] = (1 - self.tau) * baselines[pid] + self.tau * x[pid]
+        return {pid: reward - baselines[pid] for pid, reward in x.items()}
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the baselines by player id (as a string)."""
-        return {"role_advantage": {str(pid): value for pid, value in self.role_advantage.items()}}
+        """Return the baselines."""
+        return {"role_advantage": [[key, value] for key, value in self.role_advantage.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the baselines."""
-        self.role_advantage = {int(pid): value for pid, value in state["role_advantage"].items()}
+        pairs = state["role_advantage"]
+        self.role_advantage = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
 
 
-class RoleAdvantageByEnvFormatter(_RoleBaselines[tuple[str, int]]):
+class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
     """``RoleAdvantageFormatter`` with separate baselines for every environment id.
 
     Args:
@@ -238,24 +221,15 @@ class RoleAdvantageByEnvFormatter(_RoleBaselines[tuple[str, int]]):
         *,
         role_advantage: Mapping[int, float] | None = None,
     ) -> None:
-        super().__init__(tau)
+        super().__init__(tau=tau)
         self.default_role_adv = default_role_adv if role_advantage is None else role_advantage
-        self.role_advantage = {}
 
-    def _key(self, pid: int, env_id: str | None) -> tuple[str, int]:
+    def _key(self, pid: int, env_id: str | None) -> Hashable:
         return env_id or "", pid
 
     def _first(self, pid: int) -> float:
         first = self.default_role_adv
         return first.get(pid, 0.0) if isinstance(first, Mapping) else first
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the baselines as a list of (environment id, player id, baseline)."""
-        return {"role_advantage": [[env_id, pid, b] for (env_id, pid), b in self.role_advantage.items()]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the baselines."""
-        self.role_advantage = {(env_id, pid): value for env_id, pid, value in state["role_advantage"]}
 
 
 class StepRewardTransform(RewardTransform, ABC):
