@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from selfplay.cli.files import console_of_tables
-from selfplay.cli.model_options import GAME_OPTIONS, TEMPLATE_HELP
+from selfplay.cli.model_options import GAME_OPTIONS, TEMPLATE_HELP, first_environment
 
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
@@ -20,18 +20,19 @@ _GAMES_HELP = (
 )
 _BUDGET_HELP = "Games in total. After the first games, the rest go to the pairs whose order is still open."
 _NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
+_ENV_HELP = "The game (see: selfplay envs); by default the first one of the first run, or its program."
 _OUT_HELP = "The tournament's directory. If it holds an unfinished one, that goes on."
 _OPTIONS = {
     "members": "MEMBER",
     **GAME_OPTIONS,
-    **{name: f"--{name}" for name in ("games", "budget", "players", "template", "out")},
+    **{name: f"--{name}" for name in ("games", "budget", "players", "template", "temperature", "out")},
     "nash_conv": "--nash-conv",
 }
 
 
 def tournament(
     members: Annotated[list[str], typer.Argument(metavar="MEMBER MEMBER ...", help=_MEMBER_HELP)],
-    env: Annotated[str, typer.Option(metavar="ID", help="The game to play (see: selfplay envs).")],
+    env: Annotated[str | None, typer.Option(metavar="ID", help=_ENV_HELP)] = None,
     games: Annotated[int | None, typer.Option(min=4, help=_GAMES_HELP)] = None,
     budget: Annotated[int | None, typer.Option(min=4, help=_BUDGET_HELP)] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help=_OUT_HELP)] = Path("tournament"),
@@ -53,7 +54,7 @@ def tournament(
     with renaming(_OPTIONS):
         result = hold_tournament(
             members,
-            env,
+            env or first_environment(members[0]),
             out,
             games=games,
             budget=budget,

@@ -19,7 +19,7 @@ from selfplay.commands.model_source import (
 )
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings, GameSettings
-from selfplay.core import AgentSpec, InputError
+from selfplay.core import AgentSpec, InputError, Role
 from selfplay.core.adapters import ADAPTER_FILE, BASE, TRAINED
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.evaluation.mixture import Mixture, mapped
@@ -69,6 +69,22 @@ class Member:
             return (BASE,) * env.num_players
         return self.source.seats(self.source.environment(env.id, None, env.num_players), field, self._served)
 
+    def model_of(self, role: Role) -> str:
+        """Return the name by which a role of a program asks for this model. One adapter plays every role.
+
+        Raises:
+            InputError: the member has several policies, but none for the role.
+        """
+        if self.kind == "api":
+            return self.uid
+        adapters = {} if self.source is None else self.source.adapters()
+        if not adapters:
+            return BASE
+        if len(adapters) > 1 and role.policy not in adapters:
+            problem = f"{self.name} has no policy {role.policy}, which plays {role.id}"
+            raise InputError("members", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
+        return self._served(role.policy if len(adapters) > 1 else next(iter(adapters)))
+
     def agents(
         self, env: GameSettings, temperature: float, field: str = "members"
     ) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
@@ -112,8 +128,8 @@ class Member:
         return self.uid if policy == TRAINED else f"{self.uid}/{policy}"
 
 
-def find_members(names: Sequence[str], env_id: str) -> list[Member]:
-    """Find the members that are named.
+def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
+    """Find the members that are named, of a game or, without one, of a program.
 
     Raises:
         InputError: a name means nothing or cannot play ``env_id``, two names are the same, there are fewer
@@ -224,8 +240,12 @@ def _expanded(name: str) -> list[str]:
     return [f"{run}@{step}" for step in steps]
 
 
-def _find(name: str, uid: str, env_id: str) -> Member:
-    if name in OPPONENTS:
+def _find(name: str, uid: str, env_id: str | None) -> Member:
+    if env_id is None and name in PLAYER_NAMES:
+        raise InputError("members", f"{name} plays games, not programs", f"Name a run, or {BASE}")
+    if env_id is None and name == BASE:
+        return Member(uid, "model", name)
+    if env_id is not None and name in OPPONENTS:
         with renaming({"opponent": "members", "env.id": "members"}):
             check_opponent(name, env_id)
         return Member(uid, "model" if name == BASE else "script", name)

@@ -24,6 +24,7 @@ from selfplay.commands.psro_files import PAYOFFS, Iteration, PsroDirectory, Psro
 from selfplay.commands.psro_page import psro_html
 from selfplay.commands.serving import Serve, serving
 from selfplay.commands.tournament import HeldTournament
+from selfplay.commands.venues import GameVenue
 from selfplay.config import Config
 from selfplay.config.differences import differences_text
 from selfplay.config.play import EnvSettings, Games
@@ -291,7 +292,7 @@ class _Psro:
         adapters = self._adapters(members)
         players = [Member(name, "model", name, self._source(path)) for name, path in adapters.items()]
         schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
-        held = HeldTournament(players, self.env, schedule, serve=self.serve)
+        held = HeldTournament(players, GameVenue(self.env), schedule, serve=self.serve)
         result = held.hold(self.directory.path / PAYOFFS, self.progress)
         for pair in schedule.groups:
             names = [members[place] for place in pair]

@@ -35,7 +35,11 @@ def build_engine(
 
 @asynccontextmanager
 async def serving(
-    members: Sequence[Member], seed: int, progress: Progress, serve: Serve | None = None
+    members: Sequence[Member],
+    seed: int,
+    progress: Progress,
+    serve: Serve | None = None,
+    frozen: Mapping[str, Path] | None = None,
 ) -> AsyncIterator[InferenceClient]:
     """Yield a client that answers for every member, each of whose names it knows.
 
@@ -44,13 +48,14 @@ async def serving(
         seed: root of all randomness.
         progress: told of the loading.
         serve: serves the members' adapters; without it, this process does.
+        frozen: further adapters by name.
 
     Raises:
         InputError: a model cannot be loaded, or an adapter belongs to another model.
     """
     apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
     models = [one for one in members if one.kind == "model"]
-    adapters = {name: path for one in models for name, path in one.adapters().items()}
+    adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen or {})
     if not models:
         yield _MembersClient(None, apis)
     elif serve is None:

@@ -9,6 +9,7 @@ from typing import Any
 from selfplay.commands.members import Member, base_of, environment_of, find_members
 from selfplay.commands.serving import Serve, serving
 from selfplay.commands.tournament_page import tournament_html
+from selfplay.commands.venues import GameVenue, ProgramVenue, Venue
 from selfplay.config.play import GameSettings
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import write_file
@@ -16,7 +17,13 @@ from selfplay.core.own_classes import absolute
 from selfplay.envs.game_episode import build_episode
 from selfplay.evaluation.progress import Progress
 from selfplay.evaluation.schedule import GameSchedule
-from selfplay.evaluation.tournament import SAMPLES_PER_GROUP, Tournament, TournamentResult, with_nash_conv
+from selfplay.evaluation.tournament import (
+    SAMPLES_PER_GROUP,
+    Tournament,
+    TournamentResult,
+    measure_members,
+    with_nash_conv,
+)
 from selfplay.evaluation.tournament_files import PAGE, TournamentFiles, write_payoffs
 from selfplay.population.meta_strategies import check_installed
 from selfplay.training.checks import (
@@ -32,7 +39,7 @@ GAMES, GAMES_BEFORE_BUDGET = 200, 20
 
 def tournament(
     members: Sequence[str],
-    env_id: str,
+    env_id: str | None,
     out: Path,
     *,
     games: int | None = None,
@@ -50,14 +57,14 @@ def tournament(
 
     Args:
         members: names of runs, checkpoints, adapters, scripted players, mixtures and models behind an API.
-        env_id: the game.
+        env_id: the game; ``None`` for the program that the runs trained in. A program's roles are its seats.
         out: the directory, which may hold an unfinished tournament with the same settings.
         games: games of each pair or group; 200 by default. With a budget the first ones; 20 by default.
         budget: games in total, which go where the order is still open.
-        players: number of seats; by default two where that is possible.
-        template: how positions become prompts; by default as the runs trained.
+        players: number of seats of a game; by default two where that is possible.
+        template: how positions of a game become prompts; by default as the runs trained.
         seed: root of all randomness.
-        temperature: the models' sampling temperature.
+        temperature: the models' sampling temperature in a game; a program's roles have their own.
         nash_conv: compute the NashConv of every model that is served here too.
         progress: told what goes on.
 
@@ -65,25 +72,48 @@ def tournament(
         InputError: an argument is wrong, the directory cannot be used, or a model cannot be loaded.
         SelfplayError: no game could be finished, or the directory cannot be written.
     """
-    env_id = absolute(env_id, Path())
+    check_installed("tournament")
+    venue: Venue
+    if env_id is None:
+        _check_no_game(players, template, temperature, nash_conv)
+        found = find_members(members, None)
+        venue = ProgramVenue.of(found, seed)
+        seats = len(venue.roles)
+    else:
+        found, env = _members_of_game(members, absolute(env_id, Path()), players, template)
+        if nash_conv:
+            _check_nash_conv(env, temperature)
+        venue, seats = GameVenue(env, temperature), env.num_players
+    games = games or (GAMES if budget is None else GAMES_BEFORE_BUDGET)
+    schedule = GameSchedule([one.uid for one in found], games, budget, seed, seats)
+    return HeldTournament(found, venue, schedule, nash_conv).hold(out, progress or Progress())
+
+
+def _members_of_game(
+    members: Sequence[str], env_id: str, players: int | None, template: str | None
+) -> tuple[list[Member], GameSettings]:
     seats = checked_seats(env_id, players, template)
     if seats < 2:
         problem = f"{env_id} has 1 seat"
         raise InputError("env.id", problem, "A tournament needs a game for two or more players")
-    check_installed("tournament")
-    if nash_conv:
-        if temperature != 1:
-            raise InputError("nash_conv", "is that of a temperature of 1", "Leave the temperature out")
-        with renaming({"evaluation.nash_conv": "nash_conv"}):
-            check_nash_conv(env_id)
     found = find_members(members, env_id)
-    env = environment_of(found, env_id, template, seats)
-    if nash_conv:
-        check_models_end_answers(env, "nash_conv", "Leave it out")
-    games = games or (GAMES if budget is None else GAMES_BEFORE_BUDGET)
-    schedule = GameSchedule([one.uid for one in found], games, budget, seed, seats)
-    held = HeldTournament(found, env, schedule, temperature, nash_conv)
-    return held.hold(out, progress or Progress())
+    return found, environment_of(found, env_id, template, seats)
+
+
+def _check_nash_conv(env: GameSettings, temperature: float) -> None:
+    if temperature != 1:
+        raise InputError("nash_conv", "is that of a temperature of 1", "Leave the temperature out")
+    with renaming({"evaluation.nash_conv": "nash_conv"}):
+        check_nash_conv(env.id)
+    check_models_end_answers(env, "nash_conv", "Leave it out")
+
+
+def _check_no_game(players: int | None, template: str | None, temperature: float, nash_conv: bool) -> None:
+    given = {"players": players, "template": template, "nash_conv": nash_conv}
+    given["temperature"] = temperature != 1
+    for name, value in given.items():
+        if value:
+            raise InputError(name, "is for games, but the runs play a program", "Leave it out")
 
 
 @dataclass(frozen=True)
@@ -92,17 +122,15 @@ class HeldTournament:
 
     Attributes:
         members: the players.
-        env: a game for two or more.
+        venue: what they play.
         schedule: the games.
-        temperature: the models' sampling temperature.
-        nash_conv: whether the NashConv of every model that is served here is computed as well.
+        nash_conv: whether the NashConv of every model that is served here is computed as well, of a game.
         serve: serves the members' adapters; without it, this process does.
     """
 
     members: Sequence[Member]
-    env: GameSettings
+    venue: Venue
     schedule: GameSchedule
-    temperature: float = 1.0
     nash_conv: bool = False
     serve: Serve | None = None
 
@@ -113,11 +141,12 @@ class HeldTournament:
             InputError: the directory cannot be used, or a model cannot be loaded.
             SelfplayError: no game could be finished, or the directory cannot be written.
         """
-        agents = {one.uid: one.agents(self.env, self.temperature) for one in self.members}
-        played = Tournament(build_episode(self.env), self.schedule, agents)
+        agents = {one.uid: self.venue.agents(one) for one in self.members}
+        played = Tournament(self.venue.name, self.schedule, agents)
         files = TournamentFiles.open(out, self._settings())
         try:
-            files.check_rewards(self.env.id)
+            if isinstance(self.venue, GameVenue):
+                files.check_rewards(self.venue.env.id)
             if files.played:
                 progress.say(f"{out} has {len(files.played)} finished games, which are not played again")
             result = asyncio.run(self._play(played, files, progress))
@@ -132,12 +161,22 @@ class HeldTournament:
     async def _play(
         self, tournament: Tournament, files: TournamentFiles, progress: Progress
     ) -> TournamentResult:
-        measured = [one.uid for one in self.members if self.nash_conv and one.kind == "model"]
-        is_done = tournament.is_complete(files) and files.nash_convs.keys() >= {*measured}
+        venue = self.venue
+        models = {
+            one.uid: one.models(venue.env)
+            for one in self.members
+            if self.nash_conv and isinstance(venue, GameVenue) and one.kind == "model"
+        }
+        is_done = tournament.is_complete(files) and files.nash_convs.keys() >= models.keys()
         answering = () if is_done else self.members
-        async with serving(answering, self.schedule.seed, progress, self.serve) as client:
-            result = await tournament.play(client, files, progress)
-            await tournament.measure(client, measured, files, progress)
+        seed = self.schedule.seed
+        async with (
+            serving(answering, seed, progress, self.serve, venue.frozen) as client,
+            venue.playing(client) as play,
+        ):
+            result = await tournament.play(play, files, progress)
+            if models and isinstance(venue, GameVenue):
+                await measure_members(client, build_episode(venue.env), models, files, progress)
         known = files.nash_convs if self.nash_conv else {}
         return replace(result, rankings=with_nash_conv(result.rankings, known))
 
@@ -145,16 +184,10 @@ class HeldTournament:
         """Return what a tournament that goes on must share with its beginning."""
         base = base_of(self.members)
         return {
-            "env_id": self.env.name,
-            "players": self.env.num_players,
-            "template": self.env.template,
-            "max_turns": self.env.max_turns,
-            "error_allowance": self.env.error_allowance,
-            "stop": self.env.stop,
+            **self.venue.settings,
             "base_model": base.name,
             "dtype": base.dtype,
             "quantization": base.quantization,
-            "temperature": self.temperature,
             "seed": self.schedule.seed,
             "games": self.schedule.games,
             "budget": self.schedule.budget,
@@ -166,7 +199,7 @@ class HeldTournament:
 
     def _write(self, files: TournamentFiles, result: TournamentResult) -> None:
         """Write the payoffs and the page."""
-        name, schedule = self.env.name, self.schedule
+        name, schedule = self.venue.name, self.schedule
         about = {"env_id": name, "rankings": result.rankings.to_dict(), "failures": result.failures}
         write_payoffs(files.path, about, result.table, schedule.uids)
         samples = {
@@ -174,6 +207,7 @@ class HeldTournament:
                 files.sample_path(schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)
             ]
             for group, members in enumerate(schedule.groups)
+            if isinstance(self.venue, GameVenue)
         }
         page = tournament_html(name, schedule.seed, result.table, result.rankings, samples)
         write_file(files.path / PAGE, page.encode())

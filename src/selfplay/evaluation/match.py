@@ -1,10 +1,20 @@
 """Matches of a model against an opponent, with every seat taken equally often and the same deals."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from selfplay.core import AgentSpec, Arena, GenerateResult, InputError, PlaySpec, Rollout, derive_seed
+from selfplay.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    GenerateResult,
+    InputError,
+    PlaySpec,
+    Rollout,
+    derive_seed,
+)
 from selfplay.core.retries import Failure, with_retries
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.evaluation.match_result import GameRecord, MatchResult, Side, outcome_of
@@ -17,6 +27,19 @@ Agent = AgentSpec | Mixture[AgentSpec]
 CONCURRENCY = 256
 """Games in flight."""
 RETRIES = 1
+
+
+@dataclass(frozen=True)
+class SeatedGame:
+    """A finished game: each seat's reward, the seat whose invalid move ended it, and all that happened."""
+
+    rewards: list[float]
+    invalid_seat: int | None
+    rollout: Rollout
+
+
+Play = Callable[[str, PlaySpec], Awaitable[SeatedGame | str]]
+"""Plays one game, whose rollout has this id; returns it, or the reason why its last attempt failed."""
 
 
 async def play_match(
@@ -75,15 +98,18 @@ async def play_match(
         ]
     finished: dict[int, GameRecord | str] = {}
 
-    def record(index: int, played: Rollout | str) -> None:
-        if isinstance(played, Rollout) and on_rollout is not None:
-            on_rollout(index, played)
-        finished[index] = record_of(played, index % num_players) if isinstance(played, Rollout) else played
+    def record(index: int, played: SeatedGame | str) -> None:
+        if isinstance(played, str):
+            finished[index] = played
+        else:
+            if on_rollout is not None:
+                on_rollout(index, played.rollout)
+            finished[index] = record_of(played.rollout, index % num_players)
         if on_game is not None:
             on_game(len(finished), len(specs))
 
     named = [(f"match-{index:05d}", spec) for index, spec in enumerate(specs)]
-    await play_games(arena, episode, named, record, concurrency=concurrency, retries=retries)
+    await play_games(play_of_game(arena, episode, retries), named, record, concurrency)
     result = MatchResult(
         env_id=episode.name,
         num_players=num_players,
@@ -101,24 +127,20 @@ async def play_match(
 
 
 async def play_games(
-    arena: Arena,
-    episode: GameEpisode,
+    play: Play,
     games: Sequence[tuple[str, PlaySpec]],
-    on_played: Callable[[int, Rollout | str], None],
-    *,
+    on_played: Callable[[int, SeatedGame | str], None],
     concurrency: int = CONCURRENCY,
-    retries: int = RETRIES,
 ) -> None:
     """Play games, each given with the id of its rollout, at most ``concurrency`` at once.
 
-    ``on_played`` is called as games end, with the game's place in the list and its rollout, or the reason why
-    its last attempt failed.
+    ``on_played`` is called as games end, with the game's place in the list and what ``play`` returned.
     """
     waiting = iter(enumerate(games))
 
     async def work() -> None:
         for index, (rollout_id, spec) in waiting:
-            on_played(index, await _play_game(arena, episode, spec, rollout_id, retries))
+            on_played(index, await play(rollout_id, spec))
 
     workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(games)))]
     try:
@@ -129,14 +151,43 @@ async def play_games(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-async def _play_game(
-    arena: Arena, episode: GameEpisode, spec: PlaySpec, rollout_id: str, retries: int
-) -> Rollout | str:
-    async def attempt(number: int) -> GenerateResult:
-        return await episode.generate(arena, spec, {"rollout_id": rollout_id})
+def play_of_game(arena: Arena, episode: GameEpisode, retries: int = RETRIES) -> Play:
+    """Return what plays a game, whose seats are its players."""
 
-    played = await with_retries(attempt, retries)
-    return played.reason if isinstance(played, Failure) else played.rollout
+    async def play(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+        async def attempt(number: int) -> GenerateResult:
+            return await episode.generate(arena, spec, {"rollout_id": rollout_id})
+
+        played = await with_retries(attempt, retries)
+        if isinstance(played, Failure):
+            return played.reason
+        extras = played.rollout.extras
+        rewards = [extras["final_rewards"][seat] for seat in range(episode.num_players)]
+        return SeatedGame(rewards, extras["invalid_pid"], played.rollout)
+
+    return play
+
+
+def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Sequence[str]) -> Play:
+    """Return what plays one of a program's requests, which the seed chooses; its seats are these roles.
+
+    A role earns its mean score over the arena's :meth:`~selfplay.core.Arena.outcomes`.
+    """
+
+    async def play(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+        request = requests[spec.seed % len(requests)]
+        agents = {**request.agents, **dict(zip(roles, spec.agents, strict=True))}
+        meta = request.meta | {"rollout_id": rollout_id, "seed": spec.seed}
+        (result,) = await arena.generate_rollouts([replace(request, agents=agents, meta=meta)])
+        if result.rollout.error:
+            return result.rollout.error
+        outcomes = arena.outcomes(result)
+        scores = [[one[role] for one in outcomes if role in one] for role in roles]
+        if not all(scores):
+            return f"the episode gave no reward to {roles[scores.index([])]}"
+        return SeatedGame([sum(one) / len(one) for one in scores], None, result.rollout)
+
+    return play
 
 
 def by_seat(model: Models, num_players: int) -> list[str | Mixture[str]]:

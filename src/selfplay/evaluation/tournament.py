@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from selfplay.core import Arena, InferenceClient, InputError, PlaySpec, Rollout, SelfplayError
+from selfplay.core import InferenceClient, InputError, PlaySpec, SelfplayError
 from selfplay.envs.game_episode import GameEpisode
-from selfplay.evaluation.match import Agent, play_games
-from selfplay.evaluation.mixture import drawn, mapped
+from selfplay.evaluation.match import Agent, Models, Play, SeatedGame, play_games
+from selfplay.evaluation.mixture import drawn
 from selfplay.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
 from selfplay.evaluation.progress import Progress
 from selfplay.evaluation.schedule import MAX_GAMES, GameSchedule, ScheduledGame
@@ -33,12 +33,12 @@ class Tournament:
     """What is played, and by whom.
 
     Attributes:
-        episode: the game.
+        name: what is played, for records.
         schedule: the games between the members.
         agents: who answers for each member in each seat.
     """
 
-    episode: GameEpisode
+    name: str
     schedule: GameSchedule
     agents: Mapping[str, Sequence[Agent]]
 
@@ -51,13 +51,11 @@ class Tournament:
             _add(batch, files, table)
         return True
 
-    async def play(
-        self, client: InferenceClient, files: TournamentFiles, progress: Progress
-    ) -> TournamentResult:
+    async def play(self, play: Play, files: TournamentFiles, progress: Progress) -> TournamentResult:
         """Play the games that are not in ``files`` yet, and rank the members. Games run at the same time.
 
         Args:
-            client: answers for the models among the agents.
+            play: plays a game.
             files: the games that were played, to which those that finish are added.
             progress: told of the games.
 
@@ -68,13 +66,15 @@ class Tournament:
         """
         table, failures = PayoffTable(), Counter[str]()
         done, total = 0, self.schedule.total
-        with progress.doing(f"playing {self.episode.name}", "games", total) as count:
+        with progress.doing(f"playing {self.name}", "games", total) as count:
             for batch in self.schedule.batches(table):
                 waiting = [game for game in batch if game.number not in files.played]
                 done += len(batch) - len(waiting)
                 count(done, total)
 
-                def record(index: int, played: Rollout | str, games: list[ScheduledGame] = waiting) -> None:
+                def record(
+                    index: int, played: SeatedGame | str, games: list[ScheduledGame] = waiting
+                ) -> None:
                     nonlocal done
                     if isinstance(played, str):
                         failures[played] += 1
@@ -84,7 +84,7 @@ class Tournament:
                     count(done, total)
 
                 specs = [(f"game-{game.number:010d}", self._spec(game)) for game in waiting]
-                await play_games(Arena(client), self.episode, specs, record)
+                await play_games(play, specs, record)
                 _add(batch, files, table)
         _add(self._beyond(files, table), files, table)
         if not any(payoff.games for _, payoff in table.items()):
@@ -94,37 +94,14 @@ class Tournament:
             rankings = rank(table, self.schedule.uids, _in_order(files, table))
         return TournamentResult(table, rankings, dict(failures))
 
-    async def measure(
-        self, client: InferenceClient, uids: Sequence[str], files: TournamentFiles, progress: Progress
-    ) -> None:
-        """Compute the NashConv of the members that have none in ``files`` yet, and add it there.
-
-        Where that would take too long, it is left out, and ``progress`` is told so.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
-        for uid in [uid for uid in uids if uid not in files.nash_convs]:
-            models = [mapped(agent, lambda one: one.model) for agent in self.agents[uid]]
-            try:
-                env_id, template = self.episode.env_id, self.episode.template
-                found = await nash_conv(
-                    client, env_id, template, model=models, timeout=LONG_LIMIT, progress=progress
-                )
-            except TooSlow as error:
-                progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
-            else:
-                files.add_nash_conv(uid, found.nash_conv)
-
     def _spec(self, game: ScheduledGame) -> PlaySpec:
         seats = tuple(drawn(self.agents[uid][seat], game.seed, seat) for seat, uid in enumerate(game.seating))
-        return PlaySpec(self.episode.name, len(seats), seats, game.seed)
+        return PlaySpec(self.name, len(seats), seats, game.seed)
 
-    def _record(self, game: ScheduledGame, rollout: Rollout, files: TournamentFiles) -> None:
+    def _record(self, game: ScheduledGame, played: SeatedGame, files: TournamentFiles) -> None:
         if game.index < SAMPLES_PER_GROUP:
-            files.add_sample(game, rollout)
-        rewards = [rollout.extras["final_rewards"][seat] for seat in range(len(game.seating))]
-        files.add(PlayedGame.of(game.number, game.seating, rewards, rollout.extras["invalid_pid"]))
+            files.add_sample(game, played.rollout)
+        files.add(PlayedGame.of(game.number, game.seating, played.rewards, played.invalid_seat))
 
     def _beyond(self, files: TournamentFiles, table: PayoffTable) -> list[ScheduledGame]:
         """Return the finished games that the schedule leaves out now: it was larger once."""
@@ -136,6 +113,41 @@ class Tournament:
                 raise InputError(str(files.path / GAMES), problem, "Delete its line")
             games.append(game)
         return games
+
+
+async def measure_members(
+    client: InferenceClient,
+    episode: GameEpisode,
+    models: Mapping[str, Models],
+    files: TournamentFiles,
+    progress: Progress,
+) -> None:
+    """Compute the NashConv of the members that have none in ``files`` yet, and add it there.
+
+    Where that would take too long, it is left out, and ``progress`` is told so.
+
+    Args:
+        client: scores the answers of the models.
+        episode: the game.
+        models: the models of each member to measure.
+        files: the tournament's files.
+        progress: told of the positions.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    env_id, template = episode.env_id, episode.template
+    for uid, model in models.items():
+        if uid in files.nash_convs:
+            continue
+        try:
+            found = await nash_conv(
+                client, env_id, template, model=model, timeout=LONG_LIMIT, progress=progress
+            )
+        except TooSlow as error:
+            progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
+        else:
+            files.add_nash_conv(uid, found.nash_conv)
 
 
 def with_nash_conv(rankings: Rankings, measured: Mapping[str, float]) -> Rankings:

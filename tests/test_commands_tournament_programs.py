@@ -1,0 +1,85 @@
+"""Tournaments of runs of a program, whose roles are the seats."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from selfplay.cli.main import main
+from selfplay.commands.tournament import tournament
+from selfplay.core import InputError
+from test_training_local import configure as configure_game
+from test_training_local import model  # noqa: F401 - a fixture
+from test_training_local import run as run_game
+from test_training_programs import configure, run
+from tournaments import few_resamples  # noqa: F401 - a fixture
+
+
+@pytest.fixture(scope="module")
+def trained(model, tmp_path_factory) -> Path:  # noqa: F811
+    """A run of a program with two roles and a policy for each."""
+    path = tmp_path_factory.mktemp("programs") / "hiding"
+    run(configure(model, path.parent, learning__steps="2", learning__learning_rate="0.1"), path)
+    return path
+
+
+def lines_of(out):
+    return [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
+
+
+def test_checkpoints_of_a_program_meet_in_both_roles_on_the_same_requests(trained, tmp_path):
+    found = tournament([f"{trained}@all", "base"], None, tmp_path / "out", games=8)
+    assert found.failures == {}
+    assert found.rankings.matrix.members == ("hiding@0", "hiding@2", "base")
+    lines = lines_of(tmp_path / "out")
+    assert len(lines) == 3 * 8
+    for first, second in zip(lines[::2], lines[1::2], strict=True):
+        if first["game"] + 1 == second["game"] and first["game"] % 2 == 0:
+            assert first["players"] == second["players"][::-1]
+    files = sorted((tmp_path / "out" / "games").iterdir())
+    seated, asked = [], []
+    for file in files[:2]:
+        rollout = json.loads(file.read_text())["rollout"]
+        seated.append({role: agent["model"] for role, agent in rollout["agents"].items()})
+        asked.append(rollout["artifact"])
+    assert seated == [
+        {"Hider": "hiding@0/hider", "Seeker": "hiding@2/seeker"},
+        {"Hider": "hiding@2/hider", "Seeker": "hiding@0/seeker"},
+    ]
+    assert asked[0] == asked[1]
+    again = tournament([f"{trained}@all", "base"], None, tmp_path / "again", games=8)
+    assert again.table.rows() == found.table.rows()
+
+
+def test_the_command_continues_a_tournament_of_programs(trained, tmp_path, capsys):
+    words = ["tournament", str(trained), "base", "--out", str(tmp_path / "out"), "--games"]
+    assert main([*words, "4"]) == 0
+    before = (tmp_path / "out" / "games.jsonl").read_bytes()
+    assert main([*words, "8"]) == 0
+    assert (tmp_path / "out" / "games.jsonl").read_bytes().startswith(before)
+    assert len(lines_of(tmp_path / "out")) == 8
+    assert "hiding" in capsys.readouterr().out
+    assert (tmp_path / "out" / "tournament.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("member", "options", "problem"),
+    [
+        ("random", {}, "random plays games, not programs"),
+        ("base", {"players": 3}, "players: is for games, but the runs play a program"),
+        ("base", {"nash_conv": True}, "nash_conv: is for games"),
+    ],
+)
+def test_what_is_for_games_is_refused(trained, tmp_path, member, options, problem):
+    with pytest.raises(InputError, match=problem):
+        tournament([str(trained), member], None, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_different_programs_and_of_games_do_not_meet(model, trained, tmp_path):  # noqa: F811
+    run(configure(model, tmp_path, "Measured", learning__steps="1"), tmp_path / "other")
+    with pytest.raises(InputError, match="has another program, or other roles, than"):
+        tournament([str(trained), str(tmp_path / "other")], None, tmp_path / "out")
+    run_game(configure_game(model, learning__steps="1"), tmp_path / "game")
+    with pytest.raises(InputError, match="game plays games, not a program"):
+        tournament([str(trained), str(tmp_path / "game")], None, tmp_path / "out")
