@@ -37,6 +37,7 @@ DOCS = ROOT / "docs"
 MADE_FROM_SOURCE = ("configuration.md", "errors.md")  # these have tests of their own
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted(path for path in DOCS.glob("*.md") if path.name not in MADE_FROM_SOURCE)
+NOTES = sorted((ROOT / "notes").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r'(?:# |""")([\w-]+\.(?:py|toml))\b')
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
@@ -139,9 +140,9 @@ def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
             exec(compile(tree, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_lines_of_code_are_not_longer_than_in_the_source(block):
-    assert max(map(len, block.text.splitlines())) <= MAX_LINE_OF_CODE
+def test_lines_of_code_are_not_longer_than_in_the_source():
+    longest = {str(block): max(map(len, block.text.splitlines())) for block in blocks("python")}
+    assert {block for block, width in longest.items() if width > MAX_LINE_OF_CODE} == set()
 
 
 def make_earlier_adapters(text: str, directory: Path) -> None:
@@ -250,35 +251,35 @@ def test_the_search_patterns_find_something_in_the_text(found_in):
     assert sum(len(found_in(page)) for page in PAGES) >= 10
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_have_targets(page):
-    for target in links_of(page):
-        name, _, anchor = target.partition("#")
-        path = page.parent / name if name else page
-        assert path.exists(), f"{page.name} links to {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
-            assert anchor in map(slug, headings), f"{page.name} links to {target}"
+def is_broken(page: Path, target: str) -> bool:
+    """Return whether the file or the heading of a link does not exist."""
+    name, _, anchor = target.partition("#")
+    path = page.parent / name if name else page
+    if not path.exists():
+        return True
+    return bool(anchor) and anchor not in map(slug, re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_configuration_fields_in_the_text_exist(page):
-    unknown = set(fields_in(page)) - {".".join(field.written) for field in config_fields()}
-    assert not unknown, f"{page.name} speaks of {unknown}"
+def test_links_have_targets():
+    links = [(page, target) for page in [*PAGES, *NOTES] for target in links_of(page)]
+    assert [(page.name, target) for page, target in links if is_broken(page, target)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_modules_and_classes_in_the_text_exist(page):
-    for code in modules_in(page):
+def test_configuration_fields_in_the_text_exist():
+    known = {".".join(field.written) for field in config_fields()}
+    assert [(page.name, name) for page in PAGES for name in fields_in(page) if name not in known] == []
+
+
+def test_modules_and_classes_in_the_text_exist():
+    for code in (code for page in PAGES for code in modules_in(page)):
         parent, _, name = code.rpartition(".")
         owner = importlib.import_module(parent)
         assert hasattr(owner, name) or importlib.import_module(code), code
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_in_the_text_exist(page):
-    missing = [code for code in files_in(page) if not ((ROOT / code).exists() or (PACKAGE / code).exists())]
-    assert not missing, f"{page.name} speaks of {missing}"
+def test_files_in_the_text_exist():
+    named = [(page.name, code) for page in PAGES for code in files_in(page)]
+    assert [pair for pair in named if not any((root / pair[1]).exists() for root in (ROOT, PACKAGE))] == []
 
 
 def test_the_packages_are_those_of_the_source():
