@@ -218,6 +218,17 @@ def check_selfplay(words: list[str], expected: str, capsys: pytest.CaptureFixtur
         assert doctest.OutputChecker().check_output(expected, printed.out, options), printed.out
 
 
+def test_every_figure_of_the_benchmarks_has_a_command_of_this_commit(capsys):
+    text = (DOCS / "benchmarks.md").read_text()
+    scripts = re.findall(r"(benchmarks/\w+\.py)([^`\n]*)", text)
+    assert len(scripts) > 20
+    for script, arguments in scripts:
+        source = (ROOT / script).read_text()
+        assert [one for one in re.findall(r"--[\w-]+", arguments) if f'"{one}"' not in source] == [], script
+    for command, arguments in re.findall(r"^(?:for .* do )?selfplay (\w+) ([^;\n]*)", text, re.MULTILINE):
+        check_selfplay([command, *shlex.split(arguments.replace("$seed", "0"))], "", capsys)
+
+
 def slug(heading: str) -> str:
     """Return GitHub's anchor for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
