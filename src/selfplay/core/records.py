@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from selfplay.core.errors import SelfplayError
 from selfplay.core.messages import Messages
-from selfplay.core.scores import check_logprobs
+from selfplay.core.played import check_logprobs
 from selfplay.core.types import Answer, GenerateResult, Step, TrainingRecord
 
 NO_ADVANTAGE = 1e-8

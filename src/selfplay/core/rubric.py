@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from selfplay.core.arena import Arena
 from selfplay.core.errors import EpisodeError, shown
 from selfplay.core.own_code import returned
-from selfplay.core.scores import check_rewards, finite_reward, is_bounded
+from selfplay.core.played import check_rewards, finite_reward, is_bounded
 from selfplay.core.types import Rollout
 
 RewardFn = Callable[[Rollout, Arena], dict[str, float] | Awaitable[dict[str, float]]]

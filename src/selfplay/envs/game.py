@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from selfplay.core import EpisodeError
 from selfplay.core.errors import message_of
 from selfplay.core.own_code import method_of, returned
-from selfplay.core.scores import finite_reward
+from selfplay.core.played import finite_reward
 from selfplay.core.text import one_line
 
 

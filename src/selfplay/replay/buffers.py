@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from selfplay.core import InputError, SelfplayError, Step, Trajectory
 from selfplay.core.errors import shown
 from selfplay.core.own_code import own_code
-from selfplay.core.played import check_step
-from selfplay.core.scores import is_bounded
+from selfplay.core.played import check_step, is_bounded
 from selfplay.core.seeds import random_state, set_random_state
 from selfplay.replay.batch_log import BatchLog, reward_stages
 from selfplay.replay.step_classes import groups_of, plain_groups

@@ -8,7 +8,7 @@ from selfplay.config import Config
 from selfplay.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
 from selfplay.core.adapters import BASE
 from selfplay.core.own_code import list_of, method_of
-from selfplay.core.scores import finite_reward
+from selfplay.core.played import finite_reward
 from selfplay.population.model_pool import ModelPool
 
 

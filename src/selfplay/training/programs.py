@@ -33,7 +33,7 @@ from selfplay.core.adapters import BASE, RESERVED, is_reserved
 from selfplay.core.errors import shown
 from selfplay.core.own_classes import build_own, own_class
 from selfplay.core.own_code import list_of, method_of, own_code, returned
-from selfplay.core.scores import is_bounded
+from selfplay.core.played import is_bounded
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.programs.debate import DebateArena
 from selfplay.programs.proofs.arena import ProofArena

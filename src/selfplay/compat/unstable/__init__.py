@@ -26,9 +26,9 @@ from selfplay.compat.unstable.forms import (  # noqa: E402
     Form,
     ModelPoolArguments,
     StepBufferArguments,
+    TerminalInterface,
     TrackerArguments,
 )
-from selfplay.compat.unstable.terminal_interface import TerminalInterface  # noqa: E402
 from selfplay.learning import algorithms  # noqa: E402
 
 Tracker = Form(TrackerActor, TrackerArguments)

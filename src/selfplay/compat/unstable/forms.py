@@ -16,6 +16,7 @@ from ray.actor import ActorHandle
 from selfplay.cluster.actor_classes import restarting
 from selfplay.cluster.handles import Handle, Named
 from selfplay.cluster.placement import requested
+from selfplay.cluster.view import HandleSource
 from selfplay.core import InputError
 from selfplay.replay import buffers
 from selfplay.replay.transforms import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
@@ -141,3 +142,22 @@ def gpus_of_cluster() -> float:
     """Return the number of GPUs of all nodes."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return resources.get("GPU", 0.0)
+
+
+class TerminalInterface:
+    """Shows a run whose tracker is a Ray actor, like UnstableBaselines' class of this name.
+
+    Args:
+        tracker: the actor's handle.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+
+    def run(self) -> None:
+        """Show the run until a key ends the view; see docs/howto-watch.md."""
+        from selfplay.watch import terminal_interface
+        from selfplay.watch.themes import has_light_terminal
+
+        source = HandleSource(self.tracker)
+        terminal_interface.TerminalInterface(source, light=has_light_terminal()).run()

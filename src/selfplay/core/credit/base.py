@@ -7,7 +7,7 @@ from typing import Any
 
 from selfplay.core.errors import EpisodeError, shown
 from selfplay.core.own_code import method_of, returned
-from selfplay.core.scores import finite_reward
+from selfplay.core.played import finite_reward
 from selfplay.core.types import GenerateResult, Rollout
 
 RolloutStepKey = tuple[str, int]
