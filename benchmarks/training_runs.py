@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 
-from selfplay.commands.psro_files import PsroDirectory
+from selfplay.commands.psro_files import read_state
 from selfplay.core.confidence_intervals import interval_over_runs
 from selfplay.evaluation import NashConvResult
 from selfplay.evaluation.result_files import read_evaluation
@@ -54,7 +54,7 @@ class Curve:
 
         The seconds are those of the best responses' training, without the payoff games.
         """
-        found = PsroDirectory(psro, -1).state()
+        found = read_state(psro)
         assert found is not None, f"{psro} has not begun"
         members = [cls.of(psro / one.member) for one in found.iterations[1:]]
         updates = accumulate(one.updates for one in found.iterations)

@@ -19,8 +19,9 @@ from selfplay.commands.best_response import FrozenPolicy, train_to_the_end
 from selfplay.commands.mixture_file import MixtureMember
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro import best_response_to
+from selfplay.commands.psro import psro as find_equilibrium
 from selfplay.config import Config
-from selfplay.config.loading import dump_config
+from selfplay.config.loading import dump_config, load_config
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
 from selfplay.config.psro import PsroSettings
@@ -361,6 +362,18 @@ def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_pa
         "member-001/checkpoints/step-000002",
     ]
     assert state_of(tmp_path / "psro")["iterations"][1]["nash_conv"] is None
+
+
+def test_a_program_runs_psro_without_a_console(tmp_path, capsys):
+    model = save_playing_model(tmp_path / "model")
+    capsys.readouterr()
+    config = load_config(str(configuration(tmp_path, SHORT, model)), {"psro.iterations": "1"})
+    seen = []
+    found = find_equilibrium(config, tmp_path / "psro", on_state=seen.append)
+    assert [len(state.iterations) for state in seen] == [1, 2]
+    assert seen[-1] == found
+    assert state_of(tmp_path / "psro")["iterations"][1]["mixture"] == found.iterations[1].mixture
+    assert capsys.readouterr().out == ""
 
 
 # The runs of best responses

@@ -324,25 +324,6 @@ def failing(capsys, *arguments: object) -> str:
     return line
 
 
-def test_members_that_cannot_play_are_one_line_errors(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    kuhn = ("--env", "kuhn_poker")
-    assert "MEMBER: 1 member plays against nobody" in failing(capsys, "random", *kuhn)
-    assert "MEMBER: random is named twice" in failing(capsys, "random", "random", *kuhn)
-    assert "MEMBER: 'nobody' is neither a run" in failing(capsys, "random", "nobody", *kuhn)
-    assert "no checkpoint of update 7" in failing(capsys, f"{trained}@7", "random", *kuhn)
-    assert "there is no run 'nobody'" in failing(capsys, "nobody@all", "random", *kuhn)
-    assert "--env: OpenSpiel has no game 'kuhn_pocker'" in failing(
-        capsys, "random", "base", "--env", "kuhn_pocker"
-    )
-    three = failing(capsys, "random", "base", "--env", THREE)
-    assert "MEMBER: 2 members cannot take 3 seats. Name 3 or more" in three
-    assert "has 1 seat" in failing(capsys, "random", "base", "--env", "catch")
-    other = failing(capsys, trained, "smollm2-135m", *kuhn)
-    assert "the base model of smollm2-135m is smollm2-135m, not" in other
-    assert not (tmp_path / "tournament").exists()
-
-
 def test_a_member_with_the_short_name_of_another_changes_no_name_and_no_game(trained, tmp_path):
     first, second = (shutil.copytree(trained, tmp_path / place / "kuhn") for place in "ab")
     play(tmp_path / "grown", first, "random", "--games", 4)
@@ -360,19 +341,6 @@ def test_every_member_has_a_name_of_its_own(trained, tmp_path, monkeypatch):
     assert [one.uid for one in members] == ["kuhn", "kuhn-2", "./kuhn", "./random", "random"]
 
 
-@pytest.mark.parametrize("setting", ["max_turns = 7", "error_allowance = 2"])
-def test_members_that_trained_under_different_rules_are_refused(setting, trained, tmp_path, capsys):
-    other = shutil.copytree(trained, tmp_path / "other")
-    name, _, value = setting.split()
-    config = (other / "config.toml").read_text()
-    line = next(line for line in config.splitlines() if line.startswith(f"{name} = "))
-    (other / "config.toml").write_text(config.replace(line, setting))
-    refused = failing(capsys, trained, other, "random", "--env", "kuhn_poker", "--out", tmp_path / "out")
-    earlier = line.split()[-1]
-    assert f"MEMBER: {trained} trained with {name} = {earlier}, and {other} with {value}" in refused
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path, capsys, trained):
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "thesis.txt").touch()
@@ -385,15 +353,6 @@ def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path
     assert "has a tournament of random, optimal, not of optimal, random" in refused
     (tmp_path / "one" / "games.jsonl").write_text('{"game": 1}\n')
     assert "line 1: the line is damaged" in failing(capsys, "random", "optimal", *out, tmp_path / "one")
-
-
-@pytest.mark.parametrize("members", [["a"], [{"kind": "script"}], 3])
-def test_damaged_settings_are_one_line(members, tmp_path, capsys):
-    play(tmp_path, "random", "optimal", "--games", 4)
-    settings = json.loads((tmp_path / "tournament.json").read_text())
-    (tmp_path / "tournament.json").write_text(json.dumps(settings | {"members": members}))
-    arguments = ("random", "optimal", "--env", "kuhn_poker", "--out", tmp_path, "--games", 4)
-    assert "tournament.json: is damaged" in failing(capsys, *arguments)
 
 
 def test_models_join_a_tournament_of_scripts_whatever_their_base_is(trained, tmp_path, capsys):

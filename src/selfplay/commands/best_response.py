@@ -186,25 +186,32 @@ def training_games(run: RunDirectory) -> int:
     return int(last.get("accounts/consumed", last["accounts/finished"]))
 
 
+def without_places(config: Config, **sections: Any) -> Config:
+    """Return a configuration without where it runs and on how many threads, and with other sections."""
+    without = {
+        "model": config.model.model_copy(update={"threads": None}),
+        "run": config.run.model_copy(update={"directory": ""}),
+        "ray": config.ray.model_copy(update={"address": None}),
+    }
+    return config.model_copy(update=without | sections)
+
+
 def _check_same(config: Config, directory: Path) -> Config:
     """Return the configuration of the run in ``directory``; raise an InputError unless it is this one.
 
-    It has chosen its threads, it may have had fewer updates, and its cluster may have another address. It
-    and its adapters may have been moved: adapters are known by their content.
+    It may have had fewer updates, and it and its adapters may have been moved: adapters are known by their
+    content.
     """
     found = load_config(str(directory / "config.toml"), {})
     steps = max(found.learning.steps, config.learning.steps)
-    same = {
-        "model": found.model.model_copy(update={"threads": config.model.threads}),
-        "learning": found.learning.model_copy(update={"steps": steps}),
-        "start": _in_place_of(found.start, config.start),
-        "frozen": _in_place_of(found.frozen, config.frozen),
-        "run": found.run.model_copy(update={"directory": config.run.directory}),
-        "ray": found.ray.model_copy(update={"address": config.ray.address}),
-    }
-    comparable = found.model_copy(update=same)
-    if comparable != config:
-        differs = differences_text(comparable, config)
+    comparable = without_places(
+        found,
+        learning=found.learning.model_copy(update={"steps": steps}),
+        start=_in_place_of(found.start, config.start),
+        frozen=_in_place_of(found.frozen, config.frozen),
+    )
+    if comparable != (wanted := without_places(config)):
+        differs = differences_text(comparable, wanted)
     else:
         given = RunDirectory(directory).given
         sources = find_given(config, config.policies)

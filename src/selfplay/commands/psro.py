@@ -16,11 +16,20 @@ from selfplay.commands.best_response import (
     runtime_of,
     train_to_the_end,
     training_games,
+    without_places,
 )
 from selfplay.commands.members import Member
 from selfplay.commands.mixture_file import MixtureContent, MixtureEntry, MixtureMember
 from selfplay.commands.model_source import ModelSource
-from selfplay.commands.psro_files import PAYOFFS, Iteration, PsroDirectory, PsroState, member_name
+from selfplay.commands.psro_files import (
+    PAGE,
+    PAYOFFS,
+    Iteration,
+    PsroDirectory,
+    PsroState,
+    member_name,
+    read_state,
+)
 from selfplay.commands.psro_page import psro_html
 from selfplay.commands.serving import Serve, serving
 from selfplay.commands.tournament import HeldTournament
@@ -79,7 +88,7 @@ def psro(
     directory = PsroDirectory.open(path)
     try:
         loop = _Psro(_begin(config, directory, progress), directory, progress)
-        state = directory.state() or loop.first()
+        state = read_state(path) or loop.first()
         while True:
             loop.use(state)
             if on_state is not None:
@@ -175,22 +184,16 @@ def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Conf
     else:
         config = config.model_copy(update={"model": earlier.model})
     directory.write_config(config)
-    if directory.state() is None:
+    if read_state(directory.path) is None:
         for source in find_given(config.model_copy(update={"frozen": {}}), [TRAINED]).values():
             copy_adapter(source, directory.run(0))
     return config
 
 
 def _comparable(config: Config) -> Config:
-    """Return what must stay the same: all but the numbers of threads and of iterations, and the places."""
-    _, settings = check_psro(config)
-    same = {
-        "psro": settings.model_copy(update={"iterations": 1}),
-        "model": config.model.model_copy(update={"threads": None}),
-        "run": config.run.model_copy(update={"directory": ""}),
-        "ray": config.ray.model_copy(update={"address": None}),
-    }
-    return config.model_copy(update=same)
+    """Return what must stay the same: all but the places, the numbers of threads and of iterations."""
+    settings = config.psro or PsroSettings()
+    return without_places(config, psro=settings.model_copy(update={"iterations": 1}))
 
 
 class _Psro:
@@ -260,7 +263,7 @@ class _Psro:
     def use(self, state: PsroState) -> None:
         """Make the last mixture a model's name, and draw the page; delete what joined members do not need."""
         self._write_mixture(state)
-        self.directory.write_page(psro_html(state, self.config.seed))
+        write_file(self.directory.path / PAGE, psro_html(state, self.config.seed).encode())
         for number in range(1, len(state.members)):
             self.directory.delete_copies(number)
 

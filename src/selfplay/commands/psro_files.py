@@ -125,17 +125,9 @@ class PsroDirectory:
         """Write the configuration."""
         write_file(self.path / CONFIG, dump_config(config).encode())
 
-    def state(self) -> PsroState | None:
-        """Return what was found so far; see :func:`read_state`."""
-        return read_state(self.path)
-
     def write_state(self, state: PsroState) -> None:
         """Write what was found."""
         write_file(self.path / STATE, sealed(msgspec.to_builtins(state)))
-
-    def write_page(self, html: str) -> None:
-        """Write the page about what was found."""
-        write_file(self.path / PAGE, html.encode())
 
     def run(self, number: int) -> Path:
         """Return the directory of a member: a best response's run, or the adapter of the first member."""
