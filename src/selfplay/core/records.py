@@ -9,7 +9,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 from selfplay.core.errors import SelfplayError
@@ -133,42 +133,33 @@ def joined(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
     completion. Forty turns then have the tokens of one conversation, not of twenty. The records given have
     one answer each, may come in any order, and stay unchanged; those without a rollout are not joined.
     """
-    talks_of: defaultdict[tuple[str, str, str, float], list[_Conversation]] = defaultdict(list)
-    alone = []
+    talks: list[list[int]] = []
+    open_talks = defaultdict[tuple[str, str, str, float], list[list[int]]](list)
     for place in sorted(range(len(records)), key=lambda place: len(records[place].prompt_token_ids)):
         record = records[place]
-        if not record.rollout_id:
-            alone.append(_Conversation(place, record))
-            continue
-        talks = talks_of[record.rollout_id, record.role_id, record.policy, record.temperature]
-        if not any(talk.takes(place, record) for talk in reversed(talks)):
-            talks.append(_Conversation(place, record))
-    everything = [*alone, *(talk for talks in talks_of.values() for talk in talks)]
-    return [talk.record() for talk in sorted(everything, key=lambda talk: talk.place)]
+        own = open_talks[record.rollout_id, record.role_id, record.policy, record.temperature]
+        for talk in reversed(own) if record.rollout_id else ():
+            if _continues(records[talk[-1]], record):
+                talk.append(place)
+                break
+        else:
+            own.append([place])
+            talks.append(own[-1])
+    return [_conversation([records[place] for place in talk]) for talk in sorted(talks, key=min)]
 
 
-class _Conversation:
-    """A record that grows. ``place`` is the smallest index of its answers among the records given."""
+def _continues(last: TrainingRecord, record: TrainingRecord) -> bool:
+    return _begins_with(record.prompt_token_ids, last.prompt_token_ids, last.completion_token_ids)
 
-    def __init__(self, place: int, first: TrainingRecord) -> None:
-        self.place = place
-        self._first = self._last = first
-        self._later: list[Answer] = []
 
-    def takes(self, place: int, record: TrainingRecord) -> bool:
-        """Append the record's answer if its prompt begins with everything so far; return whether it does."""
-        so_far, drawn = self._last.prompt_token_ids, self._last.completion_token_ids
-        if not _begins_with(record.prompt_token_ids, so_far, drawn):
-            return False
+def _conversation(turns: list[TrainingRecord]) -> TrainingRecord:
+    later = []
+    for last, record in pairwise(turns):
         answer = Answer(**{field.name: getattr(record, field.name) for field in fields(Answer)})
-        answer.prompt_token_ids = record.prompt_token_ids[len(so_far) + len(drawn) :]
-        self._later.append(answer)
-        self._last = record
-        self.place = min(self.place, place)
-        return True
-
-    def record(self) -> TrainingRecord:
-        return replace(self._first, later=self._later) if self._later else self._first
+        begun = len(last.prompt_token_ids) + len(last.completion_token_ids)
+        answer.prompt_token_ids = record.prompt_token_ids[begun:]
+        later.append(answer)
+    return replace(turns[0], later=later) if later else turns[0]
 
 
 def mark_prefix(earlier: Sequence[Step], step: Step) -> None:
