@@ -357,7 +357,7 @@ def test_the_picture_of_the_packages_is_what_the_source_gives(tmp_path):
     assert boxes == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
 
 
-def test_the_picture_of_the_loop_is_well_formed():
-    root = ElementTree.parse(DOCS / "loop.svg").getroot()
-    texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+def test_pictures_are_well_formed_and_the_loop_names_its_parts():
+    pictures = {path.name: ElementTree.parse(path).getroot() for path in DOCS.glob("*.svg")}
+    texts = {element.text for element in pictures["loop.svg"].iter("{http://www.w3.org/2000/svg}text")}
     assert {"model pool", "collector", "episodes", "inference", "replay buffer", "learner"} <= texts
