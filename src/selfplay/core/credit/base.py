@@ -68,13 +68,13 @@ def assign(
         if step.policy
     }
     judged = {key: step.reward for key, step in trained.items() if step.policy in critics}
-    if judged and len(judged) == len(
-        trained
-    ):  # an assigner of one's own may not expect that there is nothing
-        apply_credit(results, judged)
-        return
-    others = [_without(critics, result) for result in results] if judged else results
-    apply_credit(results, assigned(credit, others) | judged)
+    if not judged:
+        weights = assigned(credit, results)
+    elif len(judged) < len(trained):
+        weights = assigned(credit, [_without(critics, result) for result in results]) | judged
+    else:
+        weights = judged  # an assigner of one's own may not expect that there is nothing
+    apply_credit(results, weights)
 
 
 def _without(critics: frozenset[str], result: GenerateResult) -> GenerateResult:
