@@ -106,6 +106,13 @@ class Copies(SamplingRewardTransform):
         return [step.scored(1.0, step.info, step.env_id) for step in steps]
 
 
+class Pays(SamplingRewardTransform):
+    def __call__(self, steps):
+        for step in steps:
+            step.reward = 0.5
+        return steps
+
+
 class Nothing(SamplingRewardTransform):
     def __call__(self, steps):
         return None
@@ -294,6 +301,10 @@ TRAJECTORY = Trajectory(0, "kuhn_poker", final_reward=2.0, steps=[Step("player_0
         ('[rewards]\nfinal = [{path = "mine.py:Raises"}]', "Raises.__call__ failed: ValueError"),
         ('[rewards]\nstep = [{path = "mine.py:Text"}]', "in kuhn_poker became '3'"),
         ('[rewards]\nsampling = [{path = "mine.py:Copies"}]', "returned other steps than they"),
+        (
+            '[rewards]\nsampling = [{path = "mine.py:Pays"}]',
+            "changed the reward of a step; set its advantage",
+        ),
         ('[rewards]\nsampling = [{path = "mine.py:Nothing"}]', "returned other steps than they"),
         ('[rewards]\nsampling = [{path = "mine.py:Exits"}]', "Exits.__call__ failed: SystemExit"),
         ('[credit]\npath = "mine.py:NoWeights"', "NoWeights.compute returned None, not a dict"),
