@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
-from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, Request, VLLMHost
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
 from selfplay.core import Messages, ModelResponse
 from selfplay.core.adapters import AdapterRef
 from selfplay.inference.adapter_check import tolerance_of
@@ -111,7 +111,7 @@ class Load:
             adapter = self.resident[number % len(self.resident)]
             self.asked += 1
             prompt = PROMPTS[number % len(PROMPTS)]
-            request = Request(number, adapter, prompt, 1.0, LOAD_TOKENS, seed=number)
+            request = EngineRequest(number, adapter, prompt, 1.0, LOAD_TOKENS, seed=number)
             response = await self.host.complete(request)
             assert response.policy_version == adapter.version
             assert response.completion_token_ids
@@ -138,7 +138,7 @@ async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: f
         learner.step()
         adapter, _ = await asyncio.to_thread(learner.save)
         asked = [
-            host.complete(Request(seed, adapter, prompt, 1.0, CHECKED_TOKENS, seed=seed))
+            host.complete(EngineRequest(seed, adapter, prompt, 1.0, CHECKED_TOKENS, seed=seed))
             for seed, prompt in enumerate(PROMPTS)
         ]
         worst = max(worst, learner.off(await asyncio.gather(*asked)))
@@ -155,7 +155,7 @@ async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: fl
     started = perf_counter()
     adapter, parts = await asyncio.to_thread(learner.save)
     saved = perf_counter()
-    response = await host.complete(Request(0, adapter, PROMPTS[0], 1.0, 1, seed=adapter.version))
+    response = await host.complete(EngineRequest(0, adapter, PROMPTS[0], 1.0, 1, seed=adapter.version))
     answered = perf_counter()
     load.resident[0] = adapter
     assert response.policy_version == adapter.version

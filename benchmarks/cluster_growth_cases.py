@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.config import load_config
 from selfplay.core import Messages, ModelResponse, Step, Trajectory
@@ -70,7 +70,7 @@ GAME_STEPS = 10
 class Host(SimulatedHost):
     """An engine whose answers take as long as their seed says."""
 
-    async def complete(self, request: Request) -> ModelResponse:
+    async def complete(self, request: EngineRequest) -> ModelResponse:
         """Answer."""
         mean_of_logarithm = math.log(MEAN_SECONDS) - SPREAD**2 / 2
         self.delay = random.Random(request.seed).lognormvariate(mean_of_logarithm, SPREAD)

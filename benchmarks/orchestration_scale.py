@@ -28,7 +28,7 @@ from time import perf_counter, process_time, sleep
 from line_chart import Line, line_chart
 from measuring import print_table
 from ray_processes import cpu_seconds, memory_mb
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.collection.collector import Collector
 from selfplay.collection.scheduler import GameScheduler
 from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
@@ -85,7 +85,7 @@ class HostClient(InferenceClient):
         seed: int | None = None,
     ) -> ModelResponse:
         """Answer ``messages``."""
-        return await self.host.complete(Request(0, POLICY, messages, seed=seed))
+        return await self.host.complete(EngineRequest(0, POLICY, messages, seed=seed))
 
 
 def play_of(in_flight: int, collectors: int, delay: float) -> Play:

@@ -29,7 +29,7 @@ from selfplay.cluster.actor_classes import (  # noqa: E402
     restarting,
 )
 from selfplay.cluster.engines.client import EngineClient  # noqa: E402
-from selfplay.cluster.engines.host import Request  # noqa: E402
+from selfplay.cluster.engines.host import EngineRequest  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
 from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
@@ -59,7 +59,7 @@ class Host(SimulatedHost):
         self.idle: list[tuple[float, float]] = []
         self._free_since = perf_counter()
 
-    async def complete(self, request: Request) -> ModelResponse:
+    async def complete(self, request: EngineRequest) -> ModelResponse:
         """Answer without a model."""
         if self.busy == 0:
             self.idle.append((self._free_since, perf_counter()))

@@ -25,7 +25,8 @@ import torch
 
 from measuring import pin_one_thread, print_table
 from selfplay.core import Messages, ModelResponse
-from selfplay.inference.adapter_check import Expectation, file_hash
+from selfplay.core.delivery import Expectation
+from selfplay.inference.adapter_check import file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.checkpoints import save_adapter

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.core import Messages, ModelResponse
 from selfplay.core.adapters import TRAINED, AdapterRef
 from selfplay.training.learners import Batch, Saved
@@ -29,7 +29,7 @@ class SimulatedHost:
     async def close(self) -> None:
         """Nothing to stop."""
 
-    async def complete(self, request: Request) -> ModelResponse:
+    async def complete(self, request: EngineRequest) -> ModelResponse:
         """Answer without a model."""
         self.calls += 1
         self.busy += 1

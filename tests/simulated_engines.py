@@ -8,7 +8,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.cluster.engines.service import EngineService
 from selfplay.core import Messages
 from selfplay.core.current_episode import current_episode
@@ -77,7 +77,7 @@ class RememberingHost(SimulatedHost):
         self.most = 0
         self.prompts: list[str] = []
 
-    async def complete(self, request: Request) -> Any:
+    async def complete(self, request: EngineRequest) -> Any:
         """Answer, and remember."""
         self.most = max(self.most, self.busy + 1)
         self.prompts.append(request.messages[0]["content"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
-from selfplay.cluster.engines.host import EmbeddedHost, Request
+from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
 from selfplay.cluster.handles import LocalHandle
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
@@ -75,7 +75,7 @@ async def started(files: Any, cache: Path) -> EmbeddedHost:
 
 
 async def answer(host: EmbeddedHost, adapter: AdapterRef) -> list[float]:
-    response = await host.complete(Request(0, adapter, text_prompt("a"), seed=0))
+    response = await host.complete(EngineRequest(0, adapter, text_prompt("a"), seed=0))
     return response.completion_logprobs
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from replying_server import completion, http, serving
 from selfplay.cluster.actor_classes import ModelPoolActor
-from selfplay.cluster.engines.api_models import api_client, check_opponent_name
 from selfplay.collection.pool import PoolService
 from selfplay.core import InputError
+from selfplay.inference.api_models import api_client
+from selfplay.training.evaluation_opponents import check_opponent_name
 
 PASSWORD, QUERY = "a user or a password", "a query or a fragment"
 ADDRESSES = {

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfplay.cluster.engines.host import EmbeddedHost, Request
+from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
 from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
@@ -79,7 +79,8 @@ def taken_away(adapter: AdapterRef) -> Iterator[None]:
 
 
 async def ask(host, adapter, text="a", seed=0, max_tokens=None, temperature=1.0) -> ModelResponse:
-    return await host.complete(Request(0, adapter, text_prompt(text), temperature, max_tokens, seed=seed))
+    request = EngineRequest(0, adapter, text_prompt(text), temperature, max_tokens, seed=seed)
+    return await host.complete(request)
 
 
 async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from job_server import ASK, ended, forks, serving, start_many, start_short
 from live_server import TOKEN, Live, running
-from selfplay.cluster.engines.host import EmbeddedHost, Request
+from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.server.engines import ServingEngines
@@ -87,7 +87,7 @@ def answers_of_each(server: Spread, model: str) -> list[tuple[str, list[float]]]
 
     async def ask(host: EmbeddedHost) -> tuple[str, list[float]]:
         adapter = server.engines.adapters[model]
-        response = await host.complete(Request(0, adapter, ASK, seed=1))
+        response = await host.complete(EngineRequest(0, adapter, ASK, seed=1))
         return response.text, response.completion_logprobs or []
 
     return [asyncio.run_coroutine_threadsafe(ask(host), server.live.loop).result() for host in server.hosts]

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from live_server import ASK, TOKEN, Live, engine_over, running
-from selfplay.commands import request_deadlines
+from selfplay.commands import listening
 from selfplay.commands.listening import server_of
 from selfplay.inference.server import create_app
 from tiny_models import tiny_policy
@@ -46,7 +46,7 @@ def impatient() -> Iterator[Live]:
         return {"bytes": len(body)}
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(request_deadlines, "SECONDS", 0.2)
+    patch.setattr(listening, "SECONDS", 0.2)
     with served(app) as live:
         yield live
     patch.undo()

@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import DELIVERY_FILE, MANIFEST_FILE
-from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
+from selfplay.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from selfplay.inference.adapter_check import (
     TOLERANCES,
     Delivery,
     DeliveryError,
-    Expectation,
     changes_nothing,
     check_delivery,
     file_hash,
-    read_expectation,
     tolerance_of,
 )
 from selfplay.inference.chat_tokens import load_chat_tokens
@@ -68,7 +66,7 @@ def check(delivery: Delivery, canary: float | None = None, base: float = -9.0, *
 
 
 async def test_the_engine_finds_what_the_learner_has_described(policy, saved):
-    said = read_expectation(saved)
+    said = Expectation.read(saved)
     assert said is not None
     assert (said.version, said.sha256) == (12, file_hash(saved))
     engine = EmbeddedEngine(policy)
@@ -95,7 +93,7 @@ def test_a_model_is_not_kept_in_memory_after_its_adapter_is_written(tmp_path):
 
 def test_different_adapters_have_different_canaries(policy, saved):
     write_delivery(saved, policy, BASE, 13)
-    said = read_expectation(saved)
+    said = Expectation.read(saved)
     ids = canary_tokens(policy)
     assert said.canary == pytest.approx(sum(learners(policy, ids, BASE)) / (len(ids) - 1), abs=1e-5)
     assert said.canary != pytest.approx(sum(learners(policy, ids, TRAINED)) / (len(ids) - 1), abs=1e-2)
@@ -108,7 +106,7 @@ def test_the_canarys_tokens_are_those_of_vllms_engine(policy):
 
 
 def test_an_adapter_without_a_description_has_no_expectation(tmp_path):
-    assert read_expectation(tmp_path) is None
+    assert Expectation.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_an_adapter_without_a_description_has_no_expectation(tmp_path):
 def test_the_error_for_a_damaged_description_is_one_line_that_names_the_file(tmp_path, text):
     (tmp_path / DELIVERY_FILE).write_text(text)
     with pytest.raises(InputError, match=r"delivery\.json is damaged") as caught:
-        read_expectation(tmp_path)
+        Expectation.read(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -146,7 +144,7 @@ def test_any_content_of_the_file_gives_an_expectation_or_an_error(tmp_path_facto
     directory = tmp_path_factory.mktemp("said")
     (directory / DELIVERY_FILE).write_bytes(content)
     try:
-        said = read_expectation(directory)
+        said = Expectation.read(directory)
     except InputError:
         return
     assert isinstance(said, Expectation)

@@ -22,7 +22,7 @@ from engine_requests import (
 from selfplay.core import EpisodeError, InputError, SelfplayError, TransientError
 from selfplay.core.errors import is_transient
 from selfplay.core.messages import said
-from selfplay.inference import next_tokens
+from selfplay.inference import sampling
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
@@ -217,7 +217,7 @@ async def test_small_batches_and_small_caches_give_the_same_answers(policy, opti
 
 async def test_dropped_logits_are_computed_again(policy, monkeypatch):
     expected = answers(await ask_all(make_engine(policy)))
-    monkeypatch.setattr(next_tokens, "STORED_LOGITS_BYTES", 1)
+    monkeypatch.setattr(sampling, "STORED_LOGITS_BYTES", 1)
     engine = make_engine(policy)
     for _ in range(2):
         responses = await ask_all(engine)
@@ -267,7 +267,7 @@ def test_each_request_in_any_mixture_gets_the_answer_that_it_gets_alone(
         engine.publish(BASE, BASE, 0)
         return await answer(engine, request)
 
-    with patch.object(next_tokens, "STORED_LOGITS_BYTES", stored):
+    with patch.object(sampling, "STORED_LOGITS_BYTES", stored):
         together, most_cached_tokens = asyncio.run(answer_together())
     assert most_cached_tokens <= max_cached_tokens
     assert together == [asyncio.run(answer_alone(request)) for request in asked]

@@ -16,7 +16,7 @@ from selfplay.core import derive_seed
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.inference.server import create_app
-from selfplay.inference.server_limits import MAX_BODY_BYTES
+from selfplay.inference.server_middleware import MAX_BODY_BYTES
 from tiny_models import CONTEXT_LENGTH, tiny_policy
 
 POLICY = tiny_policy()

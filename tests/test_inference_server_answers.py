@@ -19,13 +19,12 @@ from live_server import ASK, TOKEN, Live, answer_of, engine_over, running
 from openai_http import httpx2
 from selfplay.core import ModelResponse
 from selfplay.core.chat_tokens import ChatTokens
+from selfplay.inference.answer_stream import TokenTexts
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.server import create_app
-from selfplay.inference.server_answers import ChatCompletion
-from selfplay.inference.server_completions import TextCompletion
-from selfplay.inference.server_limits import MAX_BODY_BYTES
+from selfplay.inference.server_answers import ChatCompletion, TextCompletion
+from selfplay.inference.server_middleware import MAX_BODY_BYTES
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest
-from selfplay.inference.token_texts import TokenTexts
 from selfplay.learning.policy import TRAINED
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_policy
 

@@ -20,13 +20,14 @@ from openai.types.chat import completion_create_params as chat_params
 from live_server import ASK, TOKEN, engine_over, running
 from openai_http import httpx2
 from selfplay.inference.server import create_app
-from selfplay.inference.server_parameters import (
+from selfplay.inference.server_requests import (
     MESSAGE_NEUTRAL,
     NEUTRAL,
     WITHOUT_EFFECT,
     WITHOUT_EFFECT_IN_MESSAGES,
+    ChatRequest,
+    CompletionRequest,
 )
-from selfplay.inference.server_requests import ChatRequest, CompletionRequest
 from tiny_models import tiny_policy
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -115,6 +116,8 @@ def greedy(**changes: Any) -> Applies:
     )
 
 
+END = {str(tiny_policy().tokenizer.eos_token_id): 100}
+"""A bias with which the first token ends an answer."""
 APPLIES: dict[str, Applies] = {
     "model": lambda s, path: s.ask(path, model="huge").status_code == 404,
     "messages": lambda s, path: text(s.ask(path, messages=ASK * 2)) != text(s.ask(path)),
@@ -127,6 +130,9 @@ APPLIES: dict[str, Applies] = {
     "stop_token_ids": lambda s, path: (
         choices(s.ask(path, stop_token_ids=s.ids(path)[2:3], return_token_ids=True))[0]["token_ids"]
         == s.ids(path)[:3]
+    ),
+    "ignore_eos": lambda s, path: (
+        tokens(s.ask(path, logit_bias=END)) == 1 and tokens(s.ask(path, logit_bias=END, ignore_eos=True)) == 6
     ),
     "stop": lambda s, path: (
         text(s.ask(path, stop=text(s.ask(path))[1:4])) == text(s.ask(path))[:1] != text(s.ask(path))

@@ -18,8 +18,8 @@ from live_server import ASK, TOKEN, Live, engine_over, running
 from selfplay.core import Arena, Role
 from selfplay.inference.answering import Shaping
 from selfplay.inference.openai_client import OpenAIClient
+from selfplay.inference.sampling import shaped_logits
 from selfplay.inference.server import create_app
-from selfplay.inference.shaped_logits import shaped_logits
 from tiny_models import logits_of, tiny_policy
 
 POLICY = tiny_policy()

@@ -8,7 +8,7 @@ from peft import LoraConfig
 from engine_requests import PROMPTS, answers, ask, ask_all, assert_logprobs_are_the_learners, make_engine
 from selfplay.core import ModelResponse, pass_sizes
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.inference.next_tokens import Logits
+from selfplay.inference.sampling import Logits
 from selfplay.learning.policy import BASE, TRAINED
 from tiny_models import tiny_policy
 

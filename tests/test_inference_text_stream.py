@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from selfplay.core.chat_tokens import decoded
-from selfplay.inference.text_stream import TextStream
+from selfplay.inference.answer_stream import TextStream
 from tiny_models import tiny_policy
 
 WORDS = ["a", "b", "▁", "▁a", "▁the", "▁▁", "é", "\n", ".", "▁'"]

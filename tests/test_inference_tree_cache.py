@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from selfplay.core import pass_sizes
 from selfplay.inference import cached_attention
 from selfplay.inference.cached_attention import CachedAttention
-from selfplay.inference.key_store import KeyStore
-from selfplay.inference.tree_cache import ROOT, TreeCache
+from selfplay.inference.tree_cache import ROOT, KeyStore, TreeCache
 from selfplay.learning.model_attention import DotProduct
 
 token = st.integers(0, 2)

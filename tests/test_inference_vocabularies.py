@@ -12,10 +12,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from live_server import ASK, TOKEN, Live, engine_over, running
 from selfplay.core import ModelResponse
 from selfplay.core.chat_tokens import decoded
-from selfplay.inference.answer_stream import AnswerStream
+from selfplay.inference.answer_stream import AnswerStream, TokenTexts
 from selfplay.inference.openai_client import OpenAIClient
 from selfplay.inference.server import create_app
-from selfplay.inference.token_texts import TokenTexts
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 from tokenizer_families import FAMILIES, control_ids, tokenizer_of

@@ -9,8 +9,9 @@ import pytest_asyncio
 import torch
 
 from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError
+from selfplay.core.delivery import Expectation
 from selfplay.core.errors import is_transient
-from selfplay.inference.adapter_check import Expectation, file_hash
+from selfplay.inference.adapter_check import file_hash
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.inference.vllm_engine import VLLMEngine
 from selfplay.learning.logprobs import plan_logprobs

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 import torch
 
-from selfplay.cluster.engines.host import Request, VLLMHost
+from selfplay.cluster.engines.host import EngineRequest, VLLMHost
 from selfplay.core import ModelResponse, SelfplayError
 from selfplay.core.adapters import DELIVERY_FILE, AdapterRef
 from selfplay.inference.adapter_check import DeliveryError
@@ -61,7 +61,7 @@ async def host():
 
 
 async def ask(host, adapter, text="a", seed=0, max_tokens=None) -> ModelResponse:
-    return await host.complete(Request(0, adapter, text_prompt(text), 1.0, max_tokens, seed=seed))
+    return await host.complete(EngineRequest(0, adapter, text_prompt(text), 1.0, max_tokens, seed=seed))
 
 
 async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:

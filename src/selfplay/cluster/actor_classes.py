@@ -13,7 +13,6 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import ray
 
 from selfplay.cluster.engines.adapter_files import AdapterFiles
-from selfplay.cluster.engines.api_models import refuse_credentials
 from selfplay.cluster.engines.service import EngineService
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, found
@@ -29,6 +28,7 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.garbage_collection import raise_collection_thresholds
 from selfplay.core.single_writer import Epoch
 from selfplay.envs.generators import lend_generators_for_good
+from selfplay.inference.api_models import refuse_credentials
 from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.replay.batch_log import BatchLog

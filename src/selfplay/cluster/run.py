@@ -16,7 +16,6 @@ from selfplay.cluster.engine_start import (
     engine_names,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.policy_adapters import frozen_adapters
 from selfplay.cluster.game_source import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.remote_learners import RemoteLearners
@@ -28,7 +27,7 @@ from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.training import assembly
-from selfplay.training.given_adapters import with_own_copies
+from selfplay.training.given_adapters import frozen_adapters, with_own_copies
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
 from selfplay.training.progress_views import print_line, working

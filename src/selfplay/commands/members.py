@@ -9,7 +9,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
-from selfplay.cluster.engines.api_models import api_client, is_api_model, refuse_credentials
 from selfplay.commands.model_source import (
     MAX_TOKENS,
     ModelSource,
@@ -23,6 +22,7 @@ from selfplay.core import AgentSpec, InputError, Role
 from selfplay.core.adapters import ADAPTER_FILE, BASE, TRAINED
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.evaluation.mixture import Mixture, mapped
+from selfplay.inference.api_models import api_client, is_api_model, refuse_credentials
 from selfplay.learning.model_files import BUNDLED_MODEL
 from selfplay.training.checks import check_opponent, renaming
 from selfplay.training.evaluation_opponents import OPPONENTS

@@ -5,11 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfplay.cluster.engines.api_models import api_client
 from selfplay.commands.members import Member, base_of
 from selfplay.config.model import InferenceSettings, ModelSettings
 from selfplay.core import InferenceClient, Messages, ModelResponse
 from selfplay.evaluation.progress import Progress
+from selfplay.inference.api_models import api_client
 from selfplay.training.publishing import publish_models
 
 if TYPE_CHECKING:

@@ -31,9 +31,8 @@ from selfplay.finetune.jobs import (
     job_of,
     suffix_of,
 )
-from selfplay.inference.api_errors import read_error
-from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
-from selfplay.inference.api_words import words_of
+from selfplay.inference.api_answers import ApiHttpClient, UnusableAnswer, is_unusable
+from selfplay.inference.api_errors import read_error, words_of
 
 PAGE = 100
 MAX_PAGES = 50

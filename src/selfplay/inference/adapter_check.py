@@ -4,23 +4,18 @@ Log-probabilities are natural logarithms at temperature 1. This module does not 
 file.
 """
 
-import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE
-from selfplay.core.files import read_regular, sha256_of
+from selfplay.core.adapters import ADAPTER_FILE
+from selfplay.core.delivery import Expectation
+from selfplay.core.files import sha256_of
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""
-
-
-MOST_BYTES = 1 << 16
-"""Largest size of ``delivery.json``."""
 
 
 class DeliveryError(SelfplayError):
@@ -39,23 +34,6 @@ class DeliveryError(SelfplayError):
     def __reduce__(self) -> tuple[type["DeliveryError"], tuple[str, int, str]]:
         """Support sending the error between processes; Python would rebuild it from its message alone."""
         return type(self), (self.name, self.version, self.problem)
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """The learner's description of an adapter in ``delivery.json``.
-
-    Attributes:
-        version: the policy version.
-        sha256: SHA-256 of the weight file, in hexadecimal.
-        canary: mean log-probability of the canary's tokens without the first.
-        base: the same value of the base model.
-    """
-
-    version: int
-    sha256: str
-    canary: float
-    base: float
 
 
 @dataclass(frozen=True)
@@ -85,43 +63,6 @@ class Delivery:
 def tolerance_of(dtype: object) -> float:
     """Return the maximum difference of a canary's mean that counts as rounding, for a torch dtype."""
     return TOLERANCES[str(dtype).removeprefix("torch.")]
-
-
-def read_expectation(directory: Path) -> Expectation | None:
-    """Return the learner's description of an adapter; ``None`` if there is none.
-
-    Raises:
-        InputError: ``delivery.json`` is damaged.
-    """
-    path = directory / DELIVERY_FILE
-    try:
-        described = json.loads(read_regular(path, MOST_BYTES))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path) from error
-    if not isinstance(described, dict):
-        raise _damaged(path)
-    version, sha256, canary, base = (described.get(key) for key in ("version", "sha256", "canary", "base"))
-    if type(version) is not int or not isinstance(sha256, str):
-        raise _damaged(path)
-    if not isinstance(canary, float) or not isinstance(base, float):
-        raise _damaged(path)
-    if not math.isfinite(canary + base):
-        raise _damaged(path)
-    return Expectation(version, sha256, canary, base)
-
-
-def expectation_of(directory: Path) -> Expectation:
-    """Return what the learner wrote about an adapter.
-
-    Raises:
-        InputError: it wrote nothing, or that is damaged.
-    """
-    expected = read_expectation(directory)
-    if expected is None:
-        raise InputError("adapter", f"{directory} has no description", "Train it again.")
-    return expected
 
 
 def check_hash(name: str, version: int, directory: Path | None, sha256: str, expected: str) -> None:
@@ -226,8 +167,3 @@ def changes_nothing(directory: Path) -> bool:
     except (OSError, SafetensorError) as error:
         raise InputError("adapter", f"{directory / ADAPTER_FILE} is damaged", "Save it again.") from error
     return untrained
-
-
-def _damaged(path: Path) -> InputError:
-    fix = "Save the adapter again, or delete the file to skip this check."
-    return InputError("adapter", f"{path} is damaged", fix)

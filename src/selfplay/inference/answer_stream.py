@@ -1,12 +1,152 @@
 """One answer in pieces: text that does not change any more, with its tokens."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from selfplay.core import ModelResponse
+from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import MoreLogprobs
-from selfplay.inference.text_stream import TextStream
-from selfplay.inference.token_texts import TokenTexts
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+HELD_TRIED_EACH_TIME = 8
+
+
+class TextStream:
+    """The text of a growing answer, in pieces that do not change; joined, they are the text of all tokens.
+
+    Tokens cannot be decoded separately, because some are parts of a character, and tokenizers strip the first
+    space. So the new tokens are decoded after those of the last piece, as in vLLM and TGI. A token is held
+    back while it may be a part of a character. If many tokens in a row are held back, decoding is tried only
+    when their number has doubled, so the work is linear in the length of the answer.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        before: tokens in front of the first one, whose text is not returned.
+    """
+
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._before = list(before)
+        self._held: list[int] = []
+        self._try_at = 1
+
+    def add(self, token: int) -> str:
+        """Add ``token`` and return the new text; it is empty while the token is held back."""
+        self._held.append(token)
+        if len(self._held) < self._try_at:
+            return ""
+        text = self._new_text()
+        if not text or text.endswith(REPLACEMENT) or self._ends_with_a_byte():
+            held = len(self._held)
+            self._try_at = held + 1 if held < HELD_TRIED_EACH_TIME else 2 * held
+            return ""
+        self._before, self._held, self._try_at = self._held, [], 1
+        return text
+
+    def finish(self) -> str:
+        """Return the text of the tokens held back; there must be no further tokens."""
+        return self._new_text() if self._held else ""
+
+    def _new_text(self) -> str:
+        before = decoded(self._tokenizer, self._before)
+        return decoded(self._tokenizer, self._before + self._held)[len(before) :]
+
+    def _ends_with_a_byte(self) -> bool:
+        """Return whether the last token held back that has a text is a single byte, as in SentencePiece.
+
+        In a row of such tokens, one wrong byte also changes the characters before it. Decoding skips special
+        tokens, so they do not end the row.
+        """
+        after: list[int] = []
+        for token in reversed(self._held):
+            if self._is_byte(token):
+                return not decoded(self._tokenizer, 2 * after)  # twice, because a first space is stripped
+            after.append(token)
+        return False
+
+    def _is_byte(self, token: int) -> bool:
+        name = self._tokenizer.convert_ids_to_tokens(token)
+        return isinstance(name, str) and len(name) == 6 and name.startswith("<0x") and name.endswith(">")
+
+
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """Return the byte that each letter of a vocabulary of bytes stands for, as in GPT-2.
+
+    A printable character of Latin-1 stands for itself; the other bytes, in order, have the letters from 256.
+    """
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _bytes_of_letters()
+
+
+class TokenTexts:
+    """See the module. A tokenizer may strip the space before its first token, so a token is decoded after
+    ``before``: a letter, or nothing if the vocabulary has none.
+
+    Args:
+        tokenizer: the model's tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.before = _letter(tokenizer)
+        self._known: dict[tuple[int, bool], str] = {}
+
+    def text(self, token: int, *, first: bool = False) -> str:
+        """Return a token's text, special tokens included; ``first`` is the first of all.
+
+        A part of a character has the replacement character.
+        """
+        key = (token, first)
+        if key not in self._known:
+            before = [] if first else self.before
+            self._known[key] = self._decode([*before, token])[len(self._decode(before)) :]
+        return self._known[key]
+
+    def bytes(self, token: int, *, first: bool = False) -> bytes:
+        """Return a token's bytes, also those of a part of a character."""
+        text = self.text(token, first=first)
+        if REPLACEMENT not in text:
+            return text.encode()
+        name = str(self.tokenizer.convert_ids_to_tokens(token))
+        if byte := _BYTE.fullmatch(name):
+            return bytes([int(byte[1], 16)])
+        if all(letter in _BYTES for letter in name):
+            return bytes(_BYTES[letter] for letter in name)
+        return text.encode()
+
+    def lead(self, token: int) -> str:
+        """Return what the text of a token has in front of it where it is not the first one: a space or
+        nothing.
+        """
+        alone = decoded(self.tokenizer, [token])
+        inside = decoded(self.tokenizer, [*self.before, token])[len(decoded(self.tokenizer, self.before)) :]
+        return inside.removesuffix(alone) if inside != alone and inside.endswith(alone) else ""
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+
+def _letter(tokenizer: Any) -> list[int]:
+    """Return a token that is a letter, in a list; an empty one if there is none."""
+    for token in range(len(tokenizer)):
+        text = decoded(tokenizer, [token])
+        if len(text) == 1 and text.isascii() and text.isalpha():
+            return [token]
+    return []
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What an API's error means: decided by the error's own code where it has one that is known, then by its
 words where the status does not say enough, else by the HTTP status.
 
-An error is the whole of a bad status, or stands in place of the choices in a good one.
+An error is the whole of a bad status, or stands in place of the choices in a good one. One that rejects a
+field by its name may only mean that the field is sent in another form or left out.
 """
 
 import re
@@ -12,7 +13,50 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from selfplay.inference.api_words import told, words_of
+from selfplay.core.text import one_line
+
+_SAID = ("message", "detail", "error", "errors", "error_msg", "msg", "title")
+"""The fields that have words, the most telling first."""
+_TITLE = re.compile(r"<title[^>]*>([^<]+)</title>", re.IGNORECASE)
+_MAX_WORDS = 200
+_MASKED = 6
+"""So many characters of a key in a row are never shown."""
+
+
+def told(body: Any) -> tuple[dict[str, Any], object]:
+    """Return the fields of an error, and what it says; an aggregator adds the words of its provider."""
+    if isinstance(body, list) and body:
+        body = body[0]
+    if isinstance(body, dict) and isinstance(body.get("error"), dict):
+        body = body["error"]
+    fields: dict[str, Any] = body if isinstance(body, dict) else {}
+    metadata = fields.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return fields, f"{said_in(body)}: {raw}" if raw else said_in(body)
+
+
+def said_in(body: Any) -> object:
+    """Return what a body says: a text, the title of a page, the first field that has words, or all of it."""
+    if isinstance(body, str):
+        title = _TITLE.search(body) if body.lstrip().startswith("<") else None
+        return f"the page {one_line(title[1])!r}" if title else body
+    if isinstance(body, list) and body and all(isinstance(one, dict) for one in body):
+        return "; ".join(str(said_in(one)) for one in body)
+    found = next((body[name] for name in _SAID if body.get(name)), None) if isinstance(body, dict) else None
+    if found is None:
+        return body
+    place = body.get("loc")  # where FastAPI found something wrong
+    return f"{'.'.join(map(str, place))}: {said_in(found)}" if isinstance(place, list) else said_in(found)
+
+
+def words_of(said: object, key: str) -> str:
+    """Return what a server said in one line of at most 200 characters, without the key or a piece of it."""
+    line = one_line(str(said))[: 2 * _MAX_WORDS]
+    for length in range(len(key), _MASKED - 1, -1):
+        for first in range(len(key) - length + 1):
+            line = line.replace(key[first : first + length], "***")
+    return line[:_MAX_WORDS].strip() or "no reason given"
+
 
 Meaning = Literal["retry", "key", "account", "model", "context", "content", "request"]
 """``retry``: another try may succeed. ``key``, ``account`` and ``model``: no call of this client will.
@@ -86,7 +130,7 @@ _WAIT = re.compile(r"(?:retry|try again) (?:in|after) ([\d.]+) ?s")
 
 
 @dataclass(frozen=True)
-class ApiError:
+class ServiceError:
     """An error of an API.
 
     Args:
@@ -133,7 +177,7 @@ class ApiError:
         return self.status in _OF_THE_MESSAGES and not of_every_call
 
 
-def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> ApiError:
+def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> ServiceError:
     """Read an error from its body, of any shape; ``key`` is cut out of its words.
 
     In a good answer, whose status says nothing, the body's number counts.
@@ -147,7 +191,7 @@ def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> 
     words = words_of(said, key)
     wait = _seconds_to_wait(headers) or _number((_WAIT.search(words.lower()) or ["", ""])[1])
     param = str(fields.get("param", ""))
-    return ApiError(status, words, frozenset(codes), param, str(body).lower(), wait)
+    return ServiceError(status, words, frozenset(codes), param, str(body).lower(), wait)
 
 
 def _seconds_to_wait(headers: Mapping[str, str]) -> float:
@@ -169,3 +213,43 @@ def _number(text: str) -> float:
     except ValueError:
         return 0.0
     return number if number == number else 0.0  # not a number is not equal to itself
+
+
+TOKENS = "logprobs"
+"""Stands for both fields that ask for token ids and log-probabilities."""
+_TOKEN_FIELDS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+
+Request = dict[str, Any]
+
+
+def with_tokens(request: Request) -> Request:
+    """Return the request with the fields that ask for token ids and log-probabilities."""
+    return request | _TOKEN_FIELDS
+
+
+def in_form(request: Request, rejected: frozenset[str]) -> Request:
+    """Return the request without the rejected fields; ``max_tokens`` gets its newer name instead."""
+    left_out = rejected | (_TOKEN_FIELDS.keys() if TOKENS in rejected else set())
+    form = {name: value for name, value in request.items() if name not in left_out}
+    if "max_tokens" in request.keys() & rejected:
+        form["max_completion_tokens"] = request["max_tokens"]
+    return form
+
+
+def rejected_field(error: ServiceError, form: Request) -> str | None:
+    """Return the field that an API rejects by its name and that the request can do without.
+
+    A temperature of 1 is the default of the APIs that reject it; any other is not given up, nor are stop
+    strings. A seed is at best a wish at an API that does not take one.
+    """
+    if error.status not in (400, 403, 422) or error.meaning in ("context", "content", "key", "model"):
+        return None
+    if "max_tokens" in form and "max_completion_tokens" in error.text:
+        return "max_tokens"
+    if form.get("temperature") == 1.0 and "temperature" in error.text:
+        return "temperature"
+    if "seed" in form and re.search(r"\bseed\b", error.text):
+        return "seed"
+    if TOKENS in form and ("return_token_ids" in error.text or "logprobs" in error.text):
+        return TOKENS
+    return None

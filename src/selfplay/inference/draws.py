@@ -8,12 +8,10 @@ import torch
 
 from selfplay.inference.admission import Request
 from selfplay.inference.answering import PLAIN, Shaping
-from selfplay.inference.next_tokens import Logits
-from selfplay.inference.sampling import Distributions, FloatArray, IntArray, uniforms
-from selfplay.inference.shaped_logits import shaped_logits
+from selfplay.inference.sampling import Distributions, FloatArray, IntArray, Logits, shaped_logits, uniforms
 
 
-class Draw(NamedTuple):
+class DrawnToken(NamedTuple):
     """A token, its log-probability, and the most likely tokens in its place if the request asks for them."""
 
     token: int
@@ -21,7 +19,7 @@ class Draw(NamedTuple):
     likeliest: list[tuple[int, float]]
 
 
-def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]) -> list[Draw | None]:
+def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]) -> list[DrawnToken | None]:
     """Return the next token of each request, the forced one if there is one.
 
     ``None`` for a request whose logits are not numbers, because the weights of its model are damaged.
@@ -36,7 +34,7 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
     for index, request in enumerate(requests):
         shaping = None if request.options is PLAIN else request.options.shaping
         alike.setdefault((request.temperature, shaping), []).append(index)
-    draws: list[Draw | None] = [None] * len(requests)
+    draws: list[DrawnToken | None] = [None] * len(requests)
     for (temperature, shaping), indices in alike.items():
         rows_m = np.array([rows[index] for index in indices])
         distributions, places_m = _distributions(logits, rows_m, temperature, shaping)
@@ -71,12 +69,12 @@ def _described(
     places_m: IntArray,
     tokens_m: IntArray,
     requests: Sequence[Request],
-) -> list[Draw]:
+) -> list[DrawnToken]:
     """Return the drawn tokens with their log-probabilities, of the kind that each request asks for."""
     if all(request.options is PLAIN for request in requests):  # as in every run
         logprobs = drawn_from.logprobs(places_m, tokens_m)
-        return [Draw(*pair, []) for pair in zip(tokens_m.tolist(), logprobs, strict=True)]
-    draws: dict[int, Draw] = {}
+        return [DrawnToken(*pair, []) for pair in zip(tokens_m.tolist(), logprobs, strict=True)]
+    draws: dict[int, DrawnToken] = {}
     for as_drawn in (True, False):
         some = [index for index, request in enumerate(requests) if request.options.as_drawn == as_drawn]
         if not some:
@@ -92,7 +90,7 @@ def _described(
         for index, token, logprob, count, top in zip(
             some, tokens.tolist(), logprobs, counts, likeliest, strict=True
         ):
-            draws[index] = Draw(token, logprob, top[:count])
+            draws[index] = DrawnToken(token, logprob, top[:count])
     return [draws[index] for index in range(len(requests))]
 
 

@@ -34,8 +34,7 @@ from selfplay.inference.answering import (
     find_model,
 )
 from selfplay.inference.generation import Decoder, EngineStats
-from selfplay.inference.key_store import KeyStore
-from selfplay.inference.tree_cache import TreeCache
+from selfplay.inference.tree_cache import KeyStore, TreeCache
 from selfplay.learning.policy import PolicyModel
 
 

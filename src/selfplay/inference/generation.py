@@ -13,9 +13,8 @@ from selfplay.core.chat_tokens import decoded
 from selfplay.core.client import before_stop
 from selfplay.inference.admission import Request, ServedModel
 from selfplay.inference.cached_attention import CachedAttention
-from selfplay.inference.draws import Draw, draw_tokens
-from selfplay.inference.next_tokens import NextToken, StoredLogits
-from selfplay.inference.sampling import NOT_NUMBERS
+from selfplay.inference.draws import DrawnToken, draw_tokens
+from selfplay.inference.sampling import NOT_NUMBERS, NextToken, StoredLogits
 from selfplay.inference.tree_cache import TreeCache
 from selfplay.learning.policy import PolicyModel
 
@@ -82,10 +81,10 @@ class Decoder:
             served.end_requests()
         return finished
 
-    def _draw_once(self, requests: list[Request]) -> list[Draw | None]:
+    def _draw_once(self, requests: list[Request]) -> list[DrawnToken | None]:
         """Return the next token of each request; ``None`` if its logits are not numbers."""
         contexts = [request.model.cache.next_tokens[request.node] for request in requests]
-        drawn: dict[int, Draw | None] = {}
+        drawn: dict[int, DrawnToken | None] = {}
         with torch.inference_mode():
             for logits, indices in self._logits.of(contexts):
                 rows = [contexts[index].row for index in indices]
@@ -98,7 +97,7 @@ class Decoder:
                 )
         return [drawn[index] for index in range(len(requests))]
 
-    def _take(self, request: Request, draw: Draw | None) -> bool:
+    def _take(self, request: Request, draw: DrawnToken | None) -> bool:
         """Append a token; return whether the request continues."""
         if draw is None:
             request.fail(TransientError(NOT_NUMBERS))
@@ -110,7 +109,9 @@ class Decoder:
         self.stats.generated_tokens += request.forced is None
         if request.grown is not None:
             request.grown.set()
-        is_stop = draw.token in self._stop_ids or draw.token in request.options.stop_token_ids
+        options = request.options
+        is_stop = draw.token in options.stop_token_ids
+        is_stop = is_stop or (draw.token in self._stop_ids and not options.ignore_eos)
         at_stop_token = request.forced is None and is_stop
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"

@@ -35,11 +35,26 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.hosts import is_loopback
 from selfplay.core.messages import as_text, said
 from selfplay.core.text import one_line, without_control_tokens
-from selfplay.inference.api_answers import Completion, Damaged, Unexpected, Version, decoded
-from selfplay.inference.api_errors import ApiError, read_error
-from selfplay.inference.api_fields import TOKENS, in_form, rejected_field, with_tokens
-from selfplay.inference.api_http import ApiHttpClient, UnusableAnswer, is_unusable
-from selfplay.inference.api_words import said_in, words_of
+from selfplay.inference.api_answers import (
+    ApiHttpClient,
+    Completion,
+    Damaged,
+    Unexpected,
+    UnusableAnswer,
+    Version,
+    decoded,
+    is_unusable,
+)
+from selfplay.inference.api_errors import (
+    TOKENS,
+    ServiceError,
+    in_form,
+    read_error,
+    rejected_field,
+    said_in,
+    with_tokens,
+    words_of,
+)
 
 Answer = TypeVar("Answer")
 
@@ -70,7 +85,7 @@ class _Fault(Exception):
 class _Refused(Exception):
     """An error in a good answer: in place of its choices, or in a choice."""
 
-    def __init__(self, what: str, error: ApiError) -> None:
+    def __init__(self, what: str, error: ServiceError) -> None:
         self.error = error
         super().__init__(f"{what}: {error.words}")
 
@@ -352,10 +367,10 @@ class OpenAIClient(InferenceClient):
     def _secret(self) -> str:
         return "" if self._key == NO_KEY else self._key
 
-    def _read(self, error: openai.APIStatusError) -> ApiError:
+    def _read(self, error: openai.APIStatusError) -> ServiceError:
         return read_error(error.status_code, error.body, error.response.headers, self._secret)
 
-    def _verdict(self, error: ApiError, about: str) -> Exception:
+    def _verdict(self, error: ServiceError, about: str) -> Exception:
         """Return the exception for an error of the API: a _Fault if another try may succeed."""
         what, words = f"{self._server}, {about}", f"{error.status}, {error.words}"
         match error.meaning:

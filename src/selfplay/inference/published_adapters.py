@@ -15,15 +15,14 @@ from torch import Tensor
 
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import BASE
+from selfplay.core.delivery import Expectation
 from selfplay.core.errors import first_line
 from selfplay.inference.adapter_check import (
     Delivery,
     DeliveryError,
-    Expectation,
     check_delivery,
     check_hash,
     file_hash,
-    read_expectation,
     tolerance_of,
 )
 from selfplay.inference.engine import EmbeddedEngine
@@ -57,7 +56,7 @@ class _Header:
             InputError: files are missing or damaged.
             DeliveryError: they are not those that the learner described.
         """
-        said, sha256 = read_expectation(directory), ""
+        said, sha256 = Expectation.read(directory), ""
         if said is not None or proof:
             sha256 = file_hash(directory)
         if said is not None:

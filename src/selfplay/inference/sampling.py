@@ -4,7 +4,14 @@ A draw is an inversion: the token at which the sum of the probabilities before a
 number. The vocabulary is read once, where the logits are, and only the sums of its blocks leave the device;
 then a draw reads one block. These sums are in single precision, in which a probability is right to about one
 in ten million.
+
+A row of logits is as long as the vocabulary, a hidden state some hundred times shorter. So hidden states are
+kept for all contexts, and logits for recent ones; logits that were dropped are computed again from the hidden
+states, which takes no pass through the layers.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import SelfplayError
+from selfplay.core.pass_sizes import ROWS_AT_ONCE, STORED_LOGITS_BYTES
+from selfplay.inference.answering import Shaping
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -155,3 +164,108 @@ class Distributions:
         device = self.logits_NV.device
         logits_MK = self.logits_NV[rows[:, None].to(device), tokens_MK.to(device)].cpu()
         return (logits_MK.double() - self._most_N[rows, None]) / self.temperature
+
+
+@dataclass(eq=False)
+class NextToken:
+    """The hidden state after a context, and its row in stored logits."""
+
+    hidden_D: Tensor
+    logits: "Logits | None" = None
+    row: int = 0
+
+
+TEMPERATURES = 4
+"""Temperatures of which a row of logits keeps distributions."""
+
+
+@dataclass(eq=False)
+class Logits:
+    """The logits after N contexts, and their distributions at the temperatures that were asked for last."""
+
+    contexts: Sequence[NextToken]
+    logits_NV: Tensor
+    _distributions: dict[float, Distributions] = field(default_factory=dict)
+
+    def at(self, temperature: float) -> Distributions:
+        """Return the distributions at a temperature."""
+        found = self._distributions.pop(temperature, None) or Distributions(self.logits_NV, temperature)
+        if len(self._distributions) == TEMPERATURES:
+            del self._distributions[next(iter(self._distributions))]
+        self._distributions[temperature] = found  # the most recently used is the last
+        return found
+
+
+class StoredLogits:
+    """The logits that were used last, in ``STORED_LOGITS_BYTES`` or those of one computation if it has more.
+
+    Args:
+        logits_of: the model's output layer, hidden_ND -> logits_NV in float32.
+    """
+
+    def __init__(self, logits_of: Callable[[Tensor], Tensor]) -> None:
+        self._logits_of = logits_of
+        self._stored: dict[Logits, None] = {}  # the least recently used first
+
+    def of(self, contexts: Sequence[NextToken]) -> Iterator[tuple[Logits, list[int]]]:
+        """Yield logits with the indices of the contexts that have a row in them.
+
+        They may be dropped when the next are asked for.
+        """
+        stored: dict[Logits, list[int]] = {}
+        new: dict[NextToken, list[int]] = {}
+        for index, one in enumerate(contexts):
+            if one.logits is None:
+                new.setdefault(one, []).append(index)
+            else:
+                stored.setdefault(one.logits, []).append(index)
+        for logits, indices in stored.items():
+            del self._stored[logits]
+            self._stored[logits] = None  # the most recently used
+            yield logits, indices
+        for first in range(0, len(new), ROWS_AT_ONCE):
+            some = list(new)[first : first + ROWS_AT_ONCE]
+            yield self._compute(some), [index for one in some for index in new[one]]
+
+    def _compute(self, contexts: Sequence[NextToken]) -> Logits:
+        logits = Logits(contexts, self._logits_of(torch.stack([one.hidden_D for one in contexts])))
+        for row, one in enumerate(contexts):
+            one.logits, one.row = logits, row
+        self._stored[logits] = None
+        while len(self._stored) > 1 and self._bytes() > STORED_LOGITS_BYTES:
+            oldest = next(iter(self._stored))
+            del self._stored[oldest]
+            for one in oldest.contexts:
+                one.logits = None
+        return logits
+
+    def _bytes(self) -> int:
+        return sum(logits.logits_NV.nbytes for logits in self._stored)
+
+
+def shaped_logits(logits_MV: Tensor, temperature: float, shaping: Shaping) -> Tensor:
+    """Return a copy of logits in which tokens that are not to be drawn have minus infinity.
+
+    As in vLLM: the bias is added, the temperature is applied, and then ``min_p``, ``top_k`` and ``top_p``
+    leave out tokens, each of what the one before has kept. Tokens as likely as the last one of ``top_k`` are
+    kept too. The result is not divided by the temperature.
+    """
+    logits_MV = logits_MV.clone()
+    for token, bias in shaping.logit_bias:
+        logits_MV[:, token] += bias
+    if temperature < GREEDY_BELOW:
+        return logits_MV  # the most likely token is always kept
+    if shaping.min_p > 0:
+        probability_MV = (logits_MV / temperature).softmax(-1)
+        least_M1 = shaping.min_p * probability_MV.amax(-1, keepdim=True)
+        logits_MV.masked_fill_(probability_MV < least_M1, -torch.inf)
+    if 0 < shaping.top_k < logits_MV.shape[-1]:
+        last_M1 = logits_MV.topk(shaping.top_k).values[:, -1:]
+        logits_MV.masked_fill_(logits_MV < last_M1, -torch.inf)
+    if shaping.top_p < 1:
+        falling_MV, tokens_MV = logits_MV.sort(descending=True, stable=True)
+        probability_MV = (falling_MV / temperature).softmax(-1, dtype=torch.float64)
+        before_MV = probability_MV.cumsum(-1) - probability_MV
+        falling_MV.masked_fill_(before_MV >= shaping.top_p, -torch.inf)
+        logits_MV.scatter_(-1, tokens_MV, falling_MV)
+    return logits_MV

@@ -21,13 +21,10 @@ from selfplay.core import InputError, ModelResponse, SelfplayError
 from selfplay.inference.answering import Answering
 from selfplay.inference.client_adapters import ClientAdapters
 from selfplay.inference.openai_client import VERSION_HEADER
-from selfplay.inference.server_answers import ChatCompletion
-from selfplay.inference.server_completions import TextCompletion
-from selfplay.inference.server_generate import GenerateRequest, Generation
-from selfplay.inference.server_limits import BodyLimit, TokenCheck
-from selfplay.inference.server_questions import Question, Questions
-from selfplay.inference.server_requests import ChatRequest, CompletionRequest
-from selfplay.inference.server_responses import Paths, Responses
+from selfplay.inference.server_answers import ChatCompletion, Generation, TextCompletion
+from selfplay.inference.server_middleware import BodyLimit, Paths, Responses, TokenCheck
+from selfplay.inference.server_questions import EngineCalls, Questions
+from selfplay.inference.server_requests import ChatRequest, CompletionRequest, GenerateRequest
 from selfplay.inference.server_schema import (
     ApiError,
     LoadAdapterRequest,
@@ -98,7 +95,7 @@ def _add_answers(app: FastAPI, questions: Questions) -> None:
 
 
 async def _answered(
-    request: Request, questions: Questions, question: Question, completion: Completion
+    request: Request, questions: Questions, question: EngineCalls, completion: Completion
 ) -> Response:
     if completion.request.stream:
         return await _streamed(request, completion, questions.stream(question))
@@ -106,7 +103,7 @@ async def _answered(
 
 
 async def _whole(
-    request: Request, questions: Questions, question: Question, completion: Completion | Generation
+    request: Request, questions: Questions, question: EngineCalls, completion: Completion | Generation
 ) -> Response:
     answers = await _while_connected(request, questions.answers(question))
     if answers is None:

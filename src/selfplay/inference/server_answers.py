@@ -1,4 +1,4 @@
-"""The server's answers: the engine's responses as chat completions, whole or in chunks."""
+"""The server's answers: the engine's responses as chat completions, text completions or token ids."""
 
 import time
 import uuid
@@ -6,9 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from selfplay.core import ModelResponse
-from selfplay.inference.answer_stream import AnswerStream, Piece, Token
-from selfplay.inference.server_requests import ChatRequest
-from selfplay.inference.token_texts import TokenTexts
+from selfplay.core.chat_tokens import decoded
+from selfplay.inference.answer_stream import (
+    REPLACEMENT,
+    AnswerStream,
+    Piece,
+    Token,
+    TokenTexts,
+    prompt_tokens,
+)
+from selfplay.inference.server_requests import ChatRequest, CompletionRequest, GenerateRequest
 
 LOWEST = -9999.0
 """What an impossible token has for a log-probability, because JSON has no infinity; as OpenAI and vLLM."""
@@ -118,3 +125,146 @@ def usage(prompt: int, drawn: int) -> dict[str, int]:
 def in_json(logprob: float | None) -> float | None:
     """Return a log-probability as JSON can have it."""
     return None if logprob is None else max(logprob, LOWEST)
+
+
+class TextCompletion:
+    """The answers to one request, ``n`` for each prompt in the order of the prompts.
+
+    Args:
+        request: the request.
+        texts: the texts of tokens.
+    """
+
+    def __init__(self, request: CompletionRequest, texts: TokenTexts) -> None:
+        self.request = request
+        self.texts = texts
+        self.head = {**head("cmpl", request.model), "object": "text_completion"}
+        self._choices: dict[int, AnswerStream] = {}
+        self._prompts: dict[int, int] = {}
+
+    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        choices = []
+        for index, answer in enumerate(answers):
+            wanted = bool(self.request.logprobs is not None or self.request.return_token_ids)
+            prompt = self._prompt(index, answer)
+            piece = self._stream(prompt.text).whole(answer, with_tokens=wanted)
+            together = Piece(prompt.text + piece.text, prompt.tokens + piece.tokens, piece.reason)
+            choices.append(self._choice(index, together) | self._ids(answer, piece))
+        drawn = sum(len(answer.completion_token_ids or []) for answer in answers)
+        return {**self.head, "choices": choices, "usage": usage(self._prompt_tokens(answers), drawn)}
+
+    def chunks(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of the next part of a streamed answer; with ``echo``, the first is the prompt."""
+        if index not in self._choices:
+            prompt = self._prompt(index, part)
+            self._choices[index] = self._stream(prompt.text)
+            self._prompts[index // (self.request.n or 1)] = len(part.prompt_token_ids or [])
+            if self.request.echo:
+                yield self._chunk([self._choice(index, prompt) | self._ids(part, Piece("", [], None))])
+        for piece in self._choices[index].add(part):
+            yield self._chunk([self._choice(index, piece) | self._ids(None, piece)])
+
+    def usage_chunk(self) -> Iterator[dict[str, Any]]:
+        """Yield the last chunk of a stream if the request asks for token counts."""
+        if self.request.wants_usage():
+            yield {**self.head, "choices": [], "usage": self._usage_so_far()}
+
+    def _usage_so_far(self) -> dict[str, int]:
+        drawn = sum(choice.drawn for choice in self._choices.values())
+        return usage(sum(self._prompts.values()), drawn)
+
+    def _prompt_tokens(self, answers: Sequence[ModelResponse]) -> int:
+        """Return the number of tokens of all prompts, each counted once."""
+        return sum(len(answer.prompt_token_ids or []) for answer in answers[:: self.request.n or 1])
+
+    def _stream(self, prompt: str) -> AnswerStream:
+        return AnswerStream(self.texts, self.request.stop, offset=len(prompt), continues=True)
+
+    def _prompt(self, index: int, answer: ModelResponse) -> Piece:
+        """Return the prompt of an answer as it is sent back: nothing without ``echo``."""
+        if not self.request.echo:
+            return Piece("", [], None)
+        ids = answer.prompt_token_ids or []
+        given: str | list[int] = self.request.prompt[index // (self.request.n or 1)]
+        text = given if isinstance(given, str) else decoded(self.texts.tokenizer, ids)
+        scored = self.request.logprobs is not None and answer.more is not None
+        return Piece(
+            text, prompt_tokens(self.texts, ids, answer.more) if scored and answer.more else [], None
+        )
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        chunk = {**self.head, "choices": choices}
+        if not self.request.wants_usage():
+            return chunk
+        return {**chunk, "usage": self._usage_so_far() if self.request.wants_usage_so_far() else None}
+
+    def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        logprobs = self._logprobs(piece.tokens) if self.request.logprobs is not None else None
+        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.reason}
+
+    def _logprobs(self, tokens: list[Token]) -> dict[str, list[Any]]:
+        """Return OpenAI's older form: parallel lists, the likeliest tokens of each token as an object."""
+        return {
+            "tokens": [self._name(token.id, token.first) for token in tokens],
+            "token_logprobs": [in_json(token.logprob) for token in tokens],
+            "top_logprobs": [self._likeliest(token) for token in tokens],
+            "text_offset": [token.offset for token in tokens],
+        }
+
+    def _likeliest(self, token: Token) -> dict[str, float | None] | None:
+        """Return the likeliest tokens by name, and the token itself; of equal names, the likelier one."""
+        if token.logprob is None:
+            return None
+        named: dict[str, float | None] = {}
+        for one, logprob in [*token.likeliest, (token.id, token.logprob)]:
+            named.setdefault(self._name(one, token.first), in_json(logprob))
+        return named
+
+    def _name(self, token: int, first: bool) -> str:
+        """Return a token's text, or its bytes in OpenAI's notation if it is a part of a character."""
+        text = self.texts.text(token, first=first)
+        if REPLACEMENT not in text:
+            return text
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.texts.bytes(token, first=first))
+
+    def _ids(self, answer: ModelResponse | None, piece: Piece) -> dict[str, Any]:
+        """Return vLLM's extra fields if the request asks for them."""
+        if not self.request.return_token_ids:
+            return {}
+        ids = {"token_ids": [token.id for token in piece.tokens]}
+        return ids if answer is None else {**ids, "prompt_token_ids": answer.prompt_token_ids}
+
+
+class Generation:
+    """The answers to one request, which is not streamed.
+
+    Args:
+        request: the request.
+    """
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request = request
+
+    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
+        """Return the body of the response."""
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        drawn = sum(len(choice["token_ids"]) for choice in choices)
+        begin = head("gen", self.request.model)
+        counts = usage(len(self.request.token_ids), drawn)
+        return {**begin, "request_id": begin["id"], "choices": choices, "usage": counts}
+
+    def _choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
+        ids = answer.completion_token_ids or []
+        tops = (answer.more.likeliest if answer.more else []) or [[] for _ in ids]
+        content = [
+            {**_entry(token, logprob), "top_logprobs": [_entry(*one) for one in top]}
+            for token, logprob, top in zip(ids, answer.completion_logprobs or [], tops, strict=True)
+        ]
+        reason = answer.finish_reason
+        return {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
+
+
+def _entry(token: int, logprob: float) -> dict[str, Any]:
+    """Return a token as vLLM names it where there is no text."""
+    return {"token": f"token_id:{token}", "logprob": in_json(logprob), "bytes": None}

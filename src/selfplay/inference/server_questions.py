@@ -1,22 +1,30 @@
-"""Questions: pass the server's requests for answers to the engine."""
+"""Questions: check the server's requests, and pass them to the engine.
+
+Two things in messages are ours: role ``text``, whose content is the whole prompt, without a template; and
+``token_ids``, the ids of an earlier answer as this server gave them, which then are in the prompt.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from selfplay.core import InputError, Message, Messages, ModelResponse, SelfplayError
 from selfplay.core.messages import said
 from selfplay.core.token_lengths import most_characters_of_a_token
+from selfplay.inference.answer_stream import TokenTexts
 from selfplay.inference.answering import Answering, AnswerOptions
-from selfplay.inference.server_generate import GenerateRequest
-from selfplay.inference.server_messages import to_messages
-from selfplay.inference.server_parameters import check_extra
 from selfplay.inference.server_requests import (
+    MESSAGE_NEUTRAL,
+    PART_NEUTRAL,
+    WITHOUT_EFFECT_IN_MESSAGES,
     AnswerRequest,
     ChatRequest,
     CompletionRequest,
     DrawParameters,
+    GenerateRequest,
+    check_extra,
 )
 from selfplay.inference.server_schema import (
     ApiError,
@@ -24,7 +32,73 @@ from selfplay.inference.server_schema import (
     model_not_found,
     prompt_too_long,
 )
-from selfplay.inference.token_texts import TokenTexts
+
+ROLES = ("system", "developer", "user", "assistant", "text")
+_FIELDS = ("role", "content", "token_ids")
+_PART_FIELDS = ("type", "text")
+
+
+def to_messages(given: list[dict[str, Any]]) -> Messages:
+    """Return messages in the engine's format.
+
+    Raises:
+        ApiError: the server does not have what one of them asks for.
+    """
+    return [_to_message(message, f"messages.{number}") for number, message in enumerate(given)]
+
+
+def _to_message(given: dict[str, Any], where: str) -> Message:
+    role = given.get("role")
+    if role in ("tool", "function"):
+        raise _wrong(f"{where}.role", f"{role}: this server has no tools", "Leave the message out")
+    if not isinstance(role, str) or role not in ROLES:
+        raise _wrong(f"{where}.role", f"{role!r:.50} is not a role", f"Use one of {', '.join(ROLES)}")
+    extra = {name: value for name, value in given.items() if name not in _FIELDS}
+    check_extra(extra, _FIELDS, MESSAGE_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=f"{where}.")
+    content = _text(given.get("content"), f"{where}.content")
+    ids = given.get("token_ids")
+    if ids is not None:
+        _check_ids(ids, role, f"{where}.token_ids")
+    # ``developer`` is OpenAI's newer name for ``system``; chat templates do not have it.
+    return said("system" if role == "developer" else role, content, ids)
+
+
+def _text(content: Any, where: str) -> str:
+    """Return the text of a content, which is a text or a list of text parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _wrong(where, f"{content!r:.50} is not a text", "Give a string or a list of text parts")
+    return "".join(_part_text(part, f"{where}.{number}") for number, part in enumerate(content))
+
+
+def _part_text(part: Any, where: str) -> str:
+    if not isinstance(part, dict):
+        raise _wrong(where, f"{part!r:.50} is not a part", 'Use {"type": "text", "text": ...}')
+    if part.get("type") != "text":
+        raise _wrong(
+            f"{where}.type", f"{part.get('type')!r:.50}: the models read only text", "Send text parts only"
+        )
+    if not isinstance(part.get("text"), str):
+        raise _wrong(f"{where}.text", f"{part.get('text')!r:.50} is not a text", "Give a string")
+    extra = {name: value for name, value in part.items() if name not in _PART_FIELDS}
+    check_extra(extra, _PART_FIELDS, PART_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=f"{where}.")
+    text: str = part["text"]
+    return text
+
+
+def _check_ids(ids: Any, role: str, where: str) -> None:
+    if role != "assistant":
+        raise _wrong(
+            where, f"a message of role {role} was not drawn", "Send them with assistant messages only"
+        )
+    if not isinstance(ids, list) or not all(type(one) is int and one >= 0 for one in ids):
+        raise _wrong(where, "they are not token ids", "Give a list of whole numbers, 0 or more")
+
+
+def _wrong(param: str, problem: str, fix: str) -> ApiError:
+    return ApiError(400, f"{param}: {problem}. {fix}", param=param)
+
 
 LONG_PROMPT = 10_000
 """Prompts of more characters are tokenised in a thread, because that would keep other requests waiting."""
@@ -40,7 +114,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Question:
+class EngineCalls:
     """The arguments of the engine's calls for one request."""
 
     calls: list[Call]
@@ -64,7 +138,7 @@ class Questions:
         self.texts = TokenTexts(engine.tokenizer)
         self._most_characters = most_characters_of_a_token(engine.tokenizer)
 
-    async def of_chat(self, request: ChatRequest) -> Question:
+    async def of_chat(self, request: ChatRequest) -> EngineCalls:
         """Check a request and render its prompt.
 
         Raises:
@@ -83,7 +157,7 @@ class Questions:
         calls = [Call(messages, max_tokens, seed) for seed in request.seeds()]
         return _question(request, calls, model, request.options())
 
-    async def of_completion(self, request: CompletionRequest) -> Question:
+    async def of_completion(self, request: CompletionRequest) -> EngineCalls:
         """Check a request and tokenise its prompts; see :meth:`of_chat`."""
         model = self._checked(request)
         calls = []
@@ -95,7 +169,7 @@ class Questions:
             calls += [Call([prompt], max_tokens, seed) for seed in request.seeds()]
         return _question(request, calls, model, request.options())
 
-    async def of_generation(self, request: GenerateRequest) -> Question:
+    async def of_generation(self, request: GenerateRequest) -> EngineCalls:
         """Check a request for token ids; see :meth:`of_chat`."""
         size, parameters = self.engine.vocabulary_size, request.sampling_params
         check_extra(request.model_extra or {}, type(request).model_fields)
@@ -108,7 +182,7 @@ class Questions:
         calls = [Call([prompt], max_tokens, seed) for seed in parameters.seeds()]
         return _question(parameters, calls, model, parameters.options_of(parameters.logprobs, as_drawn=True))
 
-    async def answers(self, question: Question) -> list[ModelResponse]:
+    async def answers(self, question: EngineCalls) -> list[ModelResponse]:
         """Return all answers, complete.
 
         Raises:
@@ -136,7 +210,7 @@ class Questions:
             for one in asking:
                 one.cancel()
 
-    async def stream(self, question: Question) -> AsyncGenerator[tuple[int, ModelResponse]]:
+    async def stream(self, question: EngineCalls) -> AsyncGenerator[tuple[int, ModelResponse]]:
         """Yield parts of all answers as they are drawn, with the index of the answer.
 
         See :meth:`Answering.stream`. Closing a stream early cancels its requests.
@@ -163,7 +237,7 @@ class Questions:
                 reader.cancel()
 
     async def _read(
-        self, question: Question, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
+        self, question: EngineCalls, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
     ) -> None:
         call = question.calls[index]
         stream = self.engine.stream(
@@ -238,9 +312,9 @@ class Questions:
         raise prompt_too_long(limit, given, param)
 
 
-def _question(request: DrawParameters, calls: list[Call], model: str, options: AnswerOptions) -> Question:
+def _question(request: DrawParameters, calls: list[Call], model: str, options: AnswerOptions) -> EngineCalls:
     temperature = 1.0 if request.temperature is None else request.temperature
-    return Question(calls, model, temperature, tuple(request.stop), options)
+    return EngineCalls(calls, model, temperature, tuple(request.stop), options)
 
 
 def _characters(messages: Messages) -> int:

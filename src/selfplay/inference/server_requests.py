@@ -1,13 +1,158 @@
-"""The bodies of requests for answers, in OpenAI's format with some of vLLM's fields."""
+"""The bodies of requests for answers: OpenAI's format with some of vLLM's fields, and what is refused.
 
-from typing import Annotated, Any
+A request may hold what the server honours (the fields of its class), what is listed here with a value that
+changes nothing, and nothing else: a parameter that is ignored silently would give another answer than its
+sender believes. A null is nowhere a value: clients that send all their fields send it for those not set.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from selfplay.core import derive_seed
 from selfplay.inference.answering import AnswerOptions, Shaping
-from selfplay.inference.server_parameters import check_extra
 from selfplay.inference.server_schema import ApiError
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("user", "metadata", "safety_identifier", "service_tier", "request_id", "priority", "rid"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_salt"),
+        "parallel_tool_calls",  # there are no tools
+        "moderation",
+    }
+)
+"""Parameters that never change an answer of this server, whatever their value is."""
+
+
+def _all(values: tuple[Any, ...], names: str) -> dict[str, tuple[Any, ...]]:
+    return dict.fromkeys(names.split(), values)
+
+
+_OFF = (False,)
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **_all(
+        (),
+        "allowed_token_ids audio custom_logit_processor enable_thinking guided_decoding_backend "
+        "lora_path prediction prompt_embeds prompt_logprobs sampling_seed thinking "
+        "thinking_token_budget truncate_prompt_tokens web_search_options",
+    ),
+    **_all(
+        (1,),
+        "best_of length_penalty repetition_penalty typical_p",
+    ),
+    **_all(
+        (0,),
+        "dry_multiplier frequency_penalty min_tokens mirostat no_repeat_ngram_size presence_penalty top_a",
+    ),
+    "function_call": ("none", "auto"),
+    "tool_choice": ("none", "auto"),
+    **_all(
+        ([],),
+        "bad_words documents functions guided_choice logits_processors tools",
+    ),
+    "modalities": ([], ["text"]),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    **_all(
+        (False,),
+        "add_special_tokens continue_final_message echo include_stop_str_in_output no_stop_trim "
+        "return_hidden_states return_tokens_as_token_ids store use_beam_search",
+    ),
+    **_all(
+        ("",),
+        "chat_template ebnf guided_grammar guided_regex guided_whitespace_pattern json_schema regex suffix",
+    ),
+    "verbosity": ("medium",),
+    **_all(
+        (True,),
+        "add_generation_prompt detokenize include_reasoning separate_reasoning skip_special_tokens "
+        "spaces_between_special_tokens stream_reasoning",
+    ),
+    **_all(
+        ({},),
+        "chat_template_kwargs custom_params guided_json kv_transfer_params mm_processor_kwargs "
+        "session_params structured_outputs vllm_xargs",
+    ),
+    "stop_regex": ("", []),
+}
+"""Parameters that would change an answer, with the values that do not."""
+
+MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "name": (),
+    "prefix": _OFF,
+    "reasoning": ("",),
+    "reasoning_content": ("",),
+    "reasoning_details": ([],),
+    "refusal": ("",),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+"""Fields of a message, as :data:`NEUTRAL`."""
+
+PART_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"annotations": ([],)}
+"""Fields of a text part, as :data:`NEUTRAL`."""
+
+WITHOUT_EFFECT_IN_MESSAGES = frozenset({"cache_control"})
+"""Fields of messages and text parts that never change an answer."""
+
+_NO_TOOLS = "this server has no tools"
+_REASONS = {
+    **dict.fromkeys(("tools", "tool_choice", "tool_calls", "tool_call_id"), _NO_TOOLS),
+    **dict.fromkeys(("functions", "function_call"), _NO_TOOLS),
+    "response_format": "this server does not constrain answers",
+    "reasoning_content": "this server puts no reasoning into prompts",
+    "name": "this server's prompts have no names of speakers",
+}
+_CLOSE = 0.75
+"""How like a known name an unknown one must be to be taken for a misspelling, from 0 to 1."""
+
+
+def check_extra(
+    extra: Mapping[str, Any],
+    known: Collection[str],
+    neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL,
+    without_effect: Collection[str] = WITHOUT_EFFECT,
+    *,
+    where: str = "",
+) -> None:
+    """Refuse fields that are not honoured, unless their values change nothing.
+
+    Args:
+        extra: the fields that are not honoured, with their values.
+        known: the fields that are.
+        neutral: what else there may be, with values that change nothing.
+        without_effect: what there may be with any value.
+        where: what precedes the name of a field in an error, such as ``messages.1.``.
+
+    Raises:
+        ApiError: a field is unknown, or would change the answer.
+    """
+    for name, value in extra.items():
+        if value is None or name in without_effect:
+            continue
+        path = f"{where}{name}"
+        if name in neutral:
+            # 0 is not False: a flag that is a number is as wrong as one that is a word.
+            if not any(
+                value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral[name]
+            ):
+                reason = _REASONS.get(name, f"this server cannot do that (got {value!r:.100})")
+                raise ApiError(400, f"{path}: {reason}. Leave it out", param=path, code="unsupported_value")
+        else:
+            close = difflib.get_close_matches(name[:64], [*known, *neutral, *without_effect], 1, _CLOSE)
+            fix = f"Did you mean {close[0]}?" if close else "Leave it out"
+            raise ApiError(
+                400,
+                f"{path[:100]}: this server does not know this parameter. {fix}",
+                param=path[:100],
+                code="unknown_parameter",
+            )
+
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
@@ -53,6 +198,7 @@ class DrawParameters(BaseModel):
     logit_bias: dict[int, Bias] | None = Field(default=None, max_length=MAX_BIASES)
     stop: Stop = Field(default=[], validate_default=True)
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOPS)
+    ignore_eos: bool | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     seed: int | None = None
 
@@ -93,7 +239,7 @@ class DrawParameters(BaseModel):
             logit_bias=tuple(sorted((self.logit_bias or {}).items())),
         )
         stops = tuple(self.stop_token_ids or ())
-        return AnswerOptions(shaping, likeliest or 0, as_drawn, prompt_logprobs, stops)
+        return AnswerOptions(shaping, likeliest or 0, as_drawn, prompt_logprobs, stops, bool(self.ignore_eos))
 
 
 class AnswerRequest(DrawParameters):
@@ -168,3 +314,24 @@ class CompletionRequest(AnswerRequest):
         """Return what is asked of an answer."""
         scored = self.max_tokens == 0 or (bool(self.echo) and self.logprobs is not None)
         return self.options_of(self.logprobs, self.as_drawn(), prompt_logprobs=scored)
+
+
+class GenerateParameters(DrawParameters):
+    """vLLM's sampling parameters. There is no text, so what would change only the text is accepted."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+    detokenize: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+
+
+class GenerateRequest(BaseModel):
+    """Body of ``/inference/v1/generate``."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    model: str = Field(min_length=1)
+    token_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1)
+    sampling_params: GenerateParameters = GenerateParameters()
+    stream: Literal[False] | None = None

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from selfplay.core import InputError, SelfplayError
+from selfplay.core.delivery import Expectation
 from selfplay.core.errors import reason_of
-from selfplay.inference.adapter_check import DeliveryError, expectation_of
+from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.answering import Publisher
 from selfplay.inference.server_schema import ApiError
 from selfplay.jobs.launch import Crash, Launch, Worker
@@ -254,7 +255,7 @@ class JobQueue:
         try:
             for name, directory in job.names().items():
                 place = self.jobs.place(job) / TRAINING / directory
-                await asyncio.to_thread(expectation_of, place)
+                await asyncio.to_thread(Expectation.must_read, place)
                 await self.publisher.publish_in_background(name, place, proof=True)
                 published.append(name)
         except BaseException:

@@ -1,14 +1,13 @@
 """``delivery.json``: the learner's description of an adapter, with which an engine checks what it serves."""
 
-import json
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 
-from selfplay.core.adapters import ADAPTER_FILE, BASE, DELIVERY_FILE
-from selfplay.core.canary import CANARY_TEXT, MAX_CANARY_TOKENS
-from selfplay.core.files import put_in_place, scratch_for, sha256_of, write_file
+from selfplay.core.adapters import ADAPTER_FILE, BASE
+from selfplay.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
+from selfplay.core.files import put_in_place, scratch_for, sha256_of
 from selfplay.core.manifest import seal
 from selfplay.learning.checkpoints import write_adapter
 from selfplay.learning.logprobs import plan_logprobs
@@ -38,24 +37,14 @@ def save_proven_adapter(
 def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:
     """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``.
 
-    It holds ``version``, ``sha256`` (of the weight file, in hexadecimal) and ``canary``: the mean
-    log-probability of the canary's tokens without the first, at temperature 1, from one forward pass.
-    ``base`` is the same value of the base model; the difference between the two shows whether an engine can
-    distinguish them.
-
     Args:
         directory: directory with the adapter's files.
         policy: the model that holds the adapter.
         adapter: the adapter's name in ``policy``.
         version: the policy version of the files.
     """
-    delivery = {
-        "version": version,
-        "sha256": sha256_of(directory / ADAPTER_FILE),
-        "canary": mean_canary(policy, adapter),
-        "base": base_canary(policy),
-    }
-    write_file(directory / DELIVERY_FILE, json.dumps(delivery).encode())
+    sha256 = sha256_of(directory / ADAPTER_FILE)
+    Expectation(version, sha256, mean_canary(policy, adapter), base_canary(policy)).write(directory)
 
 
 def base_canary(policy: PolicyModel) -> float:

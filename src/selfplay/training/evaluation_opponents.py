@@ -2,11 +2,13 @@
 
 from selfplay.config import Config
 from selfplay.config.play import EvaluatedGameSettings
+from selfplay.core import InputError
 from selfplay.core.adapters import BASE
 from selfplay.envs import own_game
 from selfplay.envs.catalog import library_of
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.textarena_moves import family_of
+from selfplay.inference.api_models import api_client, is_adapter, is_api_model, refuse_credentials
 
 OPPONENTS = (*PLAYER_NAMES, BASE)
 MIXTURE = "mixture"
@@ -50,3 +52,26 @@ def tells_moves(env_id: str) -> bool:
 def why_base(env_id: str) -> str:
     """Return one line for a user who gave no opponent and gets ``base``."""
     return f"{env_id} does not list its legal moves, so it is evaluated against base, not random"
+
+
+def check_opponent_name(name: str, field: str) -> None:
+    """Raise an InputError unless an opponent of this name can play here.
+
+    An opponent is scripted (``random``, ``optimal``), the untrained model (``base``), the directory of an
+    adapter, or a model behind an API whose key is set.
+    """
+    if name in OPPONENTS or is_adapter(name):
+        return
+    refuse_credentials(name, field)
+    if not is_api_model(name):
+        known = ", ".join(OPPONENTS)
+        raise InputError(
+            field, f"there is no opponent {name!r}", f"Use {known}, an adapter's directory or vendor/model"
+        )
+    try:
+        api_client(name)
+    except InputError as error:
+        local = "or name an opponent that plays here: random or base"
+        raise InputError(
+            field, f"{name} needs {error.field}, which {error.problem}", f"Set it, {local}"
+        ) from error

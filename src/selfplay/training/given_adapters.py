@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.core.adapter_config import SET_LORA, differences, read_adapter_config, shape_of
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, AdapterRef
 from selfplay.core.files import put_in_place, scratch_for
 from selfplay.core.manifest import base_of, check_files, is_sealed, seal
 from selfplay.training.run_directory import RunDirectory
@@ -118,6 +118,16 @@ def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
         for field, adapters in (("start", config.start), ("frozen", config.frozen))
         for name, source in adapters.items()
     }
+
+
+def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, AdapterRef]:
+    """Return the adapters of ``[frozen]``, by name.
+
+    Raises:
+        InputError: there is no such adapter, or none for ``[start]``.
+    """
+    found = find_given(config, policies)
+    return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}
 
 
 def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:

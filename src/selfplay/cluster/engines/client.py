@@ -12,15 +12,15 @@ from zlib import crc32
 
 from ray.exceptions import RayError
 
-from selfplay.cluster.engines.api_models import api_client, is_adapter, is_api_model
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.cluster.engines.link import EngineLink
-from selfplay.cluster.engines.service import Answer
+from selfplay.cluster.engines.service import EngineAnswer
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.inference.adapter_check import DeliveryError
 from selfplay.inference.answering import PLAIN, AnswerOptions
+from selfplay.inference.api_models import api_client, is_adapter, is_api_model
 
 JOIN_SECONDS = 2.0
 """Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""
@@ -35,8 +35,8 @@ OVERLOAD, SLACK = 2, 32
 class _Asked:
     """A request that is not answered yet, and the game that it is for."""
 
-    request: Request
-    future: "asyncio.Future[Answer]"
+    request: EngineRequest
+    future: "asyncio.Future[EngineAnswer]"
     game: EpisodeContext | None
 
     @property
@@ -141,7 +141,7 @@ class EngineClient(InferenceClient):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
+        """EngineAnswer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
 
         Raises:
             SelfplayError: the engine's error, or that the engine is lost.
@@ -155,7 +155,7 @@ class EngineClient(InferenceClient):
         number = next(self._numbers)
         adapter = self._adapter(model)
         seed = None if seed is None else seed % SEEDS
-        request = Request(
+        request = EngineRequest(
             number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop, options
         )
         answer = await self._ask(request)
@@ -166,7 +166,7 @@ class EngineClient(InferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return the log-probability of each completion; see :class:`InferenceClient`."""
-        request = Request(next(self._numbers), self._adapter(model), messages, completions=completions)
+        request = EngineRequest(next(self._numbers), self._adapter(model), messages, completions=completions)
         answer = await self._ask(request)
         assert answer.scores is not None
         return answer.scores
@@ -198,12 +198,12 @@ class EngineClient(InferenceClient):
             self._api_clients[model] = api_client(model)
         return self._api_clients[model]
 
-    async def _ask(self, request: Request) -> Answer:
+    async def _ask(self, request: EngineRequest) -> EngineAnswer:
         if self.fatal is not None:
             raise self.fatal
         if not self._tasks:
             self._start()
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[EngineAnswer] = asyncio.get_running_loop().create_future()
         asked = self._asked[request.number] = _Asked(request, future, current_episode.get())
         self._route(asked)
         try:
@@ -263,7 +263,7 @@ class EngineClient(InferenceClient):
         elif len(self._present) == len(self._links):
             self._join()
 
-    def _left(self, link: EngineLink, requests: list[Request]) -> None:
+    def _left(self, link: EngineLink, requests: list[EngineRequest]) -> None:
         if link in self._present:
             self._present.remove(link)
         for request in requests:
@@ -310,7 +310,7 @@ class EngineClient(InferenceClient):
         one, other = self._present[first], self._present[second]
         return one if one.load <= other.load else other
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: EngineAnswer) -> None:
         asked = self._asked.get(answer.number)
         if asked is not None and not asked.future.done():
             asked.future.set_result(answer)

@@ -18,7 +18,8 @@ from selfplay.cluster.engines.load_window import LoadWindow
 from selfplay.cluster.engines.resident_adapters import ResidentAdapters
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse, SelfplayError
 from selfplay.core.adapters import BASE, AdapterRef
-from selfplay.inference.adapter_check import Delivery, DeliveryError, read_expectation
+from selfplay.core.delivery import Expectation
+from selfplay.inference.adapter_check import Delivery, DeliveryError
 from selfplay.inference.answering import PLAIN, AnswerOptions, ModelFacts
 from selfplay.learning.base_fingerprint import check_base, fingerprint
 
@@ -31,7 +32,7 @@ Engine = TypeVar("Engine", bound=InferenceClient)
 
 
 @dataclass(frozen=True)
-class Request:
+class EngineRequest:
     """A request: for the log-probabilities of ``completions`` if they are given, else for an answer.
 
     Only an embedded engine knows ``options``.
@@ -72,7 +73,7 @@ class EngineHost(ABC, Generic[Engine]):
         self._adapters = ResidentAdapters(_slots(max_adapters), self._load, self._drop)
         self._engine = engine
 
-    async def complete(self, request: Request) -> ModelResponse:
+    async def complete(self, request: EngineRequest) -> ModelResponse:
         """Answer a request; see :class:`InferenceClient`.
 
         Raises:
@@ -298,7 +299,7 @@ class VLLMHost(EngineHost["VLLMEngine"]):
 
     async def _publish(self, slot: str, directory: Path, version: int, before: Delivery | None) -> Delivery:
         await asyncio.to_thread(check_base, directory, self._base)
-        said = await asyncio.to_thread(read_expectation, directory)
+        said = await asyncio.to_thread(Expectation.read, directory)
         return await self._running().publish(slot, directory, version, said=said, before=before)
 
     async def _drop(self, slot: str) -> None:

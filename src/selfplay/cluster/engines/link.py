@@ -8,8 +8,8 @@ from typing import Any
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from selfplay.cluster.actor_errors import error_of
-from selfplay.cluster.engines.host import Request
-from selfplay.cluster.engines.service import Answer, Answers, Requests
+from selfplay.cluster.engines.host import EngineRequest
+from selfplay.cluster.engines.service import Answers, EngineAnswer, Requests
 from selfplay.core import SelfplayError
 
 POLL_SECONDS = 2.0
@@ -65,8 +65,8 @@ class EngineLink:
         limit: int | None,
         *,
         came: Callable[["EngineLink"], None],
-        left: Callable[["EngineLink", list[Request]], None],
-        answered: Callable[[Answer], None],
+        left: Callable[["EngineLink", list[EngineRequest]], None],
+        answered: Callable[[EngineAnswer], None],
     ) -> None:
         self.name = name
         self.handle = handle
@@ -75,8 +75,8 @@ class EngineLink:
         self._client = client
         self._limit = limit
         self._came, self._left, self._answered = came, left, answered
-        self._waiting: deque[Request] = deque()
-        self._sent: dict[int, Request] = {}
+        self._waiting: deque[EngineRequest] = deque()
+        self._sent: dict[int, EngineRequest] = {}
         self._of_others = 0
         self._incarnation: int | None = None
         self._some = asyncio.Event()
@@ -86,7 +86,7 @@ class EngineLink:
         """Requests that this engine has or is about to get: of this client, and of others when last heard."""
         return self._of_others + len(self._waiting) + len(self._sent)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Send a request as soon as there is room for it."""
         self._waiting.append(request)
         self._some.set()
@@ -119,13 +119,13 @@ class EngineLink:
         asked = len(self._waiting) + len(self._sent)
         return max(SMALLEST_SHARE, asked // SHARES) if asked < MANY else asked
 
-    def _that_fit(self) -> list[Request]:
+    def _that_fit(self) -> list[EngineRequest]:
         room = len(self._waiting) if self._limit is None else self._limit - len(self._sent)
         requests = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
         self._sent |= {request.number: request for request in requests}
         return requests
 
-    async def _submit(self, requests: list[Request]) -> None:
+    async def _submit(self, requests: list[EngineRequest]) -> None:
         try:
             self._meet(await self.handle.submit.remote(self._client, Requests(requests)))
         except (RayError, SelfplayError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, Request
+from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest
 from selfplay.core import ModelResponse, SelfplayError, TransientError
 from selfplay.core.adapters import AdapterRef
 from selfplay.core.errors import reason_of
@@ -25,7 +25,7 @@ FORGET_SECONDS = 60.0
 """Seconds without a request or a poll after which a client is forgotten."""
 
 
-class Requests(list[Request]):
+class Requests(list[EngineRequest]):
     """Requests that are sent between processes as msgpack: Ray's own serialisation inspects every object."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Requests"], tuple[bytes]]:
@@ -37,11 +37,11 @@ def _unpacked_requests(packed: bytes) -> Requests:
     return Requests(_REQUESTS.decode(packed))
 
 
-_REQUESTS = msgspec.msgpack.Decoder(list[Request])
+_REQUESTS = msgspec.msgpack.Decoder(list[EngineRequest])
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     """The result of a request: a response, scores, or an error."""
 
     number: int
@@ -59,18 +59,18 @@ class Answers:
     """
 
     incarnation: int
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[EngineAnswer] = field(default_factory=list)
     of_others: int = 0
 
-    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[Answer], int]]:
+    def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[EngineAnswer], int]]:
         """Serialise errors as Ray does, everything else as msgpack; see :class:`Requests`."""
         good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
         bad = [one for one in self.answers if one.error is not None]
         return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad, self.of_others)
 
 
-def _unpacked_answers(incarnation: int, packed: bytes, bad: list[Answer], of_others: int) -> Answers:
-    good = (Answer(*one) for one in _GOOD_ANSWERS.decode(packed))
+def _unpacked_answers(incarnation: int, packed: bytes, bad: list[EngineAnswer], of_others: int) -> Answers:
+    good = (EngineAnswer(*one) for one in _GOOD_ANSWERS.decode(packed))
     return Answers(incarnation, [*good, *bad], of_others)
 
 
@@ -83,7 +83,7 @@ class _Client:
 
     incarnation: int = field(default_factory=lambda: secrets.randbits(62))
     requests: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[EngineAnswer] = field(default_factory=list)
     some: asyncio.Event = field(default_factory=asyncio.Event)
     last_seen: float = field(default_factory=lambda: _now())
 
@@ -130,7 +130,7 @@ class EngineService:
             self._reporting = asyncio.create_task(self._report())
         await asyncio.shield(starting)
 
-    async def submit(self, client: str, requests: list[Request]) -> int:
+    async def submit(self, client: str, requests: list[EngineRequest]) -> int:
         """Start answering these requests, except known ones; return the client's incarnation."""
         known = self._known(client)
         for request in requests:
@@ -179,19 +179,21 @@ class EngineService:
         known.last_seen = _now()
         return known
 
-    async def _answer(self, client: _Client, request: Request) -> None:
+    async def _answer(self, client: _Client, request: EngineRequest) -> None:
         try:
             if self._starting is None or not self._starting.done():
                 await self.start()
             if request.completions is not None:
                 scores = await self.host.score(request.adapter, request.messages, request.completions)
-                answer = Answer(request.number, scores=scores)
+                answer = EngineAnswer(request.number, scores=scores)
             else:
-                answer = Answer(request.number, await self.host.complete(request))
+                answer = EngineAnswer(request.number, await self.host.complete(request))
         except SelfplayError as error:
-            answer = Answer(request.number, error=error)
+            answer = EngineAnswer(request.number, error=error)
         except Exception as error:  # noqa: BLE001 - the client must receive it
-            answer = Answer(request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}"))
+            answer = EngineAnswer(
+                request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}")
+            )
         client.answers.append(answer)
         client.some.set()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from selfplay.cluster.actor_classes import EngineActor, Later
-from selfplay.cluster.engines.host import Request
+from selfplay.cluster.engines.host import EngineRequest
 from selfplay.cluster.engines.settings import EngineSettings, say_nothing
 from selfplay.cluster.handles import Handle, found
 from selfplay.cluster.learners.learner import LearnerService
@@ -45,7 +45,7 @@ class PromptActor(EngineActor):
         await self.start()
         messages: Messages = [{"role": "text", "content": prompt}]
         adapter = AdapterRef(lora_path or BASE, 0, lora_path)
-        request = Request(0, adapter, messages, self.temperature, return_tokens=False)
+        request = EngineRequest(0, adapter, messages, self.temperature, return_tokens=False)
         return (await self.host.complete(request)).text
 
 

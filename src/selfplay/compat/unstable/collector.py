@@ -8,7 +8,6 @@ from typing import Any
 import ray
 
 from selfplay.cluster.actor_classes import EngineActor, restarting
-from selfplay.cluster.engines.api_models import check_opponent_name
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import found
@@ -22,6 +21,7 @@ from selfplay.envs.catalog import check_playable
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.envs.templates import get_template
+from selfplay.training.evaluation_opponents import check_opponent_name
 
 Env = Sequence[Any]
 """(environment id, number of players, prompt template), and optionally the number of trained seats, which

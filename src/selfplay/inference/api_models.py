@@ -2,9 +2,48 @@
 
 from pathlib import Path
 
-from selfplay.core import InferenceClient, InputError
+from selfplay.core import InferenceClient, InputError, Messages, ModelResponse
 from selfplay.core.adapters import ADAPTER_CONFIG
-from selfplay.training.evaluation_opponents import OPPONENTS
+from selfplay.core.call_slots import CallSlots
+from selfplay.core.current_episode import wait_for_slot
+
+
+class BoundedClient(InferenceClient):
+    """Passes calls on, never more than ``limit`` at once; the others wait, first come, first served.
+
+    Waiting takes nothing from an episode's time. A call that is tried again keeps its slot meanwhile, so an
+    overloaded server gets fewer calls.
+
+    Args:
+        client: answers.
+        limit: maximum number of calls in flight, 1 or more.
+    """
+
+    def __init__(self, client: InferenceClient, limit: int) -> None:
+        self.client = client
+        self._slots = CallSlots(limit)
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Answer as the client does."""
+        if not self._slots.take():
+            await wait_for_slot(self._slots)
+        try:
+            return await self.client.complete(
+                messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
+            )
+        finally:
+            self._slots.release()
+
 
 CALLS_AT_ONCE = 16
 """Calls in flight of one process to one model behind an API, which others use too."""
@@ -58,26 +97,3 @@ def refuse_credentials(name: str, field: str) -> None:
         f"the address of {model!r} contains {part}, and names are written to many places",
         "Leave it out; the key is read from SELFPLAY_API_KEY",
     )
-
-
-def check_opponent_name(name: str, field: str) -> None:
-    """Raise an InputError unless an opponent of this name can play here.
-
-    An opponent is scripted (``random``, ``optimal``), the untrained model (``base``), the directory of an
-    adapter, or a model behind an API whose key is set.
-    """
-    if name in OPPONENTS or is_adapter(name):
-        return
-    refuse_credentials(name, field)
-    if not is_api_model(name):
-        known = ", ".join(OPPONENTS)
-        raise InputError(
-            field, f"there is no opponent {name!r}", f"Use {known}, an adapter's directory or vendor/model"
-        )
-    try:
-        api_client(name)
-    except InputError as error:
-        local = "or name an opponent that plays here: random or base"
-        raise InputError(
-            field, f"{name} needs {error.field}, which {error.problem}", f"Set it, {local}"
-        ) from error
