@@ -69,7 +69,6 @@ def api_client(name: str) -> InferenceClient:
         InputError: the environment has no key for it.
     """
     refuse_credentials(name, "model")
-    from selfplay.inference.bounded_client import BoundedClient
     from selfplay.inference.openai_client import OpenAIClient
 
     model, at, url = name.partition("@")
