@@ -12,7 +12,7 @@ from rich.console import Console
 from selfplay.commands.list_runs import headline
 from selfplay.core import InputError
 from selfplay.evaluation.figures import read_figures
-from selfplay.replay.rollout_log import RolloutLine
+from selfplay.replay.rollout_log import LogLine
 from selfplay.training.single_process import resume
 from selfplay.training.start_log import note_session
 from test_training_local import FEWER_GAMES, configure, model, run  # noqa: F401 - a fixture
@@ -20,7 +20,7 @@ from test_training_programs import configure as configure_program
 
 
 def lines_of(path):
-    return [msgspec.json.decode(line, type=RolloutLine) for line in path.read_bytes().splitlines()]
+    return [msgspec.json.decode(line, type=LogLine) for line in path.read_bytes().splitlines()]
 
 
 def names(path):

@@ -17,7 +17,7 @@ _FILE_NAME = re.compile(r"step-(\d+)\.jsonl")
 _EXTRAS_BY_PLAYER = ("final_rewards", "game_info")
 
 
-class RolloutLine(msgspec.Struct):
+class LogLine(msgspec.Struct):
     """One line of a log file: rollout ``line`` (from 1) of the ``lines`` rollouts of step ``step``."""
 
     schema_version: int
@@ -131,14 +131,14 @@ def write_rollouts(path: Path, step: int, rollouts: list[Rollout]) -> None:
         OSError: the directory cannot be written.
     """
     content = b"".join(
-        _encode(RolloutLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
+        _encode(LogLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
         for number, rollout in enumerate(rollouts, 1)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
 
 
-def _encode(line: RolloutLine) -> bytes:
+def _encode(line: LogLine) -> bytes:
     rollout = line.rollout
     for index, step in enumerate(rollout.steps):
         numbers = [step.reward, step.advantage, *(step.completion_logprobs or [])]
@@ -152,7 +152,7 @@ def _encode(line: RolloutLine) -> bytes:
         raise SelfplayError(f"rollout {rollout.id} cannot be written as JSON: {error}") from error
 
 
-def _decode(line: bytes, path: Path, number: int) -> RolloutLine:
+def _decode(line: bytes, path: Path, number: int) -> LogLine:
     try:
         version = msgspec.json.decode(line, type=_SchemaVersion).schema_version
         if version != ROLLOUT_SCHEMA_VERSION:
@@ -161,7 +161,7 @@ def _decode(line: bytes, path: Path, number: int) -> RolloutLine:
                 f"schema version {version} is unknown",
                 f"This version of selfplay reads version {ROLLOUT_SCHEMA_VERSION}.",
             )
-        entry = msgspec.json.decode(line, type=RolloutLine)
+        entry = msgspec.json.decode(line, type=LogLine)
         extras = entry.rollout.extras
         for name in _EXTRAS_BY_PLAYER:
             if name in extras:

@@ -29,21 +29,21 @@ if one rollout has several steps at the prompt. A step without token ids is a gr
 
 
 @dataclass(frozen=True)
-class Entry:
+class GroupEntry:
     """One reward of a group, and the steps that get its advantage."""
 
     reward: float
     steps: list[RolloutStepKey]
 
 
-def groups_of(results: list[GenerateResult], grouping: Grouping) -> list[list[Entry]]:
+def groups_of(results: list[GenerateResult], grouping: Grouping) -> list[list[GroupEntry]]:
     """Return the groups of a batch. Every trained step is in exactly one entry."""
     if grouping == "prompt":
         return _groups_by_prompt(results)
     return [group for level in _levels(results) for group in _groups_by_seat(level)]
 
 
-def weights_of(entries: Iterable[Entry], advantages: Iterable[float]) -> dict[RolloutStepKey, float]:
+def weights_of(entries: Iterable[GroupEntry], advantages: Iterable[float]) -> dict[RolloutStepKey, float]:
     """Return the advantage of each step from those of the entries, which are in the same order."""
     return {
         key: advantage for entry, advantage in zip(entries, advantages, strict=True) for key in entry.steps
@@ -68,24 +68,24 @@ def equal_group_share(results: list[GenerateResult], grouping: Grouping = "seat"
     return sum(len(rewards) == 1 for rewards in groups) / len(groups) if groups else None
 
 
-def _groups_by_prompt(results: list[GenerateResult]) -> list[list[Entry]]:
-    groups: dict[object, list[Entry]] = {}
+def _groups_by_prompt(results: list[GenerateResult]) -> list[list[GroupEntry]]:
+    groups: dict[object, list[GroupEntry]] = {}
     for rollout in trained_rollouts(results):
         for index, step in enumerate(rollout.steps):
             if step.policy:
                 own = (rollout.id, index)
                 ids = tuple(step.prompt_token_ids or ())
                 group = (rollout.episode_type, step.role_id, step.policy, ids) if ids else own
-                groups.setdefault(group, []).append(Entry(rollout.rewards[step.role_id], [own]))
+                groups.setdefault(group, []).append(GroupEntry(rollout.rewards[step.role_id], [own]))
     return list(groups.values())
 
 
-def _groups_by_seat(level: list[Rollout]) -> Iterable[list[Entry]]:
-    groups: dict[object, list[Entry]] = {}
+def _groups_by_seat(level: list[Rollout]) -> Iterable[list[GroupEntry]]:
+    groups: dict[object, list[GroupEntry]] = {}
     for rollout in level:
         for role_id, policy in trained_roles(rollout).items():
             group = (rollout.episode_type, rollout.meta.get("group"), role_id, policy)
-            entry = Entry(rollout.rewards[role_id], steps_of_role(rollout, role_id))
+            entry = GroupEntry(rollout.rewards[role_id], steps_of_role(rollout, role_id))
             groups.setdefault(group, []).append(entry)
     return groups.values()
 

@@ -90,7 +90,7 @@ def drawn_answer(step: Step) -> tuple[str, float] | None:
 
 
 @dataclass
-class Position:
+class TrackedPosition:
     """Decaying sums over the samples of one position, and how likely its answers were when last drawn."""
 
     rewards: float = 0.0
@@ -135,7 +135,7 @@ class Position:
         return [self.rewards, self.samples, [list(one) for one in self.logprobs.items()]]
 
     @classmethod
-    def from_state(cls, state: list[Any]) -> "Position":
+    def from_state(cls, state: list[Any]) -> "TrackedPosition":
         """Return the position that :meth:`to_state` described."""
         rewards, samples, logprobs = state
         return cls(rewards, samples, dict(logprobs))
@@ -204,7 +204,7 @@ class SPOCredit(CreditAssigner):
     """
 
     half_life: float = 0.06
-    positions: dict[str, Position] = field(default_factory=dict)
+    positions: dict[str, TrackedPosition] = field(default_factory=dict)
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
         """Return each step's advantage, and update the positions."""
@@ -228,7 +228,7 @@ class SPOCredit(CreditAssigner):
             if sample.position is not None:
                 by_position.setdefault(sample.position, []).append(sample)
         for name in sorted(by_position):  # the same for every order within a batch
-            position = self.positions.pop(name, None) or Position()
+            position = self.positions.pop(name, None) or TrackedPosition()
             rewards = [sample.reward for sample in by_position[name]]
             drawn = [answer for sample in by_position[name] if (answer := drawn_answer(sample.step))]
             position.add(rewards, drawn, self.half_life)
@@ -242,7 +242,7 @@ class SPOCredit(CreditAssigner):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`."""
-        self.positions = {name: Position.from_state(one) for name, one in state["positions"]}
+        self.positions = {name: TrackedPosition.from_state(one) for name, one in state["positions"]}
 
 
 def _samples(results: list[GenerateResult]) -> list[_Sample]:
