@@ -187,13 +187,6 @@ def test_two_waiting_learners_get_the_same_batch():
     assert first == second
 
 
-def test_a_rejected_call_is_not_repeated_after_a_kill(tmp_path):
-    buffer = service(tmp_path)
-    with pytest.raises(SelfplayError, match="holds 0"):
-        buffer.get_batch(5)
-    assert service(tmp_path).size() == 0
-
-
 def test_a_game_with_any_object_in_its_info_is_kept(tmp_path):
     buffer = service(tmp_path)
     odd = game(0)
@@ -315,7 +308,7 @@ def test_a_batch_is_sent_as_msgpack_and_is_the_same_there():
     assert b"Step" not in sent  # no class but that of the batch is pickled
 
 
-CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again", "clear"]), max_size=30)
+CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again"]), max_size=30)
 
 
 @settings(max_examples=60, deadline=None)
@@ -348,8 +341,6 @@ def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind,
             elif call == "learned" and to_learn:
                 buffer.learned_batch(update)
                 update, to_learn = update + 1, False
-            elif call == "clear":
-                buffer.clear()
             if place in kills:
                 if torn:
                     entries = max(directory.glob("entries-*.jsonl"), default=None)
@@ -367,7 +358,7 @@ ROOM = st.none() | st.integers(0, 60)
 
 @settings(max_examples=60, deadline=None)
 @given(
-    calls=st.lists(st.tuples(st.sampled_from(["add", "draw", "learned", "clear"]), ROOM), max_size=12),
+    calls=st.lists(st.tuples(st.sampled_from(["add", "draw", "learned"]), ROOM), max_size=12),
     in_order=st.booleans(),
 )
 @example(calls=[("add", 20), ("add", None)], in_order=False)
@@ -381,11 +372,9 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
                 buffer.add_games([game(2 * place), game(2 * place + 1)])
             elif call == "draw":
                 draw(buffer, update, Demand(batch_size=2, games=2))
-            elif call == "learned":
+            else:
                 buffer.learned_batch(update)
                 update += 1
-            else:
-                buffer.clear()
         again = service(directory, in_order=in_order)
         assert again.state_dict() == buffer.state_dict()
         assert draw(again, update, Demand()) == draw(buffer, update, Demand())

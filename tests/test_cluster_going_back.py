@@ -181,7 +181,7 @@ def config(model) -> Config:  # noqa: F811
 async def three_updates(config: Config, path: Path) -> Services:
     run = Services(config, path)
     await run.train(3)
-    run.pool.push_game_outcome("ckpt-3", "ckpt-2", 1.0, ["a"], "kuhn_poker")
+    run.pool.push_match(3, 1000, [("ckpt-3", "ckpt-2", 1.0, "kuhn_poker")])
     return run
 
 
@@ -253,8 +253,8 @@ async def test_the_standings_of_an_update_are_logged_before_the_games_that_follo
 
     async def play(version: int) -> None:
         await run.play(version)
-        for _ in range(version + 1):
-            run.pool.push_game_outcome("default", f"ckpt-{version}", 1.0, [], "kuhn_poker")
+        games = [("default", f"ckpt-{version}", 1.0, "kuhn_poker")] * (version + 1)
+        run.pool.push_match(version, 1000, games)
 
     run.before_play = play
     await run.train(3)

@@ -123,7 +123,7 @@ def test_the_evaluation_games_of_a_checkpoint_never_exceed_their_limit(seed, cap
 
 
 CALL = st.tuples(
-    st.sampled_from(["ask", "finish", "publish", "checkpoint", "register", "sample", "go back"]),
+    st.sampled_from(["ask", "finish", "publish", "checkpoint", "register", "go back"]),
     st.integers(0, 99),
 )
 CALLS = st.lists(CALL, max_size=40)
@@ -157,8 +157,6 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
                 number, jobs = 0, []
             elif call == "go back":
                 service.forget_after(value)
-            else:
-                service.sample(service.current_uid())
             if place in kills:
                 service = PoolService(mode, 2, directory=str(directory))
         return {
@@ -191,8 +189,6 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
                 service.register("c", PLAY)
             elif call == "go back":
                 service.forget_after(value)
-            else:
-                service.sample(service.current_uid())
         assert PoolService("random", 2, directory=str(directory)).state_dict() == service.state_dict()
 
 
@@ -343,8 +339,6 @@ def test_a_rejected_call_is_not_repeated_after_a_kill(tmp_path):
     service = pool(tmp_path)
     with pytest.raises(InputError, match="already in the pool"):
         service.add_checkpoint("another", 0)
-    with pytest.raises(InputError, match="no such model"):
-        service.sample("ckpt-9")
     assert PoolService("mirror", 2, directory=str(tmp_path)).current_uid() == "ckpt-0"
 
 

@@ -1,11 +1,13 @@
 """Steps of a class of one's own keep it, with their fields, on their way through a buffer."""
 
+import asyncio
 import json
 from dataclasses import dataclass, replace
 
 import pytest
 
 from selfplay.collection.buffer import BufferService
+from selfplay.collection.buffer_entries import Demand, FinishedGame
 from selfplay.core import GenerateResult, InputError, Rollout, Step, Trajectory
 from selfplay.replay import (
     ComposeSamplingRewardTransforms,
@@ -103,18 +105,14 @@ def test_a_class_that_the_program_does_not_define_is_refused_and_not_imported():
         buffer.load_state_dict(state)
 
 
-def test_a_buffer_of_a_cluster_keeps_classes_until_it_is_killed_and_info_also_then(tmp_path):
+def test_a_buffer_of_a_cluster_keeps_what_is_in_the_info_of_steps(tmp_path):
     def service():
         return BufferService(StepBuffer(10), directory=str(tmp_path))
 
-    buffer, told = service(), [replace(step, info={"curious": index}) for index, step in enumerate(STEPS)]
-    buffer.add_trajectory(Trajectory(0, "kuhn", 1.0, told), 0, "kuhn")
-    before = sorted(buffer.get_batch(4), key=lambda step: step.info["curious"])
-    assert [type(step) for step in before] == [Step, CuriosityStep, Marked, Slotted]
-    buffer.add_trajectory(Trajectory(0, "kuhn", 1.0, told), 0, "kuhn")
-    after = sorted(service().get_batch(4), key=lambda step: step.info["curious"])
-    assert [type(step) for step in after] == [Step] * 4
-    assert [step.info["curious"] for step in after] == [0, 1, 2, 3]
+    told = [replace(step, info={"curious": index}) for index, step in enumerate(STEPS)]
+    service().add_games([FinishedGame(0, [Trajectory(0, "kuhn", 1.0, told)])])
+    drawn = asyncio.run(service().draw(1, Demand(games=1), wait=0.0))
+    assert sorted(step.info["curious"] for step in drawn.steps) == [0, 1, 2, 3]
 
 
 def test_steps_of_a_program_keep_their_class_on_their_way_to_a_buffer():

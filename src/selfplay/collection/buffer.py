@@ -15,7 +15,7 @@ from selfplay.collection import buffer_entries as entries
 from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, PackedGames, Ready
 from selfplay.collection.buffer_state import BufferState, NumberSet
 from selfplay.collection.journal import Journaled
-from selfplay.core import SelfplayError, Trajectory
+from selfplay.core import SelfplayError
 from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
@@ -73,27 +73,9 @@ class BufferService:
 
     # Steps
 
-    def add_trajectory(self, trajectory: Trajectory, player_id: int, env_id: str) -> None:
-        """Add a trajectory that does not come from a collector."""
-        self._kept.do(entries.AddTrajectory(trajectory, player_id, env_id))
-        self._changed.set()
-
-    def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
-        """``add_trajectory`` under its newer name."""
-        self.add_trajectory(player_traj, player_traj.pid, env_id)
-
-    def get_batch(self, batch_size: int) -> list[Any]:
-        """Draw and remove a random batch at once, for code that trains without selfplay's learner."""
-        batch: list[Any] = self._kept.do(entries.GetBatch(batch_size))
-        return batch
-
     def size(self) -> int:
         """Return the number of steps stored, including those of games that are not sorted in yet."""
         return self.state.buffer.size() + self.state.waiting_steps()
-
-    def clear(self) -> None:
-        """Remove everything that is stored."""
-        self._kept.do(entries.Clear())
 
     def stop(self) -> None:
         """Tell collectors to stop. Stored steps stay."""

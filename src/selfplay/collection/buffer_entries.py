@@ -102,24 +102,10 @@ class _Entry(msgspec.Struct, frozen=True, tag=True):
     """An entry; in the file it has the name of its class."""
 
 
-class AddTrajectory(_Entry, frozen=True):
-    """A trajectory that does not come from a collector."""
-
-    trajectory: Trajectory
-    player_id: int
-    env_id: str
-
-
 class AddGames(_Entry, frozen=True):
     """Games of a collector, all of them new; see :attr:`PackedGames.packed`."""
 
     packed: bytes
-
-
-class GetBatch(_Entry, frozen=True):
-    """A batch is drawn at once, for code that trains without selfplay's learner."""
-
-    batch_size: int
 
 
 class DrawBatch(_Entry, frozen=True):
@@ -149,17 +135,4 @@ class ForgetVersionsAfter(_Entry, frozen=True):
     version: int
 
 
-class Clear(_Entry, frozen=True):
-    """Everything that is stored is removed."""
-
-
-BufferEntry = (
-    AddTrajectory
-    | AddGames
-    | GetBatch
-    | DrawBatch
-    | LearnedBatch
-    | ForgetFailures
-    | ForgetVersionsAfter
-    | Clear
-)
+BufferEntry = AddGames | DrawBatch | LearnedBatch | ForgetFailures | ForgetVersionsAfter

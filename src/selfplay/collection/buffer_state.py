@@ -76,13 +76,9 @@ class BufferState:
             SelfplayError: the change is impossible.
         """
         match entry:
-            case entries.AddTrajectory(trajectory, _, env_id):
-                self.buffer.add_player_trajectory(trajectory, env_id)
             case entries.AddGames(packed):
                 for game in unpacked_games(packed):
                     self._add(game)
-            case entries.GetBatch(batch_size):
-                return self.buffer.get_batch(batch_size)
             case entries.DrawBatch(update, batch_size, versions):
                 return self._draw(update, batch_size, versions)
             case entries.LearnedBatch(update):
@@ -91,9 +87,6 @@ class BufferState:
                 self._forget_failures()
             case entries.ForgetVersionsAfter(version):
                 self._forget_after(version)
-            case entries.Clear():
-                self._sort_in_waiting()
-                self.buffer.clear()
             case _:
                 assert_never(entry)
         return None

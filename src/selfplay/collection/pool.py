@@ -156,17 +156,6 @@ class PoolService:
         """Return (path or name, kind) of a model; ``None`` for an unknown uid."""
         return self.pool.ckpt_path(uid)
 
-    def sample(self, uid_me: str) -> str:
-        """Choose an opponent by the sample mode."""
-        uid: str = self._kept.do(entries.SampleOpponent(uid_me))
-        return uid
-
-    def push_game_outcome(
-        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: Sequence[str], env_id: str
-    ) -> None:
-        """Rate a two-player game that does not come from a collector."""
-        self._kept.do(entries.RateGame(uid_me, uid_opp, final_reward, list(action_seq), env_id))
-
     def push_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
 

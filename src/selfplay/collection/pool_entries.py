@@ -36,22 +36,6 @@ class AddPolicy(_Entry, frozen=True):
     uid: str
 
 
-class SampleOpponent(_Entry, frozen=True):
-    """An opponent is drawn."""
-
-    uid_me: str
-
-
-class RateGame(_Entry, frozen=True):
-    """A game that does not come from a collector is rated."""
-
-    uid_me: str
-    uid_opp: str
-    final_reward: float
-    action_seq: list[str]
-    env_id: str
-
-
 class RateMatch(_Entry, frozen=True):
     """Games of an evaluation are rated: (uid, other uid, reward, environment) each.
 
@@ -117,8 +101,6 @@ PoolEntry = (
     AddCheckpoint
     | AddFixed
     | AddPolicy
-    | SampleOpponent
-    | RateGame
     | RateMatch
     | FreezeExploiters
     | Publish

@@ -92,10 +92,6 @@ class PoolState:
                 return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
             case entries.AddPolicy(uid):
                 return self.pool.add_policy(uid)
-            case entries.SampleOpponent(uid_me):
-                return self.pool.sample(uid_me)
-            case entries.RateGame(uid_me, uid_opp, final_reward, action_seq, env_id):
-                return self.pool.push_game_outcome(uid_me, uid_opp, final_reward, action_seq, env_id)
             case entries.RateMatch(step, size, games):
                 return self._rate_match(step, size, games)
             case entries.FreezeExploiters(step, paths):

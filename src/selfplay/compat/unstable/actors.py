@@ -59,10 +59,6 @@ class LoopActor:
         """See :meth:`LearningLoop.train`."""
         return await (await self._loop.built()).train(iterations)
 
-    async def progress(self) -> dict[str, Any]:
-        """See :meth:`LearningLoop.progress`."""
-        return (await self._loop.built()).progress()
-
 
 @dataclass(frozen=True)
 class VLLMArguments:

@@ -74,11 +74,6 @@ class LearningLoop:
         await self.feed.stop()
         return self.learner.saved().step
 
-    def progress(self) -> dict[str, Any]:
-        """Return the number of updates as ``step``, the ``state``, and the last update's ``metrics``."""
-        saved = self.learner.saved()
-        return {"step": saved.step, "state": self.state, "metrics": dict(saved.figures)}
-
     async def _update(self, iterations: int) -> None:
         self.state, started = "waiting", perf_counter()
         step = self.learner.saved().step + 1
