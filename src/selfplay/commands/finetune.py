@@ -9,12 +9,13 @@ from rich.console import Console
 
 from selfplay.commands.finetune_base_run import with_base_run
 from selfplay.commands.finetune_view import ConsoleView
+from selfplay.commands.served_models import last_part
 from selfplay.config import Config
 from selfplay.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters_of
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.programs import ProofsSettings
-from selfplay.core import InputError, SelfplayError, derive_seed
-from selfplay.core.adapters import TRAINED
+from selfplay.core import InferenceClient, InputError, SelfplayError, derive_seed
+from selfplay.core.adapters import BASE, TRAINED
 from selfplay.core.own_classes import is_class_path, own_class
 from selfplay.finetune.expert_iteration import PureTextEiTrainer
 from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
@@ -25,6 +26,7 @@ from selfplay.finetune.openai_jobs import OpenAIJobs
 from selfplay.finetune.run_files import RunFiles
 from selfplay.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
 from selfplay.finetune.trainer import PureTextRlTrainer
+from selfplay.inference.client_adapters import FINE_TUNED
 from selfplay.inference.openai_client import OpenAIClient, is_hosted, key_of
 from selfplay.programs.proofs.arena import ProofArena
 from selfplay.programs.proofs.claims import Claim
@@ -63,7 +65,7 @@ def check_finetune(config: Config, directory: Path) -> list[str]:
         InputError: the configuration does not fit.
     """
     check_extras(config.tracking)
-    scenario = build_scenario(config, directory)
+    scenario = build_scenario(config, directory, connect=False)
     given = _settings_of(config)
     _trainer_class(given.trainer)
     learning = [name for name, group in scenario.shared_model_groups.items() if not group.freeze_agent]
@@ -186,6 +188,7 @@ def build_trainer(
         seed=config.seed,
         program=program.model_dump(),
         roles={name: role for name, role in roles.items() if role},
+        model=config.model.model_dump(include={"name", "dtype", "quantization"}) if _is_local(given) else {},
     )
     settings = ExperimentSettings(
         run_dir=directory,
@@ -212,11 +215,15 @@ MAX_JOB_SEED = 2**31
 
 
 def build_scenario(
-    config: Config, directory: Path, say: Callable[[str], None] | None = None
+    config: Config, directory: Path, say: Callable[[str], None] = lambda line: None, *, connect: bool = True
 ) -> ScenarioInstance:
     """Build the components of an experiment: the claims, the protocol, the agents and their models.
 
-    ``say`` is told when a provider lets a job wait for long.
+    Args:
+        config: the configuration.
+        directory: the run's directory.
+        say: is told when a provider lets a job wait for long, and what a local one loads.
+        connect: whether a local provider loads its model.
 
     Raises:
         InputError: the configuration does not fit.
@@ -225,16 +232,11 @@ def build_scenario(
     _proofs_of(config)
     arena = build_program(config)
     assert isinstance(arena, ProofArena)
-    provider = given.provider
     names = [agent.name for agent in arena.protocol.agents]
-    _check_models(given, names)
-    arena.client = (
-        drawing_agents(arena.protocol)
-        if provider.draws_answers
-        else OpenAIClient(model=TRAINED, base_url=provider.address, timeout=config.collection.game_timeout)
-    )
-    arena.set_concurrency(provider.concurrency)
-    groups = _groups(config, names, directory, _provider(given, say))
+    _check_models(config, names)
+    arena.client, provider = _api(config, arena, directory, say, connect)
+    arena.set_concurrency(given.provider.concurrency)
+    groups = _groups(config, names, directory, provider)
     parameters = {agent: parameters_of(given.agents, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
@@ -264,15 +266,28 @@ def build_scenario(
     )
 
 
-def _check_models(given: FinetuneSettings, agents: list[str]) -> None:
-    """Raise an InputError if an agent starts from ``default`` at an API that has no such model."""
-    url = given.provider.address
+def _check_models(config: Config, agents: list[str]) -> None:
+    """Check that the agents start from models that the provider has, as far as that is known.
+
+    Raises:
+        InputError: an agent starts from another one.
+    """
+    given = _settings_of(config)
+    url, is_local = given.provider.address, _is_local(given)
+    if is_local and given.provider.base_url is not None:
+        problem = f"is {url}, but a local provider asks no API"
+        raise InputError("finetune.provider.base_url", problem, 'Leave it out, or set type = "openai"')
+    local = {TRAINED, BASE, last_part(config.model.name)}
     for name in agents:
-        if parameters_of(given.agents, name).model_name == TRAINED and is_hosted(url):
-            field, problem = (
-                f"finetune.agents.{name}.model_name",
-                f"is {TRAINED!r}, which {url} does not have",
+        model = parameters_of(given.agents, name).model_name
+        field = f"finetune.agents.{name}.model_name"
+        if is_local and model not in local and not model.startswith(FINE_TUNED):
+            problem = f"is {model!r}, which is not the model of [model]"
+            raise InputError(
+                field, problem, f"Use {', '.join(sorted(local))}, or the model of an earlier job"
             )
+        if model == TRAINED and not is_local and is_hosted(url):
+            problem = f"is {TRAINED!r}, which {url} does not have"
             raise InputError(field, problem, "Write the name of the model that it starts from")
 
 
@@ -319,17 +334,59 @@ def _groups(
     return groups
 
 
-def _provider(given: FinetuneSettings, say: Callable[[str], None] | None) -> JobProvider:
-    if given.provider.type == "dry_run":
-        return DryRunJobs()
-    return OpenAIJobs(
-        key_of(given.provider.address),
-        given.provider.address,
-        least_examples=given.provider.least_examples,
-        fields={str(name): other for name, other in given.provider.fields.items()},
-        states=dict(given.provider.states),
+def _api(
+    config: Config, arena: ProofArena, directory: Path, say: Callable[[str], None], connect: bool
+) -> tuple[InferenceClient, JobProvider]:
+    """Return who answers, and where jobs are made."""
+    given = _settings_of(config).provider
+    if given.draws_answers or (given.type == "local" and not connect):
+        return drawing_agents(arena.protocol), DryRunJobs()
+    if given.type == "local":
+        return _local_api(config, directory, say)
+    client = OpenAIClient(model=TRAINED, base_url=given.address, timeout=config.collection.game_timeout)
+    if given.type == "dry_run":
+        return client, DryRunJobs()
+    return client, OpenAIJobs(
+        key_of(given.address),
+        given.address,
+        least_examples=given.least_examples,
+        fields={str(name): other for name, other in given.fields.items()},
+        states=dict(given.states),
         say=say,
     )
+
+
+def _local_api(
+    config: Config, directory: Path, say: Callable[[str], None]
+) -> tuple[InferenceClient, JobProvider]:
+    """Load the model of a configuration; its jobs are in the run's directory, as those of a server."""
+    from selfplay.finetune.local_jobs import LocalJobs
+    from selfplay.jobs.launch import LocalWorker
+    from selfplay.jobs.records import ServedBase
+    from selfplay.jobs.service import JobService
+    from selfplay.training.publishing import publish_models
+
+    base = last_part(config.model.name)
+    published = publish_models(config.model, {}, config.inference, base=base, say=say)
+    for name in (TRAINED, BASE):
+        published.engine.publish(name, BASE, 0)
+
+    def open_service() -> JobService:
+        return JobService(
+            RunFiles(directory).server,
+            published,
+            ServedBase.of(base, config.model.name, published.engine.facts()),
+            adapters={},
+            aliases={TRAINED: base, BASE: base},
+            say=say,
+            launch=LocalWorker.start,
+        )
+
+    return published.engine, LocalJobs(open_service, _settings_of(config).provider.least_examples)
+
+
+def _is_local(given: FinetuneSettings) -> bool:
+    return given.provider.type == "local"
 
 
 def _settings_of(config: Config) -> FinetuneSettings:

@@ -39,10 +39,10 @@ class ServedModels:
         if source.adapter is not None:
             alone = (source.adapter / ADAPTER_CONFIG).is_file()
             policies = sorted(one.parent for one in source.adapter.glob(f"*/{ADAPTER_CONFIG}"))
-            adapters = {_last_part(name): source.adapter} if alone else {one.name: one for one in policies}
+            adapters = {last_part(name): source.adapter} if alone else {one.name: one for one in policies}
             recorded, step = _versions_in(source.adapter)
             versions = {one: recorded.get(TRAINED if alone else one, step) for one in adapters}
-        base = _last_part(source.model.name)
+        base = last_part(source.model.name)
         base = BASE if base in adapters else base
         return cls(base, adapters, versions, {TRAINED: next(iter(adapters), base), BASE: base})
 
@@ -63,7 +63,7 @@ def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
         return {}, number
 
 
-def _last_part(name: str) -> str:
+def last_part(name: str) -> str:
     """Return the last part of a path that exists, with its checkpoint; any other name unchanged."""
     run, checkpoint = split_checkpoint(name)
     path = Path(os.path.expanduser(run))

@@ -169,8 +169,9 @@ LOCAL_SERVER = "http://127.0.0.1:8000/v1"
 class ProviderSettings(Settings):
     """Where models answer and jobs are made."""
 
-    type: Literal["openai", "dry_run"] = "openai"
-    """An API with OpenAI's routes, or jobs that train nothing."""
+    type: Literal["openai", "local", "dry_run"] = "openai"
+    """An API with OpenAI's routes; the model of `[model]` in this process, with the settings of `[inference]`
+    and jobs in the run's directory, so that no server is needed; or jobs that train nothing."""
     base_url: Line | None = None
     """Address of the API; by default that of `selfplay serve` on this machine, http://127.0.0.1:8000/v1, and
     with `dry_run` nobody is asked: answers are drawn. OpenAI's is https://api.openai.com/v1."""

@@ -38,6 +38,8 @@ class HyperParameters(FinetuneSettings):
     """The settings of the program that is played: the protocol's parameters, and the claims."""
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """How the roles of the program sample, where it differs from the program: `[roles.NAME]`."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The model that a local provider loads: its name, and the type of its weights."""
 
 
 @dataclass(frozen=True)

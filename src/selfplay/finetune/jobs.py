@@ -1,13 +1,15 @@
 """What a provider of fine-tuning jobs does: take a file of examples, and make a better model of it.
 
-Providers: :class:`selfplay.finetune.openai_jobs.OpenAIJobs` over HTTP, and :class:`DryRunJobs`, which train
-nothing.
+Providers are :class:`selfplay.finetune.openai_jobs.OpenAIJobs` over HTTP,
+:class:`selfplay.finetune.local_jobs.LocalJobs` in this process, and :class:`DryRunJobs`, which train nothing.
 """
 
+import hashlib
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
@@ -79,6 +81,11 @@ class JobProvider(ABC):
 
     least_examples = 1
     """The smallest number of examples that a job may have."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Do what the provider has to do by itself while the body runs."""
+        yield
 
     @abstractmethod
     async def upload(self, name: str, examples: bytes) -> str:
@@ -178,6 +185,11 @@ def check_identity(request: JobRequest, metadata: Mapping[str, Any]) -> None:
         raise FineTuneJobError(
             f"the API has another job with the name {request.name}, which differs in {', '.join(other)}"
         )
+
+
+def file_name_of(name: str, examples: bytes) -> str:
+    """Return the name of a job's file, which no file with other examples has."""
+    return f"{suffix_of(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
 
 
 def suffix_of(name: str) -> str:

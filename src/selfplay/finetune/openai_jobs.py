@@ -6,7 +6,6 @@ which such a server differs.
 """
 
 import asyncio
-import hashlib
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,8 +27,8 @@ from selfplay.finetune.jobs import (
     JobRequest,
     body_of,
     check_identity,
+    file_name_of,
     job_of,
-    suffix_of,
 )
 from selfplay.inference.api_answers import ApiHttpClient, UnusableAnswer, is_unusable
 from selfplay.inference.api_errors import read_error, words_of
@@ -101,7 +100,7 @@ class OpenAIJobs(JobProvider):
 
     async def upload(self, name: str, examples: bytes) -> str:
         """Store a file of examples."""
-        file_name = f"{suffix_of(name)}-{hashlib.sha256(examples).hexdigest()[:16]}.jsonl"
+        file_name = file_name_of(name, examples)
 
         async def once(client: AsyncOpenAI) -> str:
             found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")

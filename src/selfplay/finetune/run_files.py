@@ -117,6 +117,7 @@ class RunFiles:
         self.evaluation = root / "evaluation"
         self.sampling = root / "sampling.json"
         self.jobs = root / "jobs"
+        self.server = root / "server"
         self.states = root / "states"
         self.job_states = root / "job_states.json"
         self.rollouts = root / "rollouts"

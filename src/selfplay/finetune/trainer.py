@@ -8,7 +8,7 @@ that it was in: sampling keeps each answer, and a job is made once.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from itertools import chain
 
 from selfplay.core import Rollout, SelfplayError
@@ -40,6 +40,12 @@ class PureTextRlTrainer(Experiment, ABC):
         asyncio.run(self._train())
 
     async def _train(self) -> None:
+        async with AsyncExitStack() as running:
+            for provider in {group.provider for group in self.shared_model_groups.values()}:
+                await running.enter_async_context(provider.running())
+            await self._run_stages()
+
+    async def _run_stages(self) -> None:
         total = self.hyper_params.rl.num_iterations
         if self.hyper_params.base_run.base_run_type == "rerun_tests":
             await self._rerun_tests()

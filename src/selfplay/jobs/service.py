@@ -66,6 +66,7 @@ class JobService:
         self.adapters = adapters
         self.aliases = aliases
         self.save_seconds = save_seconds
+        directory = directory.absolute()  # workers may have another working directory
         _check_own(directory)
         self._lock = _lock(directory)
         try:
@@ -167,7 +168,7 @@ class JobService:
             raise ApiError(400, f"{param}: there is no file {file_id!r:.100}", param=param) from error
         if file.purpose != FINE_TUNE:
             raise ApiError(400, f"{param}: the purpose of {file_id} is {file.purpose}", param=param)
-        return Examples(file_id, str(self.files.content(file_id).absolute()), file.digest)
+        return Examples(file_id, str(self.files.content(file_id)), file.digest)
 
     def _maker(self, name: str) -> tuple[StoredJob, Path] | None:
         """Return the job that made a model, and the directory of its adapter."""
