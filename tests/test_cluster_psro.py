@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.commands import psro as psro_module
+from selfplay.commands.tournament import HeldTournament
 from selfplay.core import SelfplayError
 from test_commands_psro import SHORT, configuration, psro, state_of
 
@@ -33,7 +33,7 @@ def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
         raise SelfplayError("stopped by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(psro_module, "run_tournament", stop)
+        patch.setattr(HeldTournament, "hold", stop)
         assert psro(file, "--runtime", "ray") == 1
     run = there / "psro" / "member-001"
     trained = (run / "metrics.jsonl").stat().st_mtime_ns

@@ -1,5 +1,6 @@
 """Policy-space response oracles: mixtures that come near an equilibrium, kills in the middle, the mixture."""
 
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
@@ -20,6 +22,8 @@ from selfplay.commands.mixture_file import MixtureMember
 from selfplay.commands.model_source import ModelSource
 from selfplay.commands.psro import best_response_to
 from selfplay.commands.psro import psro as find_equilibrium
+from selfplay.commands.psro_files import read_state
+from selfplay.commands.psro_table import psro_table
 from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.model import ModelSettings
@@ -336,6 +340,17 @@ def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys
     shutil.copy(short.parent / "game.toml", file)
     assert psro(file, "--evaluation.nash_conv_minutes", "1e-06") == 2
     assert "Allow more time" in capsys.readouterr().err
+
+
+def test_the_nash_conv_of_a_mixture_that_cannot_be_played_is_marked(short):
+    state = read_state(short)
+    console = Console(width=200, file=io.StringIO())
+    console.print(psro_table(state))
+    assert "(!)" not in console.file.getvalue()
+    state.iterations[-1].is_playable = False
+    console.print(psro_table(state))
+    assert f"{state.iterations[-1].nash_conv:.4f} (!)" in console.file.getvalue()
+    assert "it loses by invalid moves" in console.file.getvalue()
 
 
 @pytest.mark.parametrize("change", [["--psro.solver", "nash"], ["--learning.steps", "3"], ["--seed", "1"]])
