@@ -21,7 +21,7 @@ from selfplay.core import (
 from selfplay.envs.catalog import make_game
 from selfplay.envs.templates import BoxedTemplate, get_template
 from selfplay.replay import StepBuffer
-from selfplay.replay.credit_transform import CreditTransform
+from selfplay.replay.transforms import CreditTransform
 from selfplay.training.checks import check_config
 from selfplay.training.rehearsal import rehearse
 from selfplay.training.rewards import build_credit, composed_transforms

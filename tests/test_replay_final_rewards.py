@@ -12,6 +12,7 @@ import selfplay.replay
 from selfplay.collection.buffer import BufferService, Demand, FinishedGame
 from selfplay.config import load_config
 from selfplay.core import GenerateResult, Rollout, SelfplayError, Step, trajectories_of
+from selfplay.core.play import trajectories_of_roles
 from selfplay.replay import (
     ComposeFinalRewardTransforms,
     DivideByGameRange,
@@ -22,7 +23,6 @@ from selfplay.replay import (
     StepBuffer,
     WinDrawLossFormatter,
 )
-from selfplay.replay.credit_transform import trajectories_of_roles
 from selfplay.training.rewards import composed_transforms
 
 TABLE = {0: 3.0, 1: 5.0, 2: -2.0, 3: 5.0}

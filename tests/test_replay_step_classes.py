@@ -9,6 +9,7 @@ import pytest
 from selfplay.collection.buffer import BufferService
 from selfplay.collection.buffer_entries import Demand, FinishedGame
 from selfplay.core import GenerateResult, InputError, Rollout, Step, Trajectory
+from selfplay.core.play import trajectories_of_roles
 from selfplay.replay import (
     ComposeSamplingRewardTransforms,
     EpisodeBuffer,
@@ -16,7 +17,6 @@ from selfplay.replay import (
     SamplingRewardTransform,
     StepBuffer,
 )
-from selfplay.replay.credit_transform import trajectories_of_roles
 
 BUFFERS = [StepBuffer, EpisodeBuffer]
 

@@ -20,9 +20,10 @@ from selfplay.core import (
     Step,
 )
 from selfplay.core.credit.base import apply_credit
+from selfplay.core.play import trajectories_of_roles
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
-from selfplay.replay.credit_transform import CreditTransform, trajectories_of_roles
+from selfplay.replay.transforms import CreditTransform
 from selfplay.training.rewards import build_credit
 from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 from test_training_programs import adapter

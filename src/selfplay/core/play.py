@@ -1,10 +1,11 @@
 """Games, their players and what each of them did, which collectors, pools and episodes pass to each other."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from selfplay.core.agents import AgentSpec
-from selfplay.core.types import Rollout, Step
+from selfplay.core.types import GenerateResult, Rollout, Step
 
 SampleMode = Literal[
     "mirror",
@@ -163,3 +164,43 @@ def trajectories_of(rollout: Rollout) -> list[Trajectory]:
         )
         for pid, steps in sorted(steps_by_pid.items())
     ]
+
+
+def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> list[Trajectory]:
+    """Return a trajectory for each role of each trainable episode that a policy is trained on.
+
+    Args:
+        result: a finished episode with its sub-episodes.
+        pids: the number of each role, which takes the place of a seat in reward transforms.
+    """
+    return [
+        _trajectory(rollout, parent_id, role_id, pids)
+        for rollout, parent_id in _with_parents(result, None)
+        for role_id in dict.fromkeys(step.role_id for step in rollout.steps if step.policy)
+    ]
+
+
+def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tuple[Rollout, str | None]]:
+    """Yield the trainable rollouts with the ids of their parents, parents first."""
+    if result.is_trainable:
+        yield result.rollout, parent_id
+        for child in result.children:
+            yield from _with_parents(child, result.rollout.id)
+
+
+def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Mapping[str, int]) -> Trajectory:
+    pid, family = pids[role_id], {"parent_id": parent_id, "group": rollout.meta.get("group")}
+    own = [step for step in rollout.steps if step.role_id == role_id and step.policy]
+    steps = [step.scored(step.reward, {**step.info, **family}, rollout.episode_type) for step in own]
+    for step in steps:
+        step.pid = pid
+    return Trajectory(
+        pid=pid,
+        env_id=rollout.episode_type,
+        final_reward=rollout.rewards[role_id],
+        steps=steps,
+        final_rewards={pids[role]: reward for role, reward in rollout.rewards.items() if role in pids},
+        role_id=role_id,
+        rollout_id=rollout.id,
+        num_turns=len(rollout.steps),
+    )

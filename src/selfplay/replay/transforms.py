@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from selfplay.core import InputError, Step, Trajectory
+from selfplay.core import CreditAssigner, GenerateResult, InputError, Rollout, Step, Trajectory
+from selfplay.core.credit.base import assigned
 from selfplay.core.own_code import state_of
 
 Transform = TypeVar("Transform", bound="RewardTransform")
@@ -424,3 +425,53 @@ def _normalize(steps: list[Step], z_score: bool) -> None:
         scale = std + STD_EPSILON if z_score else 1.0
     for step, value in zip(steps, centred, strict=True):
         step.advantage = value / scale
+
+
+class CreditTransform(SamplingRewardTransform):
+    """Gives drawn steps the advantages of a credit assigner.
+
+    The steps of one game are one episode again, in which each role has the mean reward of its steps. A step
+    whose own reward differs from that, by a step transform for example, keeps the difference. Sub-episodes
+    are in one group only if they have the same parent. If a batch has only some games of a group, they are
+    compared with each other alone.
+    """
+
+    def __init__(self, credit: CreditAssigner) -> None:
+        self.credit = credit
+
+    def __call__(self, steps: list[Step]) -> list[Step]:
+        """Return the steps with their advantages."""
+        played: dict[str, list[Step]] = {}
+        for step in steps:
+            played.setdefault(step.info.get("rollout_id") or str(id(step)), []).append(step)
+        episodes = [_played_again(rollout_id, own) for rollout_id, own in played.items()]
+        advantages = assigned(self.credit, [GenerateResult(episode) for episode in episodes])
+        for episode, own in zip(episodes, played.values(), strict=True):
+            for index, step in enumerate(own):
+                difference = step.advantage - episode.rewards[step.role_id]
+                step.advantage = advantages.get((episode.id, index), 0.0) + difference
+        return steps
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the credit assigner's state."""
+        return state_of(self.credit)
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore the credit assigner's state."""
+        self.credit.load_state_dict(state)
+
+
+def _played_again(rollout_id: str, steps: list[Step]) -> Rollout:
+    """Return the episode of drawn steps, in which each has the mean of its role as its reward."""
+    of_role: dict[str, list[float]] = {}
+    for step in steps:
+        of_role.setdefault(step.role_id, []).append(step.advantage)
+    rewards = {role_id: sum(values) / len(values) for role_id, values in of_role.items()}
+    first = steps[0]
+    return Rollout(
+        episode_type=first.env_id,
+        id=rollout_id,
+        meta={"group": (first.info.get("parent_id"), first.info.get("group"))},
+        steps=[step.scored(rewards[step.role_id], step.info, step.env_id) for step in steps],
+        rewards=rewards,
+    )

@@ -26,6 +26,7 @@ from selfplay.core.credit.relative import equal_group_share
 from selfplay.core.current_episode import episode_counts
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.own_code import called, list_of, own_code, returned, state_of
+from selfplay.core.play import trajectories_of_roles
 from selfplay.core.records import records_from_steps
 from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
@@ -33,7 +34,6 @@ from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
 from selfplay.population.standings import standings
 from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.credit_transform import trajectories_of_roles
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
 from selfplay.training.evaluations import comparison_of

@@ -38,13 +38,12 @@ from selfplay.core.own_code import (
     own_failure,
     returned,
 )
-from selfplay.core.play import PlaySpec
+from selfplay.core.play import PlaySpec, trajectories_of_roles
 from selfplay.envs.catalog import library_of
 from selfplay.envs.game import Game
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import PromptTemplate, get_template
 from selfplay.learning.model_fit import Call
-from selfplay.replay.credit_transform import trajectories_of_roles
 from selfplay.training.programs import build_program, measured
 from selfplay.training.rewards import build_buffer
 

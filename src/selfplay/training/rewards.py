@@ -20,7 +20,6 @@ from selfplay.envs.catalog import reward_scale
 from selfplay.replay import transforms
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
-from selfplay.replay.credit_transform import CreditTransform
 
 Composed = tuple[
     transforms.ComposeFinalRewardTransforms | None,
@@ -90,7 +89,7 @@ def composed_transforms(config: Config) -> Composed:
     step = _built(rewards.step, transforms.StepRewardTransform, "rewards.step", envs)
     sampling = _built(rewards.sampling, transforms.SamplingRewardTransform, "rewards.sampling", envs)
     if config.credit is not None:
-        sampling = [CreditTransform(build_credit(config.credit))]
+        sampling = [transforms.CreditTransform(build_credit(config.credit))]
     if config.learning.critic is not None:
         sampling = []
     return (
