@@ -24,11 +24,11 @@ from selfplay.commands.served_models import ServedModels
 from selfplay.core import SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE
 from selfplay.inference.answering import ModelFacts
-from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.jobs.records import ServedBase
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import write_delivery
+from selfplay.learning.model_files import load_chat_tokens
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model
 

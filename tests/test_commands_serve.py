@@ -292,6 +292,8 @@ def test_a_link_within_the_directory_is_followed(serving_base, tmp_path):
         "\0",
         "na\u00efve",
         "ftjob-1\r\n",
+        "org//model",
+        "org/",
     ],
 )
 def test_a_name_of_an_adapter_is_short_and_of_few_characters(shared_base, name):

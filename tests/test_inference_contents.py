@@ -11,8 +11,8 @@ from hostile_text import CHAT_CONTROL_TOKENS, hostile_text
 from live_server import TOKEN, Live, engine_over, running
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.text import without_control_tokens
-from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.server import create_app
+from selfplay.learning.model_files import load_chat_tokens
 from tiny_models import text_prompt, tiny_model, tiny_policy
 
 POLICY = tiny_policy()

@@ -24,11 +24,11 @@ from selfplay.inference.adapter_check import (
     file_hash,
     tolerance_of,
 )
-from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.engine import EmbeddedEngine
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.delivery_file import canary_tokens, write_delivery
 from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.model_files import load_chat_tokens
 from selfplay.learning.policy import BASE, TRAINED
 from selfplay.learning.trie import build_plan
 from tiny_models import ARCHITECTURES, CONTEXT_LENGTH, text_prompt, tiny_policy

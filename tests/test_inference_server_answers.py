@@ -148,7 +148,7 @@ def test_several_tokens_that_arrive_together_are_all_sent_and_a_stop_token_has_n
 
 def test_the_usage_of_a_stream_counts_tokens_and_not_parts():
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    chat = ChatRequest(model="tiny", messages=ASK, **options)
+    chat = ChatRequest(model="tiny", messages=ASK, n=2, **options)
     text = CompletionRequest(model="tiny", prompt=["ab", "cd"], **options)
     for completion, prompts in (
         (ChatCompletion(chat, TokenTexts(POLICY.tokenizer)), 3),

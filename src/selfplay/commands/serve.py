@@ -114,8 +114,7 @@ def _serve_on_ray(
 ) -> None:
     """Serve until interrupted, also by SIGTERM: the engines and the fine-tuning jobs are on a cluster."""
     from selfplay.cluster.server.cluster import ServingCluster
-    from selfplay.inference.chat_tokens import load_chat_tokens
-    from selfplay.learning.model_files import resolve_model
+    from selfplay.learning.model_files import load_chat_tokens, resolve_model
 
     say = partial(print_line, console)
     cluster = ServingCluster(ray, inference, model, load_chat_tokens(resolve_model(model.name, say)), say)

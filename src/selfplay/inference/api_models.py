@@ -1,6 +1,7 @@
 """Models outside the run: behind an API, or in the directory of an adapter."""
 
 from pathlib import Path
+from typing import Any
 
 from selfplay.core import InferenceClient, InputError, Messages, ModelResponse
 from selfplay.core.adapters import ADAPTER_CONFIG
@@ -23,24 +24,12 @@ class BoundedClient(InferenceClient):
         self.client = client
         self._slots = CallSlots(limit)
 
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-    ) -> ModelResponse:
+    async def complete(self, messages: Messages, *asked: Any, **options: Any) -> ModelResponse:
         """Answer as the client does."""
         if not self._slots.take():
             await wait_for_slot(self._slots)
         try:
-            return await self.client.complete(
-                messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
-            )
+            return await self.client.complete(messages, *asked, **options)
         finally:
             self._slots.release()
 

@@ -94,34 +94,22 @@ class PublishedAdapters:
         """Return the names of all models that the engine serves, the base model's included."""
         return self.engine.names()
 
-    def publish(
-        self,
-        name: str,
-        directory: Path,
-        version: int | None = None,
-        *,
-        proof: bool = False,
-        before: Delivery | None = None,
-    ) -> Delivery:
+    def publish(self, name: str, directory: Path, version: int | None = None) -> Delivery:
         """Serve an adapter as ``name`` from now on, in place of one of that name.
 
         Args:
             name: the model name that clients request.
             directory: an adapter in PEFT's format, safetensors only.
             version: the version that its answers carry; one more than the newest by default.
-            proof: whether its answers must differ from the base model's and be the learner's, even if it has
-                no description, or the base model answered otherwise when the learner described it, as with
-                another type of weights.
-            before: the proof of the version that it follows, if that has another name.
 
         Raises:
             InputError: the adapter cannot be read or does not fit the model.
             DeliveryError: it is not what its ``delivery.json`` says.
         """
-        header = _Header.read(directory, name, version, proof)
-        self._check_fits(header.lora, header.shapes)
+        header = _Header.read(directory, name, version, proof=False)
+        self._check_fits(header)
         check_base(directory, self.policy.base)
-        return self._publish(name, header, read_weights(directory), version, proof, before)
+        return self._publish(name, header, read_weights(directory), version)
 
     async def publish_in_background(
         self,
@@ -134,15 +122,24 @@ class PublishedAdapters:
     ) -> Delivery:
         """Do as :meth:`publish` does; files are read in a thread, so that requests are answered meanwhile.
 
+        Args:
+            name: as there.
+            directory: as there.
+            version: as there.
+            proof: whether its answers must differ from the base model's and be the learner's, even if it has
+                no description, or the base model answered otherwise when the learner described it, as with
+                another type of weights.
+            before: the proof of the version that it follows, if that has another name.
+
         Raises: as there.
         """
         header = await asyncio.to_thread(_Header.read, directory, name, version, proof)
-        self._check_fits(header.lora, header.shapes)
+        self._check_fits(header)
         weights = await asyncio.to_thread(read_weights, directory)
         check_base(directory, self.policy.base)
         if {key: tuple(value.shape) for key, value in weights.items()} != header.shapes:
             raise InputError("adapter", f"{directory} was changed while it was loaded", "Load it again.")
-        return self._publish(name, header, weights, version, proof, before)
+        return self._publish(name, header, weights, version, proof=proof, before=before)
 
     def withdraw(self, name: str) -> None:
         """Stop serving adapter ``name`` and free its memory. Pending requests for it fail."""
@@ -155,8 +152,9 @@ class PublishedAdapters:
         header: _Header,
         weights: dict[str, Tensor],
         version: int | None,
-        proof: bool,
-        before: Delivery | None,
+        *,
+        proof: bool = False,
+        before: Delivery | None = None,
     ) -> Delivery:
         said = header.said
         version = self._newest + 1 if version is None else version
@@ -198,17 +196,18 @@ class PublishedAdapters:
     def _canary_of(self, adapter: str) -> tuple[float, ...]:
         return tuple(self.engine.logprobs(canary_tokens(self.policy), adapter=adapter))
 
-    def _check_fits(self, lora: LoraSettings, shapes: Shapes) -> None:
+    def _check_fits(self, header: _Header) -> None:
         """Compare an adapter's shapes with the model's, before memory of its size is allocated.
 
         Raises:
             InputError: the adapter belongs to another model, or changes its output layer.
         """
+        rank, shapes = header.lora.lora_rank, header.shapes
         largest = max((shape[0] for name, shape in shapes.items() if "lora_A" in name), default=0)
-        if lora.lora_rank > largest:
-            problem = f"its weights do not fit its rank, {lora.lora_rank}: the largest has {largest}"
+        if rank > largest:
+            problem = f"its weights do not fit its rank, {rank}: the largest has {largest}"
             raise InputError("adapter", problem, "Correct r.")
-        wrong = misfit(shapes, self._shapes_of(lora), self.policy.layers())
+        wrong = misfit(shapes, self._shapes_of(header.lora), self.policy.layers())
         if wrong is not None:
             raise wrong
 

@@ -23,7 +23,7 @@ from selfplay.inference.client_adapters import ClientAdapters
 from selfplay.inference.openai_client import VERSION_HEADER
 from selfplay.inference.server_answers import ChatCompletion, Generation, TextCompletion
 from selfplay.inference.server_middleware import BodyLimit, Paths, Responses, TokenCheck
-from selfplay.inference.server_questions import EngineCalls, Questions
+from selfplay.inference.server_questions import EngineCall, Questions
 from selfplay.inference.server_requests import ChatRequest, CompletionRequest, GenerateRequest
 from selfplay.inference.server_schema import (
     ApiError,
@@ -36,7 +36,7 @@ CLIENT_CLOSED_REQUEST = 499
 Part = tuple[int, ModelResponse]
 Parts = AsyncGenerator[Part]
 T = TypeVar("T")
-Completion = ChatCompletion | TextCompletion
+AnyCompletion = ChatCompletion | TextCompletion
 
 
 def create_app(
@@ -80,39 +80,39 @@ def create_app(
 def _add_answers(app: FastAPI, questions: Questions) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        question = await questions.of_chat(body)
-        return await _answered(request, questions, question, ChatCompletion(body, questions.texts))
+        calls = await questions.of_chat(body)
+        return await _answered(request, questions, calls, ChatCompletion(body, questions.texts))
 
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        question = await questions.of_completion(body)
-        return await _answered(request, questions, question, TextCompletion(body, questions.texts))
+        calls = await questions.of_completion(body)
+        return await _answered(request, questions, calls, TextCompletion(body, questions.texts))
 
     @app.post("/inference/v1/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
-        question = await questions.of_generation(body)
-        return await _whole(request, questions, question, Generation(body))
+        calls = await questions.of_generation(body)
+        return await _whole(request, questions, calls, Generation(body))
 
 
 async def _answered(
-    request: Request, questions: Questions, question: EngineCalls, completion: Completion
+    request: Request, questions: Questions, calls: list[EngineCall], completion: AnyCompletion
 ) -> Response:
     if completion.request.stream:
-        return await _streamed(request, completion, questions.stream(question))
-    return await _whole(request, questions, question, completion)
+        return await _streamed(request, completion, questions.stream(calls))
+    return await _whole(request, questions, calls, completion)
 
 
 async def _whole(
-    request: Request, questions: Questions, question: EngineCalls, completion: Completion | Generation
+    request: Request, questions: Questions, calls: list[EngineCall], completion: AnyCompletion | Generation
 ) -> Response:
-    answers = await _while_connected(request, questions.answers(question))
+    answers = await _while_connected(request, questions.answers(calls))
     if answers is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     headers = {VERSION_HEADER: str(answers[0].policy_version)}
     return JSONResponse(completion.whole(answers), headers=headers)
 
 
-async def _streamed(request: Request, completion: Completion, parts: Parts) -> Response:
+async def _streamed(request: Request, completion: AnyCompletion, parts: Parts) -> Response:
     """Begin the response with the first token, so that an earlier failure has a status of its own."""
     first = await _while_connected(request, anext(parts))
     if first is None:
@@ -122,7 +122,7 @@ async def _streamed(request: Request, completion: Completion, parts: Parts) -> R
     return EventStream(events, headers=headers, media_type="text/event-stream")
 
 
-async def _events(completion: Completion, first: Part, parts: Parts) -> AsyncGenerator[str]:
+async def _events(completion: AnyCompletion, first: Part, parts: Parts) -> AsyncGenerator[str]:
     """Yield the server-sent events of an answer while it is drawn."""
     async with aclosing(parts):
         try:

@@ -2,8 +2,9 @@
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from selfplay.core import ModelResponse
 from selfplay.core.chat_tokens import decoded
@@ -21,80 +22,113 @@ LOWEST = -9999.0
 """What an impossible token has for a log-probability, because JSON has no infinity; as OpenAI and vLLM."""
 
 
-class ChatCompletion:
-    """The answers to one chat request, with the engine's ids and log-probabilities, stop token included.
+Asked = TypeVar("Asked", bound=ChatRequest | CompletionRequest)
+
+
+class Completion(ABC, Generic[Asked]):
+    """The answers to one request in a format of OpenAI's, with the engine's ids and log-probabilities.
 
     Args:
         request: the request.
         texts: the texts of tokens.
+        kind: with what the id begins.
+        form: the name of the format.
+        chunk: its name in a stream.
     """
 
-    def __init__(self, request: ChatRequest, texts: TokenTexts) -> None:
+    def __init__(self, request: Asked, texts: TokenTexts, kind: str, form: str, chunk: str) -> None:
         self.request = request
         self.texts = texts
-        self.head = head("chatcmpl", request.model)
+        self._head = head(kind, request.model)
+        self._form, self._chunk_form = form, chunk
         self._choices: dict[int, AnswerStream] = {}
-        self._prompt: list[int] = []
+        self._prompts: dict[int, int] = {}
 
     def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
-        prompt = answers[0].prompt_token_ids or []
+        prompts = sum(len(answer.prompt_token_ids or []) for answer in answers[:: self.request.n or 1])
         drawn = sum(len(answer.completion_token_ids or []) for answer in answers)
         choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
-        body = {
-            **self.head,
-            "object": "chat.completion",
-            "choices": choices,
-            "usage": usage(len(prompt), drawn),
-        }
-        return body | self._prompt_ids(prompt)
+        counts = usage(prompts, drawn)
+        return {**self._head, "object": self._form, "choices": choices, "usage": counts}
 
     def chunks(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of the next part of a streamed answer: its role, its text, then its reason."""
+        """Yield the chunks of the next part of a streamed answer: how it begins, then its text and reason."""
         if index not in self._choices:
-            self._choices[index] = self._stream()
-            self._prompt = part.prompt_token_ids or []
-            role = {"role": "assistant", "content": ""}
-            yield self._chunk(index, role, None, {}) | self._prompt_ids(self._prompt)
+            self._choices[index] = self._stream(index, part)
+            self._prompts[index // (self.request.n or 1)] = len(part.prompt_token_ids or [])
+            yield from self._begin(index, part)
         for piece in self._choices[index].add(part):
-            yield self._chunk(index, {"content": piece.text}, piece.reason, self._tokens(piece))
+            yield self._chunk(self._choice(index, piece))
 
     def usage_chunk(self) -> Iterator[dict[str, Any]]:
         """Yield the last chunk of a stream if the request asks for token counts."""
         if self.request.wants_usage():
-            chunk = {**self.head, "object": "chat.completion.chunk", "choices": []}
-            yield {**chunk, "usage": self._usage_so_far()}
+            yield {**self._head, "object": self._chunk_form, "choices": [], "usage": self._usage_so_far()}
 
-    def _usage_so_far(self) -> dict[str, int]:
-        return usage(len(self._prompt), sum(choice.drawn for choice in self._choices.values()))
-
-    def _stream(self) -> AnswerStream:
-        return AnswerStream(self.texts, self.request.stop)
-
-    def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
-        wanted = bool(self.request.logprobs or self.request.return_token_ids)
-        piece = self._stream().whole(answer, with_tokens=wanted)
-        message = {"role": "assistant", "content": piece.text}
-        return {"index": index, "message": message, "finish_reason": piece.reason, **self._tokens(piece)}
-
-    def _chunk(
-        self, index: int, delta: dict[str, str], reason: str | None, tokens: dict[str, Any]
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "finish_reason": reason, **tokens}
-        chunk = {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        chunk = {**self._head, "object": self._chunk_form, "choices": [choice]}
         if not self.request.wants_usage():
             return chunk
         return {**chunk, "usage": self._usage_so_far() if self.request.wants_usage_so_far() else None}
 
+    def _usage_so_far(self) -> dict[str, int]:
+        drawn = sum(choice.drawn for choice in self._choices.values())
+        return usage(sum(self._prompts.values()), drawn)
+
+    def _ids(self, piece: Piece) -> dict[str, Any]:
+        """Return vLLM's extra field if the request asks for it."""
+        return {"token_ids": [token.id for token in piece.tokens]} if self.request.return_token_ids else {}
+
+    def _prompt_ids(self, answer: ModelResponse) -> dict[str, Any]:
+        return {"prompt_token_ids": answer.prompt_token_ids or []} if self.request.return_token_ids else {}
+
+    @abstractmethod
+    def _stream(self, index: int, answer: ModelResponse) -> AnswerStream: ...
+
+    @abstractmethod
+    def _begin(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]: ...
+
+    @abstractmethod
+    def _choice(self, index: int, piece: Piece) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]: ...
+
+
+class ChatCompletion(Completion[ChatRequest]):
+    """The answers to one chat request."""
+
+    def __init__(self, request: ChatRequest, texts: TokenTexts) -> None:
+        super().__init__(request, texts, "chatcmpl", "chat.completion", "chat.completion.chunk")
+
+    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        return super().whole(answers) | self._prompt_ids(answers[0])
+
+    def _stream(self, index: int, answer: ModelResponse) -> AnswerStream:
+        return AnswerStream(self.texts, self.request.stop)
+
+    def _begin(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
+        delta = {"role": "assistant", "content": ""}
+        yield self._chunk({"index": index, "delta": delta, "finish_reason": None}) | self._prompt_ids(part)
+
+    def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        delta = {"content": piece.text}
+        return {"index": index, "delta": delta, "finish_reason": piece.reason, **self._tokens(piece)}
+
+    def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
+        wanted = bool(self.request.logprobs or self.request.return_token_ids)
+        piece = self._stream(index, answer).whole(answer, with_tokens=wanted)
+        message = {"role": "assistant", "content": piece.text}
+        return {"index": index, "message": message, "finish_reason": piece.reason, **self._tokens(piece)}
+
     def _tokens(self, piece: Piece) -> dict[str, Any]:
         """Return the fields that the request asks for about the tokens of a piece."""
-        fields: dict[str, Any] = {"logprobs": None}
+        described = None
         if self.request.logprobs:
-            content = [self._described(token) for token in piece.tokens]
-            fields["logprobs"] = {"content": content, "refusal": None}
-        if self.request.return_token_ids:
-            fields["token_ids"] = [token.id for token in piece.tokens]
-        return fields
+            described = {"content": [self._described(token) for token in piece.tokens], "refusal": None}
+        return {"logprobs": described, **self._ids(piece)}
 
     def _described(self, token: Token) -> dict[str, Any]:
         likeliest = [self._entry(*one, token.first) for one in token.likeliest]
@@ -107,79 +141,31 @@ class ChatCompletion:
             "bytes": list(self.texts.bytes(token, first=first)),
         }
 
-    def _prompt_ids(self, prompt: list[int]) -> dict[str, Any]:
-        """Return vLLM's extra field if the request asks for it."""
-        return {"prompt_token_ids": prompt} if self.request.return_token_ids else {}
 
-
-def head(kind: str, model: str) -> dict[str, Any]:
-    """Return the fields with which every answer begins."""
-    return {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-
-
-def usage(prompt: int, drawn: int) -> dict[str, int]:
-    """Return counts of tokens in OpenAI's format."""
-    return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
-
-
-def in_json(logprob: float | None) -> float | None:
-    """Return a log-probability as JSON can have it."""
-    return None if logprob is None else max(logprob, LOWEST)
-
-
-class TextCompletion:
-    """The answers to one request, ``n`` for each prompt in the order of the prompts.
-
-    Args:
-        request: the request.
-        texts: the texts of tokens.
-    """
+class TextCompletion(Completion[CompletionRequest]):
+    """The answers to one request, ``n`` for each prompt in the order of the prompts."""
 
     def __init__(self, request: CompletionRequest, texts: TokenTexts) -> None:
-        self.request = request
-        self.texts = texts
-        self.head = {**head("cmpl", request.model), "object": "text_completion"}
-        self._choices: dict[int, AnswerStream] = {}
-        self._prompts: dict[int, int] = {}
+        super().__init__(request, texts, "cmpl", "text_completion", "text_completion")
 
-    def whole(self, answers: Sequence[ModelResponse]) -> dict[str, Any]:
-        """Return the body of an answer that is not streamed."""
-        choices = []
-        for index, answer in enumerate(answers):
-            wanted = bool(self.request.logprobs is not None or self.request.return_token_ids)
-            prompt = self._prompt(index, answer)
-            piece = self._stream(prompt.text).whole(answer, with_tokens=wanted)
-            together = Piece(prompt.text + piece.text, prompt.tokens + piece.tokens, piece.reason)
-            choices.append(self._choice(index, together) | self._ids(answer, piece))
-        drawn = sum(len(answer.completion_token_ids or []) for answer in answers)
-        return {**self.head, "choices": choices, "usage": usage(self._prompt_tokens(answers), drawn)}
+    def _stream(self, index: int, answer: ModelResponse) -> AnswerStream:
+        before = len(self._prompt(index, answer).text)
+        return AnswerStream(self.texts, self.request.stop, offset=before, continues=True)
 
-    def chunks(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of the next part of a streamed answer; with ``echo``, the first is the prompt."""
-        if index not in self._choices:
-            prompt = self._prompt(index, part)
-            self._choices[index] = self._stream(prompt.text)
-            self._prompts[index // (self.request.n or 1)] = len(part.prompt_token_ids or [])
-            if self.request.echo:
-                yield self._chunk([self._choice(index, prompt) | self._ids(part, Piece("", [], None))])
-        for piece in self._choices[index].add(part):
-            yield self._chunk([self._choice(index, piece) | self._ids(None, piece)])
+    def _begin(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
+        """Yield the prompt, with ``echo``."""
+        if self.request.echo:
+            ids = self._ids(Piece("", [], None)) | self._prompt_ids(part)
+            yield self._chunk(self._choice(index, self._prompt(index, part)) | ids)
 
-    def usage_chunk(self) -> Iterator[dict[str, Any]]:
-        """Yield the last chunk of a stream if the request asks for token counts."""
-        if self.request.wants_usage():
-            yield {**self.head, "choices": [], "usage": self._usage_so_far()}
-
-    def _usage_so_far(self) -> dict[str, int]:
-        drawn = sum(choice.drawn for choice in self._choices.values())
-        return usage(sum(self._prompts.values()), drawn)
-
-    def _prompt_tokens(self, answers: Sequence[ModelResponse]) -> int:
-        """Return the number of tokens of all prompts, each counted once."""
-        return sum(len(answer.prompt_token_ids or []) for answer in answers[:: self.request.n or 1])
-
-    def _stream(self, prompt: str) -> AnswerStream:
-        return AnswerStream(self.texts, self.request.stop, offset=len(prompt), continues=True)
+    def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
+        wanted = bool(self.request.logprobs is not None or self.request.return_token_ids)
+        prompt, piece = (
+            self._prompt(index, answer),
+            self._stream(index, answer).whole(answer, with_tokens=wanted),
+        )
+        together = Piece(prompt.text + piece.text, prompt.tokens + piece.tokens, piece.reason)
+        return self._choice(index, together) | self._ids(piece) | self._prompt_ids(answer)
 
     def _prompt(self, index: int, answer: ModelResponse) -> Piece:
         """Return the prompt of an answer as it is sent back: nothing without ``echo``."""
@@ -193,15 +179,10 @@ class TextCompletion:
             text, prompt_tokens(self.texts, ids, answer.more) if scored and answer.more else [], None
         )
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = {**self.head, "choices": choices}
-        if not self.request.wants_usage():
-            return chunk
-        return {**chunk, "usage": self._usage_so_far() if self.request.wants_usage_so_far() else None}
-
     def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
         logprobs = self._logprobs(piece.tokens) if self.request.logprobs is not None else None
-        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.reason}
+        choice = {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.reason}
+        return choice | self._ids(piece)
 
     def _logprobs(self, tokens: list[Token]) -> dict[str, list[Any]]:
         """Return OpenAI's older form: parallel lists, the likeliest tokens of each token as an object."""
@@ -228,12 +209,20 @@ class TextCompletion:
             return text
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.texts.bytes(token, first=first))
 
-    def _ids(self, answer: ModelResponse | None, piece: Piece) -> dict[str, Any]:
-        """Return vLLM's extra fields if the request asks for them."""
-        if not self.request.return_token_ids:
-            return {}
-        ids = {"token_ids": [token.id for token in piece.tokens]}
-        return ids if answer is None else {**ids, "prompt_token_ids": answer.prompt_token_ids}
+
+def head(kind: str, model: str) -> dict[str, Any]:
+    """Return the fields with which every answer begins."""
+    return {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+
+def usage(prompt: int, drawn: int) -> dict[str, int]:
+    """Return counts of tokens in OpenAI's format."""
+    return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
+
+
+def in_json(logprob: float | None) -> float | None:
+    """Return a log-probability as JSON can have it."""
+    return None if logprob is None else max(logprob, LOWEST)
 
 
 class Generation:

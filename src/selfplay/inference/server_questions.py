@@ -105,19 +105,12 @@ LONG_PROMPT = 10_000
 
 
 @dataclass(frozen=True)
-class Call:
-    """What differs between the engine's calls for one request."""
+class EngineCall:
+    """The arguments of a call of the engine."""
 
     messages: Messages
     max_tokens: int
     seed: int | None
-
-
-@dataclass(frozen=True)
-class EngineCalls:
-    """The arguments of the engine's calls for one request."""
-
-    calls: list[Call]
     model: str
     temperature: float
     stop: tuple[str, ...]
@@ -138,7 +131,7 @@ class Questions:
         self.texts = TokenTexts(engine.tokenizer)
         self._most_characters = most_characters_of_a_token(engine.tokenizer)
 
-    async def of_chat(self, request: ChatRequest) -> EngineCalls:
+    async def of_chat(self, request: ChatRequest) -> list[EngineCall]:
         """Check a request and render its prompt.
 
         Raises:
@@ -154,22 +147,21 @@ class Questions:
         for number, message in enumerate(messages):
             self._check_ids(message, f"messages[{number}].token_ids")
         max_tokens = await self._limit(messages, request.limit(), "messages")
-        calls = [Call(messages, max_tokens, seed) for seed in request.seeds()]
-        return _question(request, calls, model, request.options())
+        return _calls(request, messages, max_tokens, model, request.options())
 
-    async def of_completion(self, request: CompletionRequest) -> EngineCalls:
+    async def of_completion(self, request: CompletionRequest) -> list[EngineCall]:
         """Check a request and tokenise its prompts; see :meth:`of_chat`."""
         model = self._checked(request)
-        calls = []
+        calls: list[EngineCall] = []
         for number, given in enumerate(request.prompt):
             prompt = said("text", given) if isinstance(given, str) else said("text", "", given)
             self._check_length([prompt], "prompt")
             self._check_ids(prompt, f"prompt[{number}]")
             max_tokens = await self._limit([prompt], request.max_tokens, "prompt")
-            calls += [Call([prompt], max_tokens, seed) for seed in request.seeds()]
-        return _question(request, calls, model, request.options())
+            calls += _calls(request, [prompt], max_tokens, model, request.options())
+        return calls
 
-    async def of_generation(self, request: GenerateRequest) -> EngineCalls:
+    async def of_generation(self, request: GenerateRequest) -> list[EngineCall]:
         """Check a request for token ids; see :meth:`of_chat`."""
         size, parameters = self.engine.vocabulary_size, request.sampling_params
         check_extra(request.model_extra or {}, type(request).model_fields)
@@ -179,29 +171,16 @@ class Questions:
         self._check_length([prompt], "token_ids")
         self._check_ids(prompt, "token_ids")
         max_tokens = await self._limit([prompt], parameters.max_tokens, "token_ids")
-        calls = [Call([prompt], max_tokens, seed) for seed in parameters.seeds()]
-        return _question(parameters, calls, model, parameters.options_of(parameters.logprobs, as_drawn=True))
+        options = parameters.options_of(parameters.logprobs, as_drawn=True)
+        return _calls(parameters, [prompt], max_tokens, model, options)
 
-    async def answers(self, question: EngineCalls) -> list[ModelResponse]:
+    async def answers(self, calls: list[EngineCall]) -> list[ModelResponse]:
         """Return all answers, complete.
 
         Raises:
             ApiError: the queue is full, or the engine failed.
         """
-        asking = [
-            asyncio.ensure_future(
-                self.engine.complete(
-                    call.messages,
-                    question.temperature,
-                    call.max_tokens,
-                    model=question.model,
-                    seed=call.seed,
-                    stop=question.stop,
-                    options=question.options,
-                )
-            )
-            for call in question.calls
-        ]
+        asking = [asyncio.ensure_future(self.engine.complete(**vars(call))) for call in calls]
         try:
             return await asyncio.gather(*asking)
         except SelfplayError as error:
@@ -210,7 +189,7 @@ class Questions:
             for one in asking:
                 one.cancel()
 
-    async def stream(self, question: EngineCalls) -> AsyncGenerator[tuple[int, ModelResponse]]:
+    async def stream(self, calls: list[EngineCall]) -> AsyncGenerator[tuple[int, ModelResponse]]:
         """Yield parts of all answers as they are drawn, with the index of the answer.
 
         See :meth:`Answering.stream`. Closing a stream early cancels its requests.
@@ -219,9 +198,7 @@ class Questions:
             ApiError: the queue is full, or the engine failed.
         """
         news: asyncio.Queue[tuple[int, ModelResponse | Exception]] = asyncio.Queue()
-        readers = [
-            asyncio.create_task(self._read(question, index, news)) for index in range(len(question.calls))
-        ]
+        readers = [asyncio.create_task(self._read(call, index, news)) for index, call in enumerate(calls)]
         unfinished = len(readers)
         try:
             while unfinished:
@@ -237,18 +214,9 @@ class Questions:
                 reader.cancel()
 
     async def _read(
-        self, question: EngineCalls, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
+        self, call: EngineCall, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
     ) -> None:
-        call = question.calls[index]
-        stream = self.engine.stream(
-            call.messages,
-            question.temperature,
-            call.max_tokens,
-            model=question.model,
-            seed=call.seed,
-            stop=question.stop,
-            options=question.options,
-        )
+        stream = self.engine.stream(**vars(call))
         try:
             async with aclosing(stream):
                 async for part in stream:
@@ -312,9 +280,15 @@ class Questions:
         raise prompt_too_long(limit, given, param)
 
 
-def _question(request: DrawParameters, calls: list[Call], model: str, options: AnswerOptions) -> EngineCalls:
+def _calls(
+    request: DrawParameters, messages: Messages, max_tokens: int, model: str, options: AnswerOptions
+) -> list[EngineCall]:
+    """Return a call for each answer to a prompt."""
     temperature = 1.0 if request.temperature is None else request.temperature
-    return EngineCalls(calls, model, temperature, tuple(request.stop), options)
+    stop = tuple(request.stop)
+    return [
+        EngineCall(messages, max_tokens, seed, model, temperature, stop, options) for seed in request.seeds()
+    ]
 
 
 def _characters(messages: Messages) -> int:

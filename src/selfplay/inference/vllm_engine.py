@@ -42,7 +42,6 @@ from selfplay.inference.adapter_check import (
     tolerance_of,
 )
 from selfplay.inference.answering import check_sampling, find_model
-from selfplay.inference.chat_tokens import load_chat_tokens
 from selfplay.inference.vllm_checks import (
     PROOF_RANK,
     Probe,
@@ -50,6 +49,7 @@ from selfplay.inference.vllm_checks import (
     check_mixed_batch,
     write_random_adapter,
 )
+from selfplay.learning.model_files import load_chat_tokens
 
 RATE_SECONDS = 5.0
 

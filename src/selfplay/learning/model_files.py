@@ -20,6 +20,7 @@ from typing import Any
 
 from selfplay.core import InputError
 from selfplay.core.adapters import Quantization
+from selfplay.core.chat_tokens import ChatTokens, configured_stops
 from selfplay.core.files import sha256_of
 
 BUNDLED_MODEL = "smollm2-135m"
@@ -280,3 +281,37 @@ def _convert(gguf: Path, target: Path) -> None:
     )
     model.to(torch.bfloat16).save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def load_tokenizer(model: str) -> Any:
+    """Load the tokenizer of a model, a local directory or Hugging Face id.
+
+    Raises:
+        InputError: it has none, or its tokenizer has no end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    except Exception as error:
+        raise InputError("model", f"{model} has no usable tokenizer", "Add its tokenizer files.") from error
+    if tokenizer.eos_token_id is None:
+        problem = f"the tokenizer of {model} has no eos_token"
+        raise InputError("model", problem, "Set it, so that answers can end.")
+    return tokenizer
+
+
+def load_chat_tokens(model: str) -> ChatTokens:
+    """Load what turns messages into the ids of a model whose weights are not in this process.
+
+    Raises:
+        InputError: as :func:`load_tokenizer`; see also ControlTokens.
+    """
+    from transformers import AutoConfig, GenerationConfig
+
+    tokenizer = load_tokenizer(model)
+    try:  # the end-of-sequence tokens of the generation configuration, or else of the model's
+        end = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        end = AutoConfig.from_pretrained(model, trust_remote_code=False).eos_token_id
+    return ChatTokens(tokenizer, model, configured_stops(end, model))

@@ -18,7 +18,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from selfplay.core import InputError, Messages, derive_seed
@@ -46,6 +46,7 @@ from selfplay.learning.fused_lora import FusedLinear
 from selfplay.learning.load_check import check_tree
 from selfplay.learning.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from selfplay.learning.model_attention import Attend
+from selfplay.learning.model_files import load_tokenizer
 from selfplay.learning.sharded_base import ShardedBase
 from selfplay.learning.tree_attention import RunAttention
 
@@ -165,7 +166,7 @@ class PolicyModel:
         limit = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, [*lora.target_modules, *lora.more.get("target_parameters", ())])
-        self.tokenizer = _load_tokenizer(model_name)
+        self.tokenizer = load_tokenizer(model_name)
         self.base = fingerprint(model_name)  # once both are loaded, they are in Hugging Face's cache
         config = lora.for_peft()
         config._register_custom_module({torch.nn.Linear: FusedLinear})  # PEFT's way, without a public name
@@ -448,17 +449,3 @@ def _add_lora(base: PreTrainedModel, config: LoraConfig, name: str) -> Any:
 def _shard_base(model: torch.nn.Module, device: torch.device) -> ShardedBase:
     layers = [layer.base_layer for layer in model.modules() if isinstance(layer, FusedLinear)]
     return ShardedBase(layers, device)
-
-
-def _load_tokenizer(model_name: str) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_name, trust_remote_code=False)
-    except Exception as error:
-        raise InputError(
-            "model", f"{model_name} has no usable tokenizer", "Add its tokenizer files."
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise InputError(
-            "model", f"the tokenizer of {model_name} has no eos_token", "Set it, so that answers can end."
-        )
-    return tokenizer
