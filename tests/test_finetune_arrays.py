@@ -9,10 +9,10 @@ import pytest
 
 from finetune_runs import Jobs, guesses, run
 from proof_scripts import CLAIM, Script, make, play
+from selfplay.compat.nip_arrays import rollout_arrays
 from selfplay.config.finetune import PureTextMaltParameters, RlParameters, TextRlParameters
 from selfplay.core import Arena, InputError, Role
 from selfplay.finetune import PureTextEiTrainer, PureTextMaltTrainer
-from selfplay.finetune.arrays import rollout_arrays
 from selfplay.finetune.trees import expected_rewards, select_pairs
 from selfplay.programs.proofs.episode import ProofEpisode
 from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn

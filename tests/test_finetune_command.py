@@ -7,15 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from finetune_commands import SMALL, finetune, finetune_at, words_of
 from finetune_runs import files_of
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
-from selfplay.commands.finetune import build_scenario, build_trainer
 from selfplay.config import load_config
 from selfplay.core import MockInferenceClient
+from selfplay.training.stage_trainers import build_scenario, build_trainer
 from wandb_files import records_of
 
 
@@ -285,7 +284,7 @@ def test_model_calls_are_limited_in_number_at_a_time(tmp_path, trainer):
     }
     client = MockInferenceClient(["Decision: accept"])
     config = load_config("debate-proof", fields)
-    experiment = build_trainer(config, build_scenario(config, tmp_path), tmp_path, Console(quiet=True))
+    experiment = build_trainer(config, build_scenario(config, tmp_path), tmp_path)
     experiment.train_environment.arena.client = client
     experiment.train()
     assert client.max_in_flight == 5

@@ -1,6 +1,5 @@
 """The models that a server has from its start, and their names."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -10,7 +9,7 @@ import msgspec
 from selfplay.commands.model_source import ModelSource
 from selfplay.core.adapters import ADAPTER_CONFIG, BASE, STATE_FILE, TRAINED
 from selfplay.training.run_directory import CHECKPOINT_PREFIX
-from selfplay.training.run_names import split_checkpoint
+from selfplay.training.run_names import last_part
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,3 @@ def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
         return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions, number
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}, number
-
-
-def last_part(name: str) -> str:
-    """Return the last part of a path that exists, with its checkpoint; any other name unchanged."""
-    run, checkpoint = split_checkpoint(name)
-    path = Path(os.path.expanduser(run))
-    short = path.resolve().name if path.exists() else run
-    return short if run == name else f"{short}@{checkpoint}"

@@ -184,3 +184,11 @@ def _known_runs(name: str) -> str:
     if close is not None:
         return f"Did you mean {close}?"
     return f"There are: {', '.join(runs)}" if runs else "Train one first: selfplay train kuhn"
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a path that exists, with its checkpoint; any other name unchanged."""
+    run, checkpoint = split_checkpoint(name)
+    path = Path(os.path.expanduser(run))
+    short = path.resolve().name if path.exists() else run
+    return short if run == name else f"{short}@{checkpoint}"
