@@ -1,4 +1,4 @@
-"""The files that the commands of docs/errors.md are about."""
+"""The files that the commands of tests/errors.txt are about."""
 
 import fcntl
 import json
@@ -51,7 +51,7 @@ def broken(given):
 
 
 def make_files(folder: Path) -> None:
-    """Write what docs/errors.md describes as the files of its examples."""
+    """Write what tests/errors.txt describes as the files of its examples."""
     (folder / "syntax.toml").write_text("[[envs]\n")
     (folder / "empty.toml").write_text("")
     (folder / "typo.toml").write_text('[[env]]\nid = "kuhn_poker"\n')

@@ -1,35 +1,30 @@
-"""docs/errors.md: every command in it is run and says exactly what the page says."""
+"""Every command of tests/errors.txt is run and says exactly its line."""
 
 import importlib.util
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import torch
 
 from bad_input_files import hold_run, make_files
+from error_page import PAGE, examples, page
 from selfplay.cli.main import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
-ROW = re.compile(r"\| (?P<what>[^|`]+) \| `(?P<command>selfplay [^`]+)` \| `(?P<line>error: [^`]+)` \|")
-ROWS = [match.groupdict() for match in map(ROW.fullmatch, PAGE.read_text().splitlines()) if match]
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
 BEGINNINGS += ("run directory: ",)
-STOPS = "## Fine-tuning runs that had to stop"
-"""What follows is no wrong input; tests/test_finetune_stops.py makes it happen."""
 HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
 PACKAGES += ("cvxpy",)
 IN_AN_ACTOR = "a layer that the model lacks, in an actor"
-"""This row starts a whole run on Ray; tests/test_cluster_actor_errors.py has the errors of actors without."""
+"""This example starts a whole run on Ray; tests/test_cluster_actor_errors.py has others, without."""
 
 
-def _case(row):
-    """Return the row as a parameter."""
-    slow = row["what"] == IN_AN_ACTOR
-    return pytest.param(row, id=row["what"], marks=[pytest.mark.slow] if slow else [])
+def _case(example):
+    """Return the example as a parameter."""
+    slow = example.what == IN_AN_ACTOR
+    return pytest.param(example, id=example.what, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.fixture
@@ -42,24 +37,21 @@ def files(tmp_path, monkeypatch, loopback):
         os.close(lock)
 
 
-def test_the_page_has_rows_enough_and_no_line_that_is_not_a_row():
-    page, _, _ = PAGE.read_text().partition(STOPS)
-    lines = [line for line in page.splitlines() if line.startswith("| ")]
-    lines = [line for line in lines if not line.startswith("| what is wrong |")]
-    assert len(ROWS) == len(lines) >= 25
+def test_the_page_is_made_of_the_examples():
+    assert PAGE.read_text() == page(), "run: python tests/error_page.py > docs/errors.md"
 
 
-@pytest.mark.parametrize("row", [_case(row) for row in ROWS])
-def test_wrong_input_gets_its_one_line(row, files, capsys):
+@pytest.mark.parametrize("example", [_case(example) for example in examples()])
+def test_wrong_input_gets_its_one_line(example, files, capsys):
     for package in PACKAGES:
-        if f"the package {package} is not" in row["line"] and importlib.util.find_spec(package):
+        if f"the package {package} is not" in example.line and importlib.util.find_spec(package):
             pytest.skip(f"{package} is installed here")
-    if re.search("CUDA|GPUs? (is|are) requested", row["line"]) and torch.cuda.is_available():
+    if re.search("CUDA|GPUs? (is|are) requested", example.line) and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     before = _paths(files)
-    assert main(shlex.split(row["command"])[1:]) == 2
+    assert main(shlex.split(example.command)[1:]) == 2
     printed = capsys.readouterr()
-    assert printed.err.replace(f"{files}/", "") == row["line"] + "\n"
+    assert printed.err.replace(f"{files}/", "") == example.line + "\n"
     assert [line for line in printed.out.splitlines() if not line.startswith(BEGINNINGS)] == []
     assert _paths(files) == before
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import shlex
 import sys
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from error_page import Example, parts
 from file_limits import files_no_longer_than
 from proof_server import scripted
 from selfplay.cli.main import main
@@ -30,9 +30,8 @@ SMALL = {
 BEGIN = "finetune nip --name run " + " ".join(f"--{name} {value}" for name, value in SMALL.items())
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
-STOPS = dict(re.findall(r"^\| ([^|`]+) \| `(error: [^`]+)` \|$", PAGE.read_text(), re.MULTILINE))
-"""What a run says when it has to stop, by what has happened: the rows of the page with two columns."""
+STOPS = {one.what: one.line for one in parts() if isinstance(one, Example) and not one.command}
+"""What a run says when it has to stop, by what has happened."""
 
 
 @pytest.fixture(autouse=True)

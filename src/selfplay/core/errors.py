@@ -91,7 +91,7 @@ def reason_of(error: BaseException) -> str:
     frames = [*frames_of(error)]
     if isinstance(error, SyntaxError) or not frames:
         return shown(error)
-    place = next((one for one in reversed(frames) if not is_of_the_standard_library(one)), frames[-1])
+    place = next((one for one in reversed(frames) if not is_of_a_library(one)), frames[-1])
     return f"{shown(error)}{place_of(place)}"
 
 
@@ -113,6 +113,7 @@ def module_of(frame: TracebackType) -> str:
     return str(frame.tb_frame.f_globals.get("__name__", ""))
 
 
-def is_of_the_standard_library(frame: TracebackType) -> bool:
-    """Return whether a frame is of the standard library."""
-    return module_of(frame).partition(".")[0] in sys.stdlib_module_names
+def is_of_a_library(frame: TracebackType) -> bool:
+    """Return whether a frame is of the standard library, or of pydantic, whose objects own code is given."""
+    package = module_of(frame).partition(".")[0]
+    return package in sys.stdlib_module_names or package == "pydantic"

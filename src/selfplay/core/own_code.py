@@ -22,7 +22,7 @@ from selfplay.core.errors import (
     InputError,
     SelfplayError,
     frames_of,
-    is_of_the_standard_library,
+    is_of_a_library,
     module_of,
     place_of,
     reason_of,
@@ -106,7 +106,7 @@ def own_failure(error: BaseException) -> str:
         error = error.__cause__
         frames += frames_of(error)
     method = _method_called(frames)
-    own = [frame for frame in frames if not (_is_ours(frame) or is_of_the_standard_library(frame))]
+    own = [frame for frame in frames if not (_is_ours(frame) or is_of_a_library(frame))]
     reason = f"{method} failed: {shown(error)}{place_of(own[-1])}" if method else reason_of(error)
     return one_line(reason)[:LONGEST_REASON]
 
@@ -231,7 +231,7 @@ def method_of(owner: object, name: str) -> str:
 def _method_called(frames: list[TracebackType]) -> str:
     method, called_by_us = "", False
     for frame in frames:
-        if is_of_the_standard_library(frame):
+        if is_of_a_library(frame):
             continue
         if called_by_us and not _is_ours(frame):
             method = frame.tb_frame.f_code.co_qualname.rpartition("<locals>.")[2]
