@@ -45,16 +45,18 @@ def moved(name: str, *modules: str) -> Any:
 calls_of_each_client = moved("calls_of_each_client", "cluster.engine_start", "runtime.ray.run_engines")
 EngineClient = moved("EngineClient", "cluster.engines.client", "runtime.ray.engine_client")
 EngineService = moved("EngineService", "cluster.engines.service", "runtime.ray.engine_service")
-LocalHandle = moved("LocalHandle", "cluster.handles", "runtime.ray.handles")
+LocalHandle = moved("LocalHandle", "collection.local_handle", "runtime.ray.handles")
 BATCHES = ("collection.buffer_entries", "runtime.ray.buffer_service")
 Demand, FinishedGame = moved("Demand", *BATCHES), moved("FinishedGame", *BATCHES)
 PackedGames = moved("PackedGames", *BATCHES)
 BufferService = moved("BufferService", "collection.buffer", "runtime.ray.buffer_service")
 COLLECTOR = ("cluster.services.collector", "runtime.ray.collector_service")
-CollectorService, Limits = moved("CollectorService", *COLLECTOR), moved("Limits", *COLLECTOR)
+CollectorService = moved("CollectorService", *COLLECTOR)
 PlaySettings = moved("PlaySettings", "collection.games_in_flight", "runtime.ray.game_ledger")
 PoolService = moved("PoolService", "collection.pool", "runtime.ray.pool_service")
 GameResult = moved("GameResult", "collection.results", "runtime.ray.game_ledger")
+Limits = moved("Limits", "collection.collector")
+TakeIn = moved("TakeIn", "collection.results")
 
 ENGINES, COLLECTORS = 64, 16
 MEAN_SECONDS, SPREAD = 20.0, 0.8
@@ -107,7 +109,8 @@ async def play(games: int) -> dict[str, float]:
             None,
             SETTINGS,
             {"kuhn": episode},
-            Limits(1e9, 2, calls_of_each_client(config), 0, 1),
+            Limits(1e9, 2, calls_of_each_client(config)),
+            TakeIn(shown=0, shown_per=1),
         )
         for number in range(COLLECTORS)
     ]

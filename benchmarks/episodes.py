@@ -1,7 +1,7 @@
 """The cost of a game without its model: Collector and Arena with a mock model against bare TextArena.
 
 - bare: ``while not done: get_observation, choose, step``, one game after another, nothing kept;
-- collector: ``Collector.collect`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,
+- collector: ``Collector.play_all`` with 1, 64, 1024 and 4096 games in flight: seeds, prompts, token fields,
   rewards, buffer, ratings, tracker (flushed at the end) and accounts as in a run;
 - arena: ``Arena.step`` with as many model calls in flight: rollouts, rubric, credit, training records;
 - ART 0.5.18: the same game for two seats, written like ART's own self-play example, in a separate process;
@@ -41,8 +41,9 @@ from typing import NamedTuple
 import textarena
 
 from measuring import print_table, ratio, resident_mb
-from selfplay.collection.collector import Collector, Played
-from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from one_process import Play
+from selfplay.collection.results import Played
+from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import (
     AgentSpec,
     Arena,
@@ -57,10 +58,6 @@ from selfplay.core import (
 )
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
-from selfplay.population.environment_samplers import UniformRandomEnvSampler
-from selfplay.population.model_pool import ModelPool
-from selfplay.record.tracker import Tracker
-from selfplay.replay.buffers import StepBuffer
 
 ENV_ID = "TicTacToe-v0-train"
 IN_FLIGHT = (1, 64, 1024, 4096)
@@ -143,27 +140,14 @@ def add_game(arena: Arena) -> None:
         arena.add_role(Role(f"player_{pid}"))
 
 
-def make_collector(client: InferenceClient, in_flight: int) -> Collector:
-    """Return a collector like that of a run in mirror mode."""
-    arena = Arena(client, max_calls=16_384)
-    add_game(arena)
-    tracker = Tracker("benchmark")
-    pool = ModelPool("mirror", 1, tracker)
-    pool.add_policy()
-    pool.add_checkpoint(None, 0)
-    environments = UniformRandomEnvSampler([EnvSpec(ENV_ID, ENV_ID, 2)])
-    scheduler = GameScheduler(pool, environments, seed=0, temperature=1.0, max_tokens=8)
-    buffer = StepBuffer(1_000_000, tracker)
-    return Collector(arena, scheduler, buffer, pool, tracker, concurrency=in_flight)
-
-
 def collect(games: int, in_flight: int) -> list[Played]:
     """Play ``games`` games from a fresh collector, and flush the tracker as a run does after an update."""
-    collector = make_collector(MockModel(), in_flight)
-    played = asyncio.run(collector.collect(games))
-    collector.pool.snapshot()
-    collector.tracker.flush(1)
-    return played
+    return play_of(MockModel(), games, in_flight).run()
+
+
+def play_of(client: InferenceClient, games: int, in_flight: int) -> Play:
+    """Return games with this client."""
+    return Play(client, EnvSpec(ENV_ID, ENV_ID, 2), "fewshot-chat", games, in_flight, 8)
 
 
 def bare_games(games: int) -> None:
@@ -195,9 +179,9 @@ def check_games(games: int) -> None:
 async def memory_of_games(games: int) -> float:
     """Return the KB by which the process grows per game in flight, held after about four moves each."""
     client = MockModel(hold_after=4 * games)
-    collector = make_collector(client, games)
+    play = play_of(client, games, games)
     before = resident_mb()
-    task = asyncio.create_task(collector.collect(games))
+    task = asyncio.create_task(play.play())
     while client.held < games:
         await asyncio.sleep(0)
     grown = resident_mb() - before

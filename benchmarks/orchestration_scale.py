@@ -27,19 +27,12 @@ from time import perf_counter, process_time, sleep
 
 from line_chart import Line, line_chart
 from measuring import print_table
+from one_process import Play as OneProcess
 from ray_processes import cpu_seconds, memory_mb
 from selfplay.cluster.engines.host import EngineRequest
-from selfplay.collection.collector import Collector
-from selfplay.collection.scheduler import GameScheduler
-from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Role
+from selfplay.core import InferenceClient, Messages, ModelResponse
 from selfplay.core.adapters import AdapterRef
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.population.environment_samplers import UniformRandomEnvSampler
-from selfplay.population.model_pool import ModelPool
-from selfplay.record.tracker import Tracker
-from selfplay.replay.buffers import StepBuffer
-from simulated_cluster import BUFFER_STEPS, MAX_TOKENS, Actors, Host, Play, cluster
+from simulated_cluster import MAX_TOKENS, Actors, Host, Play, cluster
 
 IN_FLIGHT = (16, 64, 256, 1024, 4096)
 COLLECTORS = (1, 2, 4)
@@ -96,22 +89,11 @@ def play_of(in_flight: int, collectors: int, delay: float) -> Play:
 
 def measure_one_process(play: Play, games: int) -> Measured:
     """Play the games without Ray."""
-    arena = Arena(HostClient(play.delay), max_calls=16_384)
-    arena.add_episode(play.env_id, GameEpisode(play.env_id, 2, get_template(play.template)))
-    for pid in range(2):
-        arena.add_role(Role(f"player_{pid}"))
-    tracker = Tracker("benchmark")
-    pool = ModelPool("mirror", 1, tracker)
-    pool.add_policy()
-    pool.add_checkpoint(None, 0)
-    environments = UniformRandomEnvSampler([play.env()])
-    scheduler = GameScheduler(pool, environments, seed=0, temperature=1.0, max_tokens=MAX_TOKENS)
-    buffer = StepBuffer(BUFFER_STEPS, tracker)
-    collector = Collector(arena, scheduler, buffer, pool, tracker, concurrency=play.in_flight)
+    playing = OneProcess(HostClient(play.delay), play.env(), play.template, games, play.in_flight, MAX_TOKENS)
     started, cpu = perf_counter(), process_time()
-    asyncio.run(collector.collect(games))
+    asyncio.run(playing.play())
     seconds, cpu = perf_counter() - started, process_time() - cpu
-    if collector.accounts.finished != games:
+    if playing.pool.ledger.accounts.finished != games:
         raise SystemExit("games failed")
     return Measured(games / seconds, 1000 * cpu / games, {})
 

@@ -32,8 +32,9 @@ from selfplay.cluster.engines.client import EngineClient  # noqa: E402
 from selfplay.cluster.engines.host import EngineRequest  # noqa: E402
 from selfplay.cluster.engines.service import EngineService  # noqa: E402
 from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.services.collector import CollectorService, Limits  # noqa: E402
+from selfplay.cluster.services.collector import CollectorService  # noqa: E402
 from selfplay.collection.buffer_entries import Demand  # noqa: E402
+from selfplay.collection.collector import Limits  # noqa: E402
 from selfplay.collection.games_in_flight import PlaySettings  # noqa: E402
 from selfplay.collection.scheduler import EnvSpec  # noqa: E402
 from selfplay.compat.unstable.forms import named  # noqa: E402

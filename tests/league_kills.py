@@ -17,13 +17,13 @@ from typing import Any
 from rich.console import Console
 
 from selfplay.config import load_config
+from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.local_learners import LocalLearners
-from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.single_process import train
 
 PLACES = {
     "update": LocalLearners,
-    "freeze_copies": FrozenOpponents,
+    "freeze": EmbeddedServing,
     "start_again": LocalLearners,
     "keep": LocalLearners,
 }

@@ -10,7 +10,7 @@ import pytest
 
 from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
-from selfplay.cluster.handles import LocalHandle
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.core import SelfplayError, TransientError
 from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from selfplay.inference.adapter_check import DeliveryError, file_hash

@@ -10,7 +10,7 @@ from selfplay.cluster.engine_start import calls_of_each_client
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.link import SHARES
 from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
-from selfplay.cluster.handles import LocalHandle
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import AdapterRef, Weights

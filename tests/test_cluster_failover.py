@@ -14,7 +14,8 @@ from selfplay.cluster.engine_start import EngineStarts
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.link import SILENCE_SECONDS
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import LocalHandle, Named, still_there
+from selfplay.cluster.handles import Named, still_there
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.core import Arena, InputError, ModelResponse, Role, SelfplayError
 from selfplay.core.current_episode import EpisodeContext, current_episode
 from selfplay.core.play import AgentSpec, PlaySpec

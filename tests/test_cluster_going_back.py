@@ -15,18 +15,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
-from selfplay.cluster import game_source
-from selfplay.cluster.game_feed import BatchInBuffer
-from selfplay.cluster.game_source import ClusterGames
-from selfplay.cluster.handles import LocalHandle
+from selfplay.cluster import games as cluster_games
+from selfplay.cluster.engines.client import EngineClient
+from selfplay.cluster.games import ClusterGames
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.services.tracker import TrackerService
+from selfplay.cluster.serving import ClusterServing
 from selfplay.collection.buffer import BufferService, Demand
 from selfplay.collection.games_in_flight import GameResult, PlaySettings
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.collection.pool import PoolService
 from selfplay.config import Config
 from selfplay.core import Rollout, SelfplayError
@@ -35,6 +36,9 @@ from selfplay.evaluation.result_files import write_evaluation
 from selfplay.record import read_metrics
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from selfplay.training import assembly
+from selfplay.training.game_feed import BatchInBuffer
+from selfplay.training.game_source import GameSource
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.trainer import Trainer
 from test_cluster_buffer import game
@@ -56,8 +60,8 @@ class Waiting:
             await asyncio.sleep(0.01)
 
 
-class MadeUpGames(ClusterGames):
-    """Games on a cluster whose games and evaluations are made up."""
+class MadeUpGames(GameSource):
+    """Games on a cluster that are made up, as their evaluations are."""
 
     services: "Services"
 
@@ -68,7 +72,7 @@ class MadeUpGames(ClusterGames):
     async def evaluate(self, step, *, full, progress):
         await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
-        await self.actors.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        await self.feed.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
 
 
@@ -102,8 +106,13 @@ class Services:
         self.said = io.StringIO()
         metrics = RemoteMetrics(self.actors.tracker)
         learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
-        games = MadeUpGames(config, self.directory, metrics, self.actors, "run", learners, {})
-        games.buffer_name = self.actors.buffer
+        host = ClusterGames(config, self.directory, self.actors, "run")
+        host.buffer_name = self.actors.buffer
+        client = EngineClient([], config.policies)
+        results = {policy: assembly.evaluated_uid(config, policy) for policy in config.policies}
+        serving = ClusterServing(client, results, learners)
+        arena = assembly.build_arena(config, client, 1)
+        games = MadeUpGames(config, self.directory, metrics, host, serving, learners, arena)
         games.services = self
         console = Console(file=self.said, width=300)
         self.trainer = Trainer(config, self.directory, games, learners, metrics, console)
@@ -189,7 +198,7 @@ async def test_no_copies_join_the_pool_in_a_mode_that_draws_none(config, tmp_pat
     mirror = config.population.model_copy(update={"sample_mode": "mirror"})
     run = Services(config.model_copy(update={"population": mirror}), tmp_path / "run")
     await run.train(2)
-    assert run.copies() == ["ckpt-0"]
+    assert run.copies() == []
 
 
 def damage_update_3(path: Path) -> None:
@@ -237,7 +246,7 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
         assert steps(path / kind) == [1, 2, 3], kind
     lines = read_metrics(path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert lines[-1]["learner/samples_seen"] == lines[-1]["learner/games_consumed"] * 2 - 4
+    assert lines[-1]["learner/samples_seen"] == lines[-1]["accounts/consumed"] * 2 - 4
     assert again.evaluated() == 5, "the new evaluation is rated too"
     (copy,) = [one for one in again.pool.pool.opponents() if one.uid == "ckpt-3"]
     assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
@@ -363,7 +372,7 @@ async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(con
     await run.buffer.ready(4, Demand(games=GAMES))
     restarted = run.new_learner()
     with pytest.raises(SelfplayError, match="state of update 3 is lost; a resume continues from 2"):
-        await restarted.update(4, BatchInBuffer(run.actors.buffer, 4), {})
+        await restarted.update(4, BatchInBuffer(lambda: run.actors.buffer, 4), {})
     await resumed(config, path, updates=3)
 
 
@@ -411,7 +420,7 @@ async def test_a_run_that_has_all_its_updates_waits_for_no_games(config, tmp_pat
 
 
 async def test_a_run_ends_although_a_service_no_longer_answers(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(game_source, "HAND_ON_SECONDS", 0.01)
+    monkeypatch.setattr(cluster_games, "HAND_ON_SECONDS", 0.01)
     run = Services(config, tmp_path / "run")
     monkeypatch.setattr(run.buffer, "stop", asyncio.Event().wait)
     await asyncio.wait_for(run.train(1), 60)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from selfplay.cluster.game_feed import GameFeed
 from selfplay.cluster.train import resume, train
 from selfplay.core import SelfplayError
 from selfplay.learning.checkpoints import load_adapter
 from selfplay.record import read_metrics
+from selfplay.training.game_feed import GameFeed
 from selfplay.training.single_process import train as train_locally
 from test_cluster_programs import quiet
 from test_training_league import LEAGUE, copy_of, games, learner_of, same
@@ -42,7 +42,7 @@ def here(model, tmp_path_factory):  # noqa: F811
 @pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
 def there(request, model, tmp_path_factory, without_compiler):  # noqa: F811
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
-    path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed._publish
+    path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed.publish
 
     async def fail(self, saved):
         if saved.step == 2:
@@ -55,10 +55,10 @@ def there(request, model, tmp_path_factory, without_compiler):  # noqa: F811
         if request.param == "left alone":
             train(config, path, quiet())
             return path
-        patch.setattr(GameFeed, "_publish", fail)
+        patch.setattr(GameFeed, "publish", fail)
         with pytest.raises(SelfplayError, match="stopped by the test"):
             train(config, path, quiet())
-        patch.setattr(GameFeed, "_publish", publish)
+        patch.setattr(GameFeed, "publish", publish)
         resume(path, quiet())
     return path
 

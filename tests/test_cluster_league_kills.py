@@ -17,13 +17,12 @@ import torch
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.learners.settings import learners_from_config
-from selfplay.cluster.run_actors import play_settings
 from selfplay.cluster.services.collector import CollectorService
 from selfplay.collection.journal import Journal
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.collection.pool import PoolService
 from selfplay.config import Config
 from selfplay.record import read_metrics
@@ -36,7 +35,7 @@ from test_training_local import configure, model  # noqa: F401 - a fixture
 STEPS = 4
 KILLED_AT = 2
 """The update after which exploiters are frozen for the first time."""
-PLACES = ["update", "freeze_exploiters", "start_again", "publish", "finish"]
+PLACES = ["update", "players_due", "freeze_players", "start_again", "publish", "finish"]
 
 
 class LeagueServices(Services):
@@ -65,7 +64,7 @@ class LeagueServices(Services):
             LocalHandle(self.buffer),
             LocalHandle(self.pool),
             None,
-            play_settings(self.config),
+            assembly.play_settings(self.config),
             episodes,
         )
 

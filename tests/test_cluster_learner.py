@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
-from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.group import LearnerGroup, LearnerState
 from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
 from selfplay.cluster.learners.remote_learners import RemoteLearners
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import ADAPTER_FILE, MANIFEST_FILE
 from selfplay.core.manifest import seal

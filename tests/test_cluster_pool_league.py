@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from selfplay.collection.games_in_flight import GameResult
 from selfplay.collection.pool import PoolService
+from selfplay.collection.pool_state import LeagueTurn
 from selfplay.core.adapters import AdapterRef, Weights
 from selfplay.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
 from selfplay.population.model_pool import ModelPool
@@ -41,13 +42,19 @@ def weights(step: int, attacker: str | None) -> Weights:
     return Weights(step, {name: AdapterRef(name, step, path) for name, path in paths.items()})
 
 
+def turn_of(service: PoolService, step: int, paths: dict[str, str | None]) -> LeagueTurn:
+    """Freeze the players that are due."""
+    due = service.players_due(step)
+    return service.freeze_players(step, {player: paths[player] for player in due})
+
+
 def copies(service: PoolService) -> list[str]:
     return [one.uid for one in service.pool.opponents() if one.kind == "checkpoint"]
 
 
 def test_an_exploiter_that_beats_its_targets_is_frozen_before_the_next_games_are_drawn():
     service = pool()
-    turn = service.freeze_exploiters(1, PATHS)
+    turn = turn_of(service, 1, PATHS)
     assert (turn.step, turn.again) == (1, ["attacker"])
     assert service.pool.ckpt_path("attacker-ckpt-1") == ("attacker/1", "checkpoint")
     assert sum(value for name, value in turn.figures.items() if "/games/" in name) == GAMES
@@ -60,10 +67,10 @@ def test_an_exploiter_that_beats_its_targets_is_frozen_before_the_next_games_are
 
 def test_a_repeated_call_changes_nothing_before_and_after_the_weights_are_published(tmp_path):
     service = pool(tmp_path)
-    turn = service.freeze_exploiters(1, PATHS)
+    turn = turn_of(service, 1, PATHS)
     for _ in range(2):
         state = service.state_dict()
-        assert service.freeze_exploiters(1, {"default": "other", "attacker": None}) == turn
+        assert turn_of(service, 1, {"default": "other", "attacker": None}) == turn
         assert service.state_dict() == state
         service = open_pool(tmp_path)
         service.publish(weights(1, None), GAMES)
@@ -71,26 +78,26 @@ def test_a_repeated_call_changes_nothing_before_and_after_the_weights_are_publis
 
 def test_games_of_the_next_update_are_not_rated_by_a_repeated_call(tmp_path):
     service = pool(tmp_path)
-    service.freeze_exploiters(1, PATHS)
+    turn_of(service, 1, PATHS)
     service.publish(weights(1, None), GAMES)
     for job in ask(service, 2, GAMES).jobs:
         service.finish([GameResult(job.name, "finished", 0, [1.0, -1.0], ["[bet]"])])
     service = open_pool(tmp_path)
     before = service.pool.state_dict()
-    service.freeze_exploiters(1, PATHS)
+    turn_of(service, 1, PATHS)
     assert service.pool.state_dict() == before
-    service.freeze_exploiters(2, PATHS)
+    turn_of(service, 2, PATHS)
     assert service.pool.state_dict() != before
 
 
 def test_an_update_that_is_lost_is_decided_anew():
     service = pool()
-    service.freeze_exploiters(1, PATHS)
+    turn_of(service, 1, PATHS)
     assert service.latest_step() == 1
     service.forget_after(0)
     assert copies(service) == ["ckpt-0"]
     assert service.latest_step() == 0
-    again = service.freeze_exploiters(1, PATHS)
+    again = turn_of(service, 1, PATHS)
     assert again.again == [], "its results are forgotten, because it started again"
 
 

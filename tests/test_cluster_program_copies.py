@@ -10,12 +10,12 @@ from rich.console import Console
 
 from program_files import write_program
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.learners.learner import KEPT_VERSIONS
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.metrics import RemoteMetrics
 from selfplay.cluster.services.tracker import TrackerService
 from selfplay.cluster.serving import ClusterServing
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.config import Config
 from selfplay.config.loading import load_config
 from selfplay.core import MockInferenceClient
@@ -133,11 +133,13 @@ class Versions:
 )
 async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_needs(tmp_path, population):
     config = configured(tmp_path, **population)
-    pool = assembly.build_pool(config, ["default"])
+    service = assembly.build_pool(config, ["default"])
+    pool, directory = service.pool, RunDirectory.create(tmp_path / "run")
     versions = Versions()
     learners = RemoteLearners(LocalHandle(versions), functools.partial(Path, "nowhere"))
     serving = ClusterServing(EngineClient([]), {"default": "average"}, learners)
-    opponents = FrozenOpponents(config, pool, ["default"], serving, RunDirectory.create(tmp_path / "run"))
+    policies = ["default"]
+    opponents = FrozenOpponents(config, LocalHandle(service), policies, policies, serving, directory)
     await opponents.begin()
     needed: list[set[str]] = []
     for step in range(1, 100):
@@ -146,7 +148,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
         needed.append({one.path_or_name for one in pool.opponents() if one.uid in active} - {None})
         await serving.publish(Saved(step, {"default": step}, {"default": versions.there[-1]}))
         assert needed[-1] | needed[max(0, step - 2)] <= {*versions.there}, step
-        if opponents.is_due(step):
-            await opponents.freeze(step)
-        assert not opponents.is_due(step)
+        if await opponents.freeze_if_due(step):
+            await opponents.serve()
+        assert not await opponents.missing(step)
     assert len(versions.there) < 60

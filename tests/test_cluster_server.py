@@ -16,9 +16,9 @@ from job_server import ASK, ended, forks, serving, start_many, start_short
 from live_server import TOKEN, Live, running
 from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.server.engines import ServingEngines
 from selfplay.cluster.server.workers import JobActor
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.commands.serve import build_application
 from selfplay.commands.served_models import ServedModels
 from selfplay.core import SelfplayError

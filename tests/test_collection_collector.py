@@ -6,16 +6,22 @@ import json
 import pytest
 
 from live_server import engine_over
-from selfplay.collection.accounts import failure_lines, raised_lines
-from selfplay.collection.collector import Collector
-from selfplay.collection.scheduler import EnvSpec, GameScheduler
-from selfplay.core import Arena, InputError, MockInferenceClient, Role, SelfplayError
+from selfplay.collection.buffer import BufferService
+from selfplay.collection.buffer_entries import Demand
+from selfplay.collection.collector import Collector, Limits, arena_of_games
+from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.pool import PoolService
+from selfplay.collection.results import TakeIn
+from selfplay.collection.scheduler import EnvSpec
+from selfplay.core import InputError, MockInferenceClient, SelfplayError
+from selfplay.core.adapters import Weights
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.templates import get_template
 from selfplay.learning.policy import TRAINED
-from selfplay.population import ModelPool, UniformRandomEnvSampler
+from selfplay.population import SamplingRule
 from selfplay.record import Tracker
 from selfplay.replay import StepBuffer
+from selfplay.training.progress import account_lines
 from tiny_models import tiny_policy
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
@@ -44,69 +50,130 @@ class FlakyClient(MockInferenceClient):
         return await super().complete(messages, *args, **options)
 
 
-def make_collector(client, *, mode="mirror", fixed=(), retries=2, env=KUHN, rule=None, **options):
-    pool = ModelPool(mode, 4, rule=rule)
-    pool.add_policy()
-    pool.add_checkpoint(None, 0)
-    for name in fixed:
-        pool.add_fixed(name, kind="script" if name == "random" else "fixed")
-    evaluation = [(KUHN, f"fixed-{name}") for name in fixed]
-    environments = UniformRandomEnvSampler([env])
-    scheduler = GameScheduler(
-        pool, environments, evaluation=evaluation, seed=5, temperature=1.0, max_tokens=4
-    )
-    arena = Arena(client, retries=retries)
-    arena.add_episode("kuhn", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
-    arena.add_episode("dice", GameEpisode("LiarsDice-v0-train", 2, get_template("fewshot-chat")))
-    for pid in range(2):
-        arena.add_role(Role(f"player_{pid}"))
-    buffer = StepBuffer(100_000)
-    options = {"concurrency": 16} | options
-    return Collector(arena, scheduler, buffer, pool, Tracker("test"), **options)
+class Playing:
+    """A collector with its pool and its buffer, all in this process."""
 
+    def __init__(
+        self,
+        client,
+        *,
+        games=20,
+        evaluations=0,
+        mode="mirror",
+        fixed=(),
+        retries=2,
+        env=KUHN,
+        rule=None,
+        concurrency=16,
+        in_lockstep=True,
+        filter_opponent_invalid=False,
+    ):
+        self.service = PoolService(mode, 4, rule=rule)
+        self.service.add_checkpoint(None, 0)
+        for name in fixed:
+            self.service.add_fixed(name, kind="script" if name == "random" else "fixed")
+        self.pool = self.service.pool
+        self.ingest = BufferService(StepBuffer(100_000), in_order=in_lockstep)
+        self.settings = PlaySettings(
+            (env,),
+            (1.0,),
+            tuple((KUHN, f"fixed-{name}") for name in fixed),
+            seed=5,
+            temperature=1.0,
+            max_tokens=4,
+            games_per_step=games if in_lockstep else None,
+            eval_games_per_step=evaluations if in_lockstep else None,
+        )
+        self.service.register(Collector.NAME, self.settings)
+        episodes = {
+            one.key: GameEpisode(one.env_id, one.num_players, get_template("fewshot-chat"))
+            for one in (KUHN, DICE)
+        }
+        self.collector = Collector(
+            arena_of_games(client, self.settings, episodes, Limits(retries=retries)),
+            self.service,
+            self.ingest,
+            Tracker("test"),
+            concurrency=concurrency,
+            take_in=TakeIn(filter_opponent_invalid),
+        )
+        self.updates = 0
 
-def acts(collector):
-    steps = collector.buffer.get_batch(collector.buffer.size())
-    return [(step.info["rollout_id"], step.pid, step.act, step.reward) for step in steps]
+    @property
+    def accounts(self):
+        return self.service.ledger.accounts
+
+    @property
+    def scheduler(self):
+        return self.service.state.queue.scheduler
+
+    async def collect(self):
+        """Play the games of an update, and publish it; return what was played in the order of the jobs."""
+        played = []
+        await self.collector.play_all(played.append)
+        self.updates += 1
+        self.service.publish(Weights(self.updates, {}), self.accounts.started)
+        return sorted(played, key=lambda one: ("payoff train eval".index(one.job.meta.type), one.job.name))
+
+    async def collect_until(self, enough):
+        await self.collector.play_until(enough, 0.0, lambda played: None)
+
+    async def steps(self):
+        """Draw what is stored."""
+        drawn = await self.ingest.draw(self.updates + 1, Demand(games=0, failed_share=1.0))
+        return drawn.steps
+
+    async def acts(self):
+        return [(step.info["rollout_id"], step.pid, step.act, step.reward) for step in await self.steps()]
 
 
 async def test_lockstep_takes_games_in_by_job_whatever_finishes_first():
-    few, many = make_collector(FlakyClient(), concurrency=2), make_collector(FlakyClient(), concurrency=50)
-    first, second = await few.collect(40), await many.collect(40)
+    few, many = (Playing(FlakyClient(), games=40, concurrency=most) for most in (2, 50))
+    first, second = await few.collect(), await many.collect()
     assert [one.rollout.id for one in first] == [f"train-{index:08d}" for index in range(40)]
     assert [one.rollout.extras for one in first] == [one.rollout.extras for one in second]
-    assert acts(few) == acts(many)
+    assert few.pool.state_dict() == many.pool.state_dict()
+    assert await few.acts() == await many.acts()
 
 
 async def test_a_failed_game_is_tried_again_and_leaves_no_trace():
-    smooth = make_collector(FlakyClient())
-    bumpy = make_collector(FlakyClient(fails=lambda call: call % 10 == 3), retries=20)
-    await smooth.collect(30)
-    await bumpy.collect(30)
+    smooth = Playing(FlakyClient())
+    bumpy = Playing(FlakyClient(fails=lambda call: call % 10 == 3), retries=20)
+    await smooth.collect()
+    await bumpy.collect()
     assert bumpy.accounts.retried > 0
     assert bumpy.accounts.failed == 0
-    assert acts(smooth) == acts(bumpy)
+    assert await smooth.acts() == await bumpy.acts()
 
 
 async def test_games_that_keep_failing_cost_themselves_only():
-    collector = make_collector(
-        FlakyClient(fails=lambda call: call % 4 == 0), retries=0, max_failed_fraction=1
-    )
-    played = await collector.collect(60)
-    accounts = collector.accounts
+    playing = Playing(FlakyClient(fails=lambda call: call % 4 == 0), games=60, retries=0)
+    played = await playing.collect()
+    accounts = playing.accounts
     assert 0 < accounts.failed < 60
     assert accounts.started == 60 == accounts.finished + accounts.failed
     reasons = {one.rollout.error.split(" in ")[0] for one in played if one.rollout.error}
     assert reasons == {"FlakyClient.complete failed: ConnectionError('the line went dead')"}
-    trained = {rollout_id for rollout_id, *_ in acts(collector)}
+    trained = {rollout_id for rollout_id, *_ in await playing.acts()}
     assert trained == {one.rollout.id for one in played if one.rollout.error is None}
 
 
-async def test_too_many_failures_stop_the_run_with_their_reason():
-    collector = make_collector(FlakyClient(fails=lambda call: True), retries=1)
-    played = await collector.collect(8)
-    with pytest.raises(SelfplayError, match=r"8 of 8 games failed; the last: .*the line went dead"):
-        collector.stop_if_broken(played)
+@pytest.mark.parametrize("mode", ["mirror", "meta-nash"])
+async def test_too_many_failures_of_any_kind_stop_the_run_with_their_reason(mode):
+    fails = {"mirror": lambda options: True, "meta-nash": lambda options: options["model"] != "default"}[mode]
+
+    class Failing(MockInferenceClient):
+        async def complete(self, messages, *args, **options):
+            if fails(options):
+                raise ConnectionError("the line went dead")
+            return await super().complete(messages, *args, **options)
+
+    rule = SamplingRule(payoff_games=2, mirror_share=1.0)
+    playing = Playing(Failing(answer), games=8, retries=1, mode=mode, fixed=("other",), rule=rule)
+    await playing.collect()
+    games = 8 if mode == "mirror" else 2
+    with pytest.raises(SelfplayError, match=rf"{games} of {games} games failed; the last: .*went dead"):
+        await playing.ingest.draw(1, Demand(games=0, failed_share=0.5))
 
 
 async def test_an_error_in_the_users_input_cancels_the_other_games():
@@ -124,21 +191,25 @@ async def test_an_error_in_the_users_input_cancels_the_other_games():
 
     client = WrongClient(answer)
     with pytest.raises(InputError, match="there is no such model"):
-        await make_collector(client, concurrency=8).collect(20)
+        await Playing(client, concurrency=8).collect()
     assert client.ended == client.calls - 1 > 6
 
 
+def stored(playing):
+    return playing.ingest.state.buffer.size()
+
+
 async def test_a_stream_keeps_its_games_in_flight_between_calls():
-    collector = make_collector(FlakyClient(), concurrency=8)
-    await collector.collect_until(lambda: collector.buffer.size() >= 10)
-    assert 0 < collector.accounts.in_flight < 8
-    before = collector.accounts.started
-    await collector.collect_until(lambda: collector.buffer.size() >= 40)
-    await collector.drain()
-    assert collector.accounts.started > before
-    assert collector.accounts.in_flight == 0
-    ids = [rollout_id for rollout_id, *_ in acts(collector)]
-    assert len(set(ids)) == collector.accounts.finished
+    playing = Playing(FlakyClient(), concurrency=8, in_lockstep=False)
+    await playing.collect_until(lambda: stored(playing) >= 10)
+    assert 0 < playing.accounts.in_flight < 8
+    before = playing.accounts.started
+    await playing.collect_until(lambda: stored(playing) >= 40)
+    await playing.collector.drain()
+    assert playing.accounts.started > before
+    assert playing.accounts.in_flight == 0
+    ids = [rollout_id for rollout_id, *_ in await playing.acts()]
+    assert len(set(ids)) == playing.accounts.finished
 
 
 async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
@@ -148,50 +219,42 @@ async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
 
     client = MockInferenceClient(answer)
     client.complete = only_opponents_fail
-    kept = make_collector(client, mode="fixed", fixed=["other"])
-    left_out = make_collector(client, mode="fixed", fixed=["other"], filter_opponent_invalid=True)
-    await kept.collect(20)
-    await left_out.collect(20)
+    kept = Playing(client, mode="fixed", fixed=["other"])
+    left_out = Playing(client, mode="fixed", fixed=["other"], filter_opponent_invalid=True)
+    await kept.collect()
+    await left_out.collect()
     assert kept.accounts.filtered == 0
-    assert kept.buffer.size() > 0
     assert left_out.accounts.filtered > 0
-    assert left_out.buffer.size() < kept.buffer.size()
+    assert left_out.ingest.size() < kept.ingest.size()
 
 
 async def test_games_that_a_move_made_raise_are_finished_lost_and_counted_by_kind():
-    collector = make_collector(MockInferenceClient([f"[bid: {'9' * 5000}, 2]"]), env=DICE)
-    played = await collector.collect(3)
+    playing = Playing(MockInferenceClient([f"[bid: {'9' * 5000}, 2]"]), games=3, env=DICE)
+    played = await playing.collect()
     assert [one.rollout.error for one in played] == [None] * 3
-    assert collector.accounts.raised == {"ValueError": 3}
-    assert collector.accounts.figures()["raised ValueError"] == 3
-    assert (collector.accounts.finished, collector.accounts.failed) == (3, 0)
+    assert playing.accounts.figures()["raised ValueError"] == 3
+    assert (playing.accounts.finished, playing.accounts.failed) == (3, 0)
     last = [one.rollout.steps[-1] for one in played]
     assert [step.reward for step in last] == [-1.0] * 3
-    assert raised_lines(collector.accounts.figures())[0].endswith(": 3 ValueError")
-    resumed = make_collector(MockInferenceClient(answer))
-    resumed.restore_accounts(json.loads(json.dumps(collector.accounts.to_dict())))
-    assert resumed.accounts.raised == {"ValueError": 3}
+    assert account_lines(playing.service.accounts())[-1].endswith(": 3 ValueError")
 
 
 async def test_a_game_whose_prompt_outgrows_the_context_fails_once_and_is_counted_by_its_reason():
     engine = engine_over(tiny_policy())
     engine.publish("default", TRAINED, 0)
-    collector = make_collector(engine, fixed=("random",), max_failed_fraction=1)
-    played = await collector.collect(3, 1)
+    playing = Playing(engine, games=3, evaluations=1, fixed=("random",))
+    played = await playing.collect()
     assert all("exceed the context of 256" in one.rollout.error for one in played)
-    assert (collector.accounts.failed, collector.accounts.eval_failed) == (3, 1)
-    assert collector.accounts.retried == 0
-    figures = collector.accounts.figures()
-    assert figures["failed ContextError"] == 4
-    assert failure_lines(figures) == ["failed, by type of error: 4 ContextError"]
-    resumed = make_collector(engine)
-    resumed.restore_accounts(json.loads(json.dumps(collector.accounts.to_dict())))
-    assert resumed.accounts.figures()["failed ContextError"] == 4
+    assert (playing.accounts.failed, playing.accounts.eval_failed) == (3, 1)
+    assert playing.accounts.retried == 0
+    assert playing.accounts.figures()["failed ContextError"] == 4
+    lines = account_lines(playing.service.accounts())
+    assert "failed, by type of error: 4 ContextError" in lines
 
 
 async def test_against_an_opponent_one_seat_is_trained_and_both_are_rated():
-    collector = make_collector(MockInferenceClient(answer), mode="fixed", fixed=["random"])
-    played = await collector.collect(40)
+    collector = Playing(MockInferenceClient(answer), games=40, mode="fixed", fixed=["random"])
+    played = await collector.collect()
     seats = [one.job.spec.trained_pids for one in played]
     assert {tuple(seat) for seat in seats} == {(0,), (1,)}
     assert {step.pid for one in played for step in one.rollout.steps} == {0, 1}
@@ -210,8 +273,8 @@ async def test_the_policy_meets_its_own_frozen_copy_and_each_is_rated():
 
     client = MockInferenceClient(answer)
     client.complete = watched
-    collector = make_collector(client, mode="random")
-    played = await collector.collect(30)
+    collector = Playing(client, games=30, mode="random")
+    played = await collector.collect()
     assert {frozenset(one.job.uids) for one in played} == {frozenset({"default", "ckpt-0"})}
     assert {(one.job.meta.ckpt_uid, one.job.meta.opponent_uid) for one in played} == {("default", "ckpt-0")}
     assert {one.job.uids[one.job.meta.player_id] for one in played} == {"default"}
@@ -223,29 +286,24 @@ async def test_the_policy_meets_its_own_frozen_copy_and_each_is_rated():
 
 
 async def test_evaluation_games_rotate_seats_and_train_no_seat():
-    collector = make_collector(MockInferenceClient(answer), fixed=["random"])
-    played = await collector.collect(0, eval_games=6)
+    collector = Playing(MockInferenceClient(answer), games=0, evaluations=6, fixed=["random"])
+    played = await collector.collect()
     assert [one.job.meta.player_id for one in played] == [0, 1, 0, 1, 0, 1]
-    assert collector.buffer.size() == 0
+    assert collector.ingest.size() == 0
     assert (collector.accounts.eval_finished, collector.accounts.started) == (6, 0)
 
 
-async def test_jobs_go_on_where_a_checkpoint_left_them():
-    whole = make_collector(MockInferenceClient(answer))
-    await whole.collect(10)
-    second_half = await whole.collect(10)
-    resumed = make_collector(MockInferenceClient(answer))
-    resumed.scheduler.load_state_dict({"next_train": 10, "next_eval": 0})
-    assert [one.rollout.extras for one in await resumed.collect(10)] == [
-        one.rollout.extras for one in second_half
-    ]
-
-
-async def test_games_in_flight_at_a_checkpoint_never_started():
-    collector = make_collector(FlakyClient(), concurrency=8)
-    await collector.collect_until(lambda: collector.buffer.size() >= 10)
-    resumed = make_collector(FlakyClient())
-    resumed.restore_accounts(collector.accounts.to_dict())
-    assert resumed.accounts.in_flight == 0
-    assert resumed.accounts.finished == collector.accounts.finished
-    await collector.drain()
+async def test_games_go_on_where_a_checkpoint_left_them_and_none_is_lost():
+    whole = Playing(FlakyClient(), concurrency=8, in_lockstep=False)
+    await whole.collect_until(lambda: stored(whole) >= 10)
+    saved = json.loads(json.dumps(whole.service.state.whole_state()))
+    resumed = Playing(FlakyClient(), concurrency=8, in_lockstep=False)
+    resumed.service.state.load_state_dict(saved)
+    resumed.service.register(Collector.NAME, resumed.settings)
+    await resumed.collect_until(lambda: stored(resumed) >= 40)
+    await resumed.collector.drain()
+    accounts = resumed.accounts
+    assert accounts.finished == accounts.started > whole.accounts.started
+    assert resumed.service.accounts()["replayed"] == whole.accounts.in_flight > 0
+    learned = {rollout_id for one in (whole, resumed) for rollout_id, *_ in await one.acts()}
+    assert learned == {f"train-{index:08d}" for index in range(accounts.finished)}

@@ -9,7 +9,7 @@ import pytest
 from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
 from selfplay.population.payoff_games import PayoffGames
-from test_collection_collector import FlakyClient, make_collector
+from test_collection_collector import FlakyClient, Playing
 from test_population_sampling import assert_drawn_as
 
 BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
@@ -179,15 +179,16 @@ class ByModel(FlakyClient):
 def nash_collector(client=None, **options):
     rule = SamplingRule(payoff_games=20)
     client = client or ByModel()
-    return make_collector(client, mode="meta-nash", fixed=["folder", "caller"], rule=rule, **options)
+    options = {"games": 0} | options
+    return Playing(client, mode="meta-nash", fixed=["folder", "caller"], rule=rule, **options)
 
 
 async def test_frozen_members_play_each_other_and_nobody_learns_from_it():
     collector = nash_collector()
-    games = await collector.play_payoffs()
+    games = await collector.collect()
     assert len(games) == 60
     assert all(one.job.spec.trained_pids == [] and one.job.name.startswith("payoff-") for one in games)
-    assert collector.buffer.size() == 0
+    assert collector.ingest.size() == 0
     accounts = collector.accounts
     assert (accounts.payoff_started, accounts.payoff_finished, accounts.started) == (60, 60, 0)
     table = collector.pool.payoffs.table
@@ -195,7 +196,7 @@ async def test_frozen_members_play_each_other_and_nobody_learns_from_it():
     assert table.payoff("fixed-folder", "fixed-caller").games == 10
     assert collector.pool.unplayed_pairs() == 0
     assert table.payoff("fixed-caller", "fixed-folder").mean(0) == 1.0, "who always bets wins from who folds"
-    assert await collector.play_payoffs() == []
+    assert await collector.collect() == []
 
 
 class TheFolderBabbles(ByModel):
@@ -209,7 +210,7 @@ class TheFolderBabbles(ByModel):
 
 async def test_games_that_an_invalid_move_ended_are_counted_for_who_made_it():
     collector = nash_collector(TheFolderBabbles())
-    await collector.play_payoffs()
+    await collector.collect()
     invalid = Counter()
     for row in collector.pool.payoffs.table.rows():
         invalid[row["member"]] += row["invalid"]
@@ -219,12 +220,12 @@ async def test_games_that_an_invalid_move_ended_are_counted_for_who_made_it():
 
 
 async def test_who_is_drawn_follows_from_the_games_between_frozen_members():
-    collector = nash_collector()
+    collector = nash_collector(games=50)
     before = Counter(collector.pool.sample("default") for _ in range(300))
     assert min(before.values()) > 60, "nobody has played"
     assert len(before) == 3
-    await collector.play_payoffs()
-    drawn = Counter(one.job.meta.opponent_uid for one in await collector.collect(50))
+    played = [one for one in await collector.collect() if one.job.is_training]
+    drawn = Counter(one.job.meta.opponent_uid for one in played)
     assert drawn["fixed-folder"] == 0
     assert drawn["fixed-caller"] > 10
 
@@ -232,14 +233,14 @@ async def test_who_is_drawn_follows_from_the_games_between_frozen_members():
 async def test_payoffs_are_the_same_whatever_finishes_first():
     few, many = nash_collector(concurrency=2), nash_collector(concurrency=60)
     for collector in (few, many):
-        await collector.play_payoffs()
+        await collector.collect()
     assert few.pool.state_dict() == many.pool.state_dict()
 
 
 async def test_payoff_games_that_fail_are_counted_and_not_tried_for_ever():
     client = ByModel(fails=lambda call: True)
     collector = nash_collector(client, retries=0)
-    games = await collector.play_payoffs()
+    games = await collector.collect()
     assert collector.accounts.payoff_failed == 60 == len(games)
     assert collector.pool.payoffs.waiting == []
     assert collector.pool.unplayed_pairs() == 3

@@ -15,8 +15,8 @@ from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
 from selfplay.population.opponent_weights import pfsp_weights
 from selfplay.population.recent_results import RecentResults
-from selfplay.training.assembly import build_pool
-from test_collection_collector import make_collector
+from selfplay.training.assembly import build_pool, fixed_members
+from test_collection_collector import Playing
 
 CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}
 """The 99.9% quantile of the chi-square distribution by degrees of freedom."""
@@ -125,7 +125,7 @@ def test_which_copies_stay_by_hand():
 
 @pytest.mark.parametrize("mode", ["historical", "pfsp", "random"])
 async def test_a_share_of_the_games_is_played_and_trained_as_in_mirror(mode):
-    collector = make_collector(MockInferenceClient(["[check]"]), mode=mode, rule=SamplingRule(0.35))
+    collector = Playing(MockInferenceClient(["[check]"]), mode=mode, rule=SamplingRule(0.35))
     jobs = [collector.scheduler.next_train_job() for _ in range(4000)]
     mirror = [job for job in jobs if job.uids == ("default", "default")]
     others = [job for job in jobs if set(job.uids) == {"default", "ckpt-0"}]
@@ -239,14 +239,14 @@ async def test_the_results_of_real_games_change_who_is_drawn():
 
     client = MockInferenceClient(["check"])
     client.complete = complete
-    collector = make_collector(client, mode="pfsp", fixed=["folder", "caller"])
+    collector = Playing(client, games=150, mode="pfsp", fixed=["folder", "caller"])
 
     def drawn(played):
         return Counter(one.job.meta.opponent_uid for one in played)
 
-    first = drawn(await collector.collect(90))
+    first = drawn(await collector.collect())
     assert min(first["ckpt-0"], first["fixed-folder"], first["fixed-caller"]) > 15
-    later = drawn(await collector.collect(200))
+    later = drawn(await collector.collect())
     assert later["fixed-folder"] < 10, "the policy, which always bets, never loses to who folds"
     assert min(later["fixed-caller"], later["ckpt-0"]) > 40
 
@@ -335,4 +335,7 @@ def test_weights_belong_to_names_and_members_for_evaluation_have_none():
             "evaluation": {"opponents": ["base", "random"]},
         }
     )
-    assert_drawn_as(build_pool(config, ["default"]), {"fixed-optimal": 1 / 3, "fixed-random": 2 / 3})
+    pool = build_pool(config, ["default"])
+    for one in fixed_members(config):
+        pool.add_fixed(one.name, kind=one.kind, active=one.active)
+    assert_drawn_as(pool.pool, {"fixed-optimal": 1 / 3, "fixed-random": 2 / 3})

@@ -18,10 +18,10 @@ from live_server import TOKEN, engine_over, running
 from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, train_on_tak
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import LocalHandle
 from selfplay.cluster.services.collector import CollectorService
 from selfplay.collection.buffer import BufferService
 from selfplay.collection.buffer_entries import Demand
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.collection.pool import PoolService
 from selfplay.compat.unstable.collector import CollectorArguments
 from selfplay.compat.unstable.forms import Form

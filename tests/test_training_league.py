@@ -56,7 +56,7 @@ def config(model):  # noqa: F811
     return configure(model, **LEAGUE)
 
 
-COPIED = {"freeze_copies": 3, "update": 5, "keep": 5}
+COPIED = {"freeze": 5, "update": 5, "keep": 5}
 """The places in which the run's directory is copied, and in which of their calls."""
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -281,15 +282,16 @@ async def test_games_in_flight_that_fail_before_a_copy_is_frozen_are_logged_and_
     complete = engine.complete
     monkeypatch.setattr(engine, "complete", dying)
     saved = await started.learners.saved()
-    await source.begin()
+    await source.begin(saved, {})
     await source.publish(saved)
     with RunProgress(console, 1, "games", None) as progress:
         await source.play(saved, progress)
     dead.set()
     with pytest.raises(SelfplayError, match=r"games failed; the last: .*the line went dead"):
-        await source.learned(1)
+        await source.publish(replace(saved, step=1))
     started.directory.unlock()
-    failed = [rollout for rollout in source.rollout_log.read(1) if rollout.error is not None]
+    log = RolloutLog(tmp_path / "run" / "rollouts")
+    failed = [rollout for rollout in log.read(1) if rollout.error is not None]
     assert len(failed) >= 40
 
 

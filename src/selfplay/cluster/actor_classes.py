@@ -171,6 +171,7 @@ class ModelPoolActor(PoolService):
         *,
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
+        policy: str = "",
     ) -> str:
         """See :meth:`PoolService.add_fixed`.
 
@@ -178,7 +179,7 @@ class ModelPoolActor(PoolService):
             InputError: the name contains a password, or a query, which may contain a key.
         """
         refuse_credentials(name, "name")
-        return super().add_fixed(name, prior_mu, kind=kind, active=active)
+        return super().add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
 
 
 class CollectorActor:

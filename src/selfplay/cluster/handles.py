@@ -1,8 +1,6 @@
-"""Handles: how services call each other, in one process and on a cluster alike."""
+"""Handles: how the actors of a cluster call each other."""
 
-import asyncio
 import contextlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,29 +40,3 @@ def still_there(arguments: Sequence[Handle]) -> list[Any]:
         with contextlib.suppress(ValueError):  # Ray's error for an unknown name
             handles.append(found(argument))
     return handles
-
-
-class LocalHandle:
-    """A service of this process, called like a Ray actor: ``await handle.size.remote()``.
-
-    The call runs as a task of its own, so it begins when the caller yields to the event loop.
-    """
-
-    def __init__(self, service: Any) -> None:
-        self._service = service
-
-    def __getattr__(self, name: str) -> "_LocalMethod":
-        return _LocalMethod(getattr(self._service, name))
-
-
-class _LocalMethod:
-    def __init__(self, method: Any) -> None:
-        self._method = method
-
-    def remote(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Any]":
-        """Call the method; return a task, which need not be awaited."""
-        return asyncio.get_running_loop().create_task(self._call(args, kwargs))
-
-    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = self._method(*args, **kwargs)
-        return await result if inspect.isawaitable(result) else result

@@ -12,11 +12,12 @@ from selfplay.cluster.connect import head_address
 from selfplay.cluster.engine_start import (
     EngineStarts,
     calls_of_collectors,
+    calls_of_each_client,
     calls_per_engine,
     engine_names,
 )
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.game_source import ClusterGames
+from selfplay.cluster.games import ClusterGames
 from selfplay.cluster.health import Health
 from selfplay.cluster.learners.remote_learners import RemoteLearners
 from selfplay.cluster.metrics import RemoteMetrics
@@ -27,6 +28,7 @@ from selfplay.cluster.serving import ClusterServing
 from selfplay.config import Config
 from selfplay.core import InputError
 from selfplay.training import assembly
+from selfplay.training.game_source import GameSource
 from selfplay.training.given_adapters import frozen_adapters, with_own_copies
 from selfplay.training.program_source import ProgramSource
 from selfplay.training.programs import build_program, policies_of
@@ -115,20 +117,23 @@ class ClusterRun:
         config, directory, policies = self.config, self.directory, self.policies
         metrics = RemoteMetrics(actors.tracker)
         learners = RemoteLearners(actors.learner, directory.checkpoint)
+        client = EngineClient(
+            actors.engines,
+            policies,
+            frozen=self.frozen,
+            patience=config.ray.patience,
+            calls_per_engine=calls_per_engine(config),
+            adapters_only=self.program is not None,
+        )
+        results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
         source: Source
         if self.program is None:
-            source = ClusterGames(config, directory, metrics, actors, self.namespace, learners, self.frozen)
+            serving = ClusterServing(client, results, learners)
+            games = ClusterGames(config, directory, actors, self.namespace)
+            arena = assembly.build_arena(config, client, calls_of_each_client(config))
+            source = GameSource(config, directory, metrics, games, serving, learners, arena)
         else:
-            client = EngineClient(
-                actors.engines,
-                policies,
-                frozen=self.frozen,
-                patience=config.ray.patience,
-                calls_per_engine=calls_per_engine(config),
-                adapters_only=True,
-            )
             collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
-            results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
             serving = ClusterServing(client, results, learners, collectors)
             calls = calls_of_collectors(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)

@@ -33,9 +33,8 @@ from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import Handle, Named, found, still_there
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.cluster.placement import Placement, beside_command
-from selfplay.cluster.services.collector import CollectorService, Limits
+from selfplay.cluster.services.collector import CollectorService
 from selfplay.cluster.services.program_collector import ProgramCollector
-from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.config import Config
 from selfplay.config.play import Games
 from selfplay.core import derive_seed
@@ -59,7 +58,6 @@ def build_collector(
     frozen: dict[str, AdapterRef],
 ) -> CollectorService:
     """Build one of a run's collectors, in its process."""
-    collection = config.collection
     client = EngineClient(
         still_there(engines),
         config.policies,
@@ -73,16 +71,10 @@ def build_collector(
         found(buffer),
         found(pool),
         found(tracker),
-        play_settings(config),
+        assembly.play_settings(config),
         assembly.build_episodes(config),
-        Limits(
-            collection.game_timeout,
-            collection.retries,
-            calls_of_each_client(config),
-            config.tracking.games_logged,
-            collection.games_per_step,
-        ),
-        filter_opponent_invalid=collection.filter_opponent_invalid,
+        assembly.limits(config, calls_of_each_client(config)),
+        assembly.take_in(config),
     )
 
 
@@ -125,22 +117,6 @@ def build_learner(
         started=list(config.start),
         may_start_again=[] if config.league is None else config.league.exploiters,
         epoch=epoch,
-    )
-
-
-def play_settings(config: Config) -> PlaySettings:
-    """Return the games that the collectors of a run play."""
-    alongside = config.evaluation.games_alongside
-    return PlaySettings(
-        environments=tuple(assembly.env_spec(env) for env in config.envs),
-        weights=tuple(env.weight for env in config.envs),
-        evaluation=tuple(assembly.evaluation_specs(config)) if alongside else (),
-        seed=config.seed,
-        temperature=config.inference.temperature,
-        max_tokens=config.inference.max_tokens,
-        games_per_step=config.collection.games_per_step,
-        max_staleness=config.collection.max_staleness,
-        eval_games_per_step=alongside,
     )
 
 

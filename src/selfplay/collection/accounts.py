@@ -79,33 +79,6 @@ class Accounts:
         return counts | {f"raised {kind}": count for kind, count in raised.items()}
 
 
-def payoff_lines(figures: dict[str, int]) -> list[str]:
-    """Return a line about the games that were played for payoffs, if any, from :meth:`Accounts.figures`."""
-    finished, failed = figures["payoff_finished"], figures["payoff_failed"]
-    if not finished + failed:
-        return []
-    return [f"games between frozen members, for their payoffs: {finished} finished, {failed} failed"]
-
-
-def failure_lines(figures: dict[str, int]) -> list[str]:
-    """Return a line about the types of errors that made games or episodes fail, if any."""
-    kinds = _by_kind("failed ", figures)
-    return [f"failed, by type of error: {kinds}"] if kinds else []
-
-
-def raised_lines(figures: dict[str, int]) -> list[str]:
-    """Return a line about the games that raised on a move, if any, from :meth:`Accounts.figures`."""
-    kinds = _by_kind("raised ", figures)
-    if not kinds:
-        return []
-    return [f"ended by a move on which the game raised, which counts as an invalid move: {kinds}"]
-
-
 def _count(kinds: dict[str, int], kind: str | None) -> None:
     if kind is not None:
         kinds[kind] = kinds.get(kind, 0) + 1
-
-
-def _by_kind(prefix: str, figures: dict[str, int]) -> str:
-    named = sorted((name, count) for name, count in figures.items() if name.startswith(prefix))
-    return ", ".join(f"{count} {name.removeprefix(prefix)}" for name, count in named)

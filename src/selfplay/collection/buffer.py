@@ -1,4 +1,4 @@
-"""BufferService: the replay buffer of a cluster. It neither loses an accepted game nor hands it out twice.
+"""BufferService: the replay buffer of a run. It neither loses an accepted game nor hands it out twice.
 
 Collectors send the same game again when they got no answer, and a killed collector's games are played again:
 a game that is already known changes nothing. The learner requests the batch of an update by the update's
@@ -15,7 +15,8 @@ from selfplay.collection import buffer_entries as entries
 from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, PackedGames, Ready
 from selfplay.collection.buffer_state import BufferState, NumberSet
 from selfplay.collection.journal import Journaled
-from selfplay.core import SelfplayError
+from selfplay.core import Rollout, SelfplayError
+from selfplay.core.errors import check_failures
 from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
@@ -48,6 +49,7 @@ class BufferService:
             BufferState(buffer, max_staleness, in_order), directory, epoch, entries.BufferEntry
         )
         self._rollout_log = RolloutLog(rollouts) if rollouts is not None else None
+        self._epoch = epoch
         self._stopped = False
         self._failure: str | None = None
         self._changed = asyncio.Event()
@@ -99,11 +101,21 @@ class BufferService:
         Raises:
             SelfplayError: a transform produced a reward that is not a finite number.
         """
-        new = (games if isinstance(games, PackedGames) else PackedGames(games)).without(self.seen)
-        if new.indices:
-            self._kept.do(entries.AddGames(new.packed))
-            self._changed.set()
+        ended = self.state.ended
+        if isinstance(games, PackedGames):
+            if any(index in ended[kind] for kind, index in games.names):
+                games = games.games()
+            elif games.names:
+                self._add(games.packed)
+        if not isinstance(games, PackedGames):
+            new = [game for game in games if game.index not in ended[game.kind]]
+            if new:
+                self._add(PackedGames(new).packed if self._kept.is_journaled else new)
         return not self._stopped
+
+    def _add(self, games: bytes | list[FinishedGame]) -> None:
+        self._kept.do(entries.AddGames(games))
+        self._changed.set()
 
     async def draw(self, update: int, demand: Demand, wait: float = 5.0) -> Drawn | None:
         """Return the batch of ``update`` (from 1) when it is ready; ``None`` after ``wait`` seconds.
@@ -125,7 +137,8 @@ class BufferService:
                 raise SelfplayError(self._failure)
             if not state.is_ready(demand):
                 return None
-            self._check_failures(demand)
+            self.check_failures(update, demand.failed_share)
+            self._check_epoch()
             drawn = self._kept.do(entries.DrawBatch(update, demand.batch_size, dict(demand.versions)))
         self._write_rollouts()
         if not drawn.steps and not drawn.dropped:
@@ -161,6 +174,16 @@ class BufferService:
             self._kept.do(entries.ForgetVersionsAfter(version))
         return self.learned + 1 if self.state.has_drawn(self.learned + 1) else self.learned
 
+    def log_late(self, update: int) -> None:
+        """Write the games that ended since the batch of ``update`` was drawn, with those of that update.
+
+        A checkpoint after the update then has them. For a buffer without a journal.
+        """
+        late = self.state.take_late()
+        if late and self._rollout_log is not None:
+            known = self._rollout_log.read(update) if update in self._rollout_log.steps() else []
+            self._log(update, late, known)
+
     def counts(self) -> dict[str, int]:
         """Return the account of all steps; those not sorted in yet count as added and stored."""
         counts, waiting = self.state.buffer.counts(), self.state.waiting_steps()
@@ -179,17 +202,34 @@ class BufferService:
         if self._kept.journal is not None:
             self._kept.journal.snapshot(self.state.state_dict(), self.state.games())
 
-    def _check_failures(self, demand: Demand) -> None:
-        games, failed = self.state.games_since_last_draw(), self.state.failed
-        if len(failed) > demand.failed_share * max(games, 1):
-            self._kept.do(entries.ForgetFailures())
-            raise SelfplayError(f"{len(failed)} of {games} games failed; the last: {failed[-1]}")
+    def check_failures(self, update: int, failed_share: float) -> None:
+        """Check that no larger share of the games of a kind failed since the last draw, before ``update``.
+
+        Raises:
+            SelfplayError: too many failed. They are logged, and forgotten.
+        """
+        for kind, failed in self.state.failed.items():
+            try:
+                check_failures(failed, self.state.since_last_draw(kind), failed_share, "games")
+            except SelfplayError:
+                self._kept.do(entries.ForgetFailures(update))
+                self._write_rollouts()
+                raise
 
     def _write_rollouts(self) -> None:
         """Write the games of batches that were drawn, also of one that was drawn before a kill."""
         to_write = self.state.to_write
         for update in list(to_write):
-            games = sorted(to_write[update], key=lambda game: (game.error is not None, game.index))
-            if self._rollout_log is not None:
-                self._rollout_log.write(update, [one.rollout for one in games if one.rollout is not None])
+            self._log(update, to_write[update])
             del to_write[update]
+
+    def _log(self, update: int, games: list[FinishedGame], before: Sequence[Rollout] = ()) -> None:
+        self._check_epoch()
+        in_order = sorted(games, key=lambda game: (game.error is not None, game.kind, game.index))
+        rollouts = [one.rollout for one in in_order if one.rollout is not None]
+        if self._rollout_log is not None:
+            self._rollout_log.write(update, [*before, *rollouts])
+
+    def _check_epoch(self) -> None:
+        if self._epoch is not None:
+            self._epoch.check()

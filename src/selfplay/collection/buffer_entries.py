@@ -1,29 +1,32 @@
 """The games that a run's buffer takes in, the batches that it gives, and the entries of its journal."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from selfplay.collection.serialization import Packed, packed
 from selfplay.core import Rollout, Step, Trajectory
+from selfplay.core.play import GameKind
 
 
 @dataclass(frozen=True)
 class FinishedGame:
-    """A training game that has ended.
+    """A game that has ended.
 
     Attributes:
-        index: the game's number in the run.
-        trajectories: those of the trained seats; empty if the game failed or is left out of training.
+        index: the game's number among those of its kind in the run.
+        trajectories: those of the trained seats; empty if the game failed or is not to be learned from.
         rollout: the rollout, if it is to be logged.
         error: the reason why the game failed.
+        kind: what it was played for.
     """
 
     index: int
     trajectories: list[Trajectory]
     rollout: Rollout | None = None
     error: str | None = None
+    kind: GameKind = "train"
 
 
 class PackedGames:
@@ -33,24 +36,17 @@ class PackedGames:
         games: the games.
 
     Attributes:
-        indices: the numbers of the games.
+        names: the kind and the number of each game.
         packed: the games.
     """
 
     def __init__(self, games: Sequence[FinishedGame]) -> None:
-        self.indices = [game.index for game in games]
+        self.names = [(game.kind, game.index) for game in games]
         self.packed = packed(list(games))
 
-    def without(self, known: Container[int]) -> "PackedGames":
-        """Return those whose numbers are not known."""
-        if not any(index in known for index in self.indices):
-            return self
-        return PackedGames([game for game in unpacked_games(self.packed) if game.index not in known])
-
-
-def unpacked_games(content: bytes) -> list[FinishedGame]:
-    """Return the games of :attr:`PackedGames.packed`."""
-    return _GAMES.decode(content)
+    def games(self) -> list[FinishedGame]:
+        """Return the games."""
+        return _GAMES.decode(self.packed)
 
 
 _GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
@@ -103,9 +99,13 @@ class _Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class AddGames(_Entry, frozen=True):
-    """Games of a collector, all of them new; see :attr:`PackedGames.packed`."""
+    """Games of a collector, all of them new. Without a journal they need not be packed."""
 
-    packed: bytes
+    games: bytes | list[FinishedGame]
+
+    def unpacked(self) -> list[FinishedGame]:
+        """Return the games."""
+        return _GAMES.decode(self.games) if isinstance(self.games, bytes) else self.games
 
 
 class DrawBatch(_Entry, frozen=True):
@@ -126,7 +126,9 @@ class LearnedBatch(_Entry, frozen=True):
 
 
 class ForgetFailures(_Entry, frozen=True):
-    """The games that failed are consumed, so that a resumed run plays others in their place."""
+    """Too many games failed before an update: they are consumed, so that a resumed run plays others."""
+
+    update: int
 
 
 class ForgetVersionsAfter(_Entry, frozen=True):

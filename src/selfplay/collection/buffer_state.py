@@ -1,12 +1,18 @@
-"""BufferState: what a cluster's buffer stores, as journal entries make it."""
+"""BufferState: what the buffer of a run stores, as the entries of its journal make it."""
 
-from typing import Any, assert_never
+from collections.abc import Callable
+from typing import Any, TypeVar, assert_never, get_args
 
 import msgspec
 
 from selfplay.collection import buffer_entries as entries
-from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, unpacked_games
+from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame
+from selfplay.collection.serialization import plain
+from selfplay.core.play import GameKind
 from selfplay.replay.buffers import BaseBuffer
+from selfplay.replay.step_classes import plain_groups
+
+Of = TypeVar("Of")
 
 
 class NumberSet:
@@ -48,10 +54,11 @@ class BufferState:
         max_staleness, in_order: see :class:`BufferService`.
 
     Attributes:
-        seen: the numbers of all training games that have ended.
+        ended: the numbers of all games that have ended, by kind.
         learned: the newest update that the learner has made.
         consumed: training games that were learned or left over.
         drawn: the batch that was drawn and is not learned.
+        failed: why games failed since the last draw, by kind.
         to_write: the games to log, by the update whose batch was drawn after them.
     """
 
@@ -59,15 +66,15 @@ class BufferState:
         self.buffer = buffer
         self.max_staleness = max_staleness
         self.in_order = in_order
-        self.seen = NumberSet()
+        self.ended = _by_kind(NumberSet)
         self.learned = 0
         self.consumed = 0
         self.drawn: Drawn | None = None
-        self.failed: list[str] = []
+        self.failed = _by_kind(list[str])
         self.to_write: dict[int, list[FinishedGame]] = {}
         self._waiting: list[FinishedGame] = []
         self._to_log: list[FinishedGame] = []
-        self._games_at_last_draw = 0
+        self._at_last_draw = _by_kind(int)
 
     def apply(self, entry: entries.BufferEntry) -> Any:
         """Change the state as an entry says, and return the answer to who asked for the change.
@@ -76,15 +83,17 @@ class BufferState:
             SelfplayError: the change is impossible.
         """
         match entry:
-            case entries.AddGames(packed):
-                for game in unpacked_games(packed):
+            case entries.AddGames():
+                for game in entry.unpacked():
                     self._add(game)
             case entries.DrawBatch(update, batch_size, versions):
                 return self._draw(update, batch_size, versions)
             case entries.LearnedBatch(update):
                 self._learned_batch(update)
-            case entries.ForgetFailures():
+            case entries.ForgetFailures(update):
                 self._forget_failures()
+                if late := self.take_late():
+                    self.to_write[update] = late
             case entries.ForgetVersionsAfter(version):
                 self._forget_after(version)
             case _:
@@ -99,24 +108,34 @@ class BufferState:
         """Return whether a batch can be drawn."""
         waiting = sum(len(game.trajectories) for game in self._waiting)
         enough = demand.entries is not None and self.buffer.entries() + waiting >= demand.entries
-        return enough or (demand.games is not None and self.games_since_last_draw() >= demand.games)
+        return enough or (demand.games is not None and self.since_last_draw() >= demand.games)
 
-    def games_since_last_draw(self) -> int:
-        """Return how many games have ended since the last draw."""
-        return len(self.seen) - self._games_at_last_draw
+    @property
+    def seen(self) -> NumberSet:
+        """The numbers of the training games that have ended."""
+        return self.ended["train"]
+
+    def since_last_draw(self, kind: GameKind = "train") -> int:
+        """Return how many games of a kind have ended since the last draw."""
+        return len(self.ended[kind]) - self._at_last_draw[kind]
 
     def waiting_steps(self) -> int:
         """Return the number of steps of games that are not sorted in yet."""
         return sum(len(t.steps) for game in self._waiting for t in game.trajectories)
 
+    def take_late(self) -> list[FinishedGame]:
+        """Return the games to log that ended since the last draw; they are not logged with the next."""
+        late, self._to_log = self._to_log, []
+        return late
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON-able data, without :meth:`games` and a batch that is not learned."""
         return {
             "buffer": self.buffer.state_dict(with_steps=False),
-            "seen": self.seen.state_dict(),
+            "ended": {kind: ended.state_dict() for kind, ended in self.ended.items()},
             "learned": self.learned,
             "failed": self.failed,
-            "games_at_last_draw": self._games_at_last_draw,
+            "at_last_draw": self._at_last_draw,
             "consumed": self.consumed,
         }
 
@@ -128,23 +147,29 @@ class BufferState:
             "to_log": list(self._to_log),
         }
 
+    def whole_state(self) -> dict[str, Any]:
+        """Return the state with its games as plain JSON-able data; no batch is drawn and not learned."""
+        games = msgspec.to_builtins(self.games() | {"groups": []}, enc_hook=plain)
+        state: dict[str, Any] = self.state_dict() | games
+        return state | {"groups": plain_groups(self.buffer.stored_groups())}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict` with the :meth:`games` in it, as read from JSON."""
         self.buffer.load_state_dict(state["buffer"] | {"groups": state["groups"]})
-        self.seen = NumberSet.from_state(state["seen"])
+        self.ended = {kind: NumberSet.from_state(ended) for kind, ended in state["ended"].items()}
         self.learned = state["learned"]
         self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
         self._to_log = msgspec.convert(state["to_log"], list[FinishedGame], strict=False)
         self.failed = state["failed"]
-        self._games_at_last_draw = state["games_at_last_draw"]
+        self._at_last_draw = state["at_last_draw"]
         self.consumed = state["consumed"]
 
     def _add(self, game: FinishedGame) -> None:
-        self.seen.add(game.index)
+        self.ended[game.kind].add(game.index)
         if game.rollout is not None:
             self._to_log.append(game)
         if game.error is not None:
-            self.failed.append(game.error)
+            self.failed[game.kind].append(game.error)
         elif self.in_order:
             self._waiting.append(game)
         else:
@@ -170,9 +195,8 @@ class BufferState:
         self.drawn = drawn if steps else None
         if not steps:
             self.consumed = len(self.seen)
-        self.failed = []
-        self._games_at_last_draw = len(self.seen)
-        self.to_write[update], self._to_log = self._to_log, []
+        self._begin_counting()
+        self.to_write[update] = self.take_late()
         return drawn
 
     def _learned_batch(self, update: int) -> None:
@@ -194,5 +218,13 @@ class BufferState:
         self._forget_failures()
 
     def _forget_failures(self) -> None:
-        self.failed = []
-        self._games_at_last_draw = self.consumed = len(self.seen)
+        self._begin_counting()
+        self.consumed = len(self.seen)
+
+    def _begin_counting(self) -> None:
+        self.failed = _by_kind(list[str])
+        self._at_last_draw = {kind: len(ended) for kind, ended in self.ended.items()}
+
+
+def _by_kind(make: Callable[[], Of]) -> dict[GameKind, Of]:
+    return {kind: make() for kind in get_args(GameKind)}

@@ -329,6 +329,11 @@ class Journaled(Generic[Kept]):
         return self._state
 
     @property
+    def is_journaled(self) -> bool:
+        """Whether there is a journal."""
+        return self._journal is not None
+
+    @property
     def journal(self) -> Journal[Any] | None:
         """The journal, unless a snapshot is being written to it."""
         return None if self._journal is None or self._journal.is_writing else self._journal

@@ -8,7 +8,8 @@ journal, and lets calls wait.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from selfplay.collection import pool_entries as entries
@@ -30,6 +31,32 @@ __all__ = ["Jobs", "PoolService"]
 
 SNAPSHOT_EVERY = 500
 """Entries of the journal after which a snapshot may replace them."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The pool when new weights were announced, before the first game with them.
+
+    Attributes:
+        accounts: the account of all games; see :meth:`PoolService.accounts`.
+        standings: who of the pool beats whom, if its mode draws copies.
+    """
+
+    accounts: dict[str, int]
+    standings: Standings | None
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The frozen copies of policies.
+
+    Attributes:
+        served: those that play now: the directory of the adapter, by uid.
+        kept: the adapters that are in use or may be needed again; their files stay.
+    """
+
+    served: dict[str, str]
+    kept: list[str]
 
 
 class PoolService:
@@ -113,6 +140,7 @@ class PoolService:
         *,
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
+        policy: str = "",
     ) -> str:
         """Register a model that is not trained; see :meth:`ModelPool.add_fixed`.
 
@@ -120,7 +148,7 @@ class PoolService:
         """
         uid = f"fixed-{name}"
         if not self.state.knows(uid, name, kind):
-            self._kept.do(entries.AddFixed(name, prior_mu, kind, active))
+            self._kept.do(entries.AddFixed(name, prior_mu, kind, active, policy))
         return uid
 
     def add_policy(self, uid: str) -> str:
@@ -129,20 +157,34 @@ class PoolService:
             self._kept.do(entries.AddPolicy(uid))
         return uid
 
-    def freeze_exploiters(self, step: int, paths: dict[str, str | None]) -> LeagueTurn:
-        """Freeze the exploiters of a league that are due after update ``step``; return what was done.
+    def players_due(self, step: int) -> list[str]:
+        """Return the players of the league that are to be frozen after update ``step``, by what they won.
 
-        All games of the update have ended, and its weights are not published. A repeated call changes
-        nothing, whatever its paths.
+        All games of the update have ended, and its weights are not published. None are due once
+        :meth:`freeze_players` has been called for the update.
+        """
+        league = self.state.league
+        if league is None or self._has_turned(step):
+            return []
+        self._kept.do(entries.RateHeldGames())
+        return league.due(step)
+
+    def freeze_players(self, step: int, paths: dict[str, str | None]) -> LeagueTurn:
+        """Freeze the players of the league that are due after update ``step``; return what was done.
+
+        A repeated call changes nothing, whatever its paths.
 
         Args:
             step: the update.
-            paths: the adapter that training has produced by now, by player.
+            paths: the adapter that training has produced by now, by player that is due.
         """
-        if max(self.state.turn.step, self.state.weights.step) < step:
-            self._kept.do(entries.FreezeExploiters(step, paths))
+        if not self._has_turned(step):
+            self._kept.do(entries.FreezePlayers(step, paths))
             self._changed.set()
         return self.state.turn
+
+    def _has_turned(self, step: int) -> bool:
+        return max(self.state.turn.step, self.state.weights.step) >= step
 
     def current_uid(self, policy: str = TRAINED) -> str | None:
         """Return the uid of the latest checkpoint of a policy."""
@@ -179,10 +221,8 @@ class PoolService:
 
     # Weights
 
-    def publish(self, weights: Weights, consumed: int = 0) -> Standings | None:
+    def publish(self, weights: Weights, consumed: int = 0) -> Published:
         """Announce the newest weights: from now on they answer, also in games in flight.
-
-        Returns who of the pool beats whom by the games before them, if its mode draws copies.
 
         ``consumed`` games of the run were learned or too old: as many others may start. The weights go back
         if the newest update that was saved is damaged.
@@ -191,9 +231,10 @@ class PoolService:
         if (weights, consumed) != (self.weights, self.ledger.consumed):
             self._kept.do(entries.Publish(weights, consumed))
             self._changed.set()
-            self._tell_tracker()
             self._snapshot_if_long()
-        return None if self.pool.sample_mode in MODES_WITHOUT_COPIES else standings(self.pool)
+        self._tell_tracker()
+        draws_copies = self.pool.sample_mode not in MODES_WITHOUT_COPIES
+        return Published(self.accounts(), standings(self.pool) if draws_copies else None)
 
     def latest_step(self) -> int:
         """Return the newest update of the weights, the checkpoints and the league."""
@@ -219,6 +260,26 @@ class PoolService:
         paths = {one.path for one in self.weights.adapters.values()}
         paths |= {(self.pool.ckpt_path(uid) or (None,))[0] for uid in uids}
         return sorted(path for path in paths if path is not None)
+
+    def copies(self, in_play: Collection[str] = ()) -> Copies:
+        """Return the copies that are to be served now, those ``in_play`` too, and the adapters in use."""
+        members = self.pool.opponents()
+        copies = [one for one in members if one.kind == "checkpoint" and one.path_or_name is not None]
+        wanted = {*self.pool.active_checkpoints(), *self.ledger.uids(), *in_play}
+        served = {one.uid: str(one.path_or_name) for one in copies if one.uid in wanted}
+        newest = max((one.iteration or 0 for one in members if one.kind == "checkpoint"), default=0)
+        # Should the newest update be lost, a resume serves again what retired with the newest copies.
+        late = [one for one in copies if one.retired is None or one.retired >= newest]
+        return Copies(served, sorted({*self.paths_in_use(), *(str(one.path_or_name) for one in late)}))
+
+    def copies_of(self, step: int) -> list[str]:
+        """Return the policies of which the pool has a copy of update ``step``."""
+        copies = (one for one in self.pool.opponents() if one.kind == "checkpoint")
+        return [one.policy for one in copies if one.iteration == step]
+
+    def retired_by(self, step: int) -> list[str]:
+        """Return the copies that were retired by update ``step``."""
+        return [one.uid for one in self.pool.opponents() if one.retired is not None and one.retired <= step]
 
     # Games
 
@@ -275,6 +336,10 @@ class PoolService:
             return Jobs([], self.weights, stopped=True)
         if state.stopped or not state.has_games(training, evaluation):
             return Jobs([], self.weights, stopped=state.stopped)
+        return self.hand_out(collector, number, training, evaluation)
+
+    def hand_out(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
+        """Hand out games now, perhaps none; see :meth:`next_jobs`."""
         jobs: Jobs = self._kept.do(entries.HandOut(collector, number, training, evaluation))
         return jobs
 
@@ -290,7 +355,7 @@ class PoolService:
         self._changed.set()
 
     async def settled(self, wait: float = 5.0) -> bool:
-        """Wait until every training game has ended; outside lockstep return at once, as games always run."""
+        """Wait until all games of an update have ended; outside lockstep return at once: games always run."""
         await self._until(self._is_settled, wait)
         return self._is_settled()
 
@@ -328,7 +393,9 @@ class PoolService:
         return {"pool": pool, "accounts": self.accounts()}
 
     def _is_settled(self) -> bool:
-        return not self.state.in_lockstep or not self.ledger.accounts.in_flight
+        state = self.state
+        ended = not self.ledger.uids() and not state.has_games(0, 1)
+        return ended or not state.in_lockstep
 
     async def _until(self, condition: Callable[[], bool], wait: float) -> None:
         with contextlib.suppress(TimeoutError):

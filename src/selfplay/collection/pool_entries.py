@@ -28,6 +28,7 @@ class AddFixed(_Entry, frozen=True):
     prior_mu: float
     kind: Literal["fixed", "script"]
     active: bool
+    policy: str = ""
 
 
 class AddPolicy(_Entry, frozen=True):
@@ -47,8 +48,12 @@ class RateMatch(_Entry, frozen=True):
     games: list[tuple[str, str, float, str]]
 
 
-class FreezeExploiters(_Entry, frozen=True):
-    """All games of an update have ended; exploiters that are due join the pool, with these adapters."""
+class RateHeldGames(_Entry, frozen=True):
+    """All games of an update have ended, so they are rated."""
+
+
+class FreezePlayers(_Entry, frozen=True):
+    """Players of a league join the pool after an update, with these adapters."""
 
     step: int
     paths: dict[str, str | None]
@@ -102,7 +107,8 @@ PoolEntry = (
     | AddFixed
     | AddPolicy
     | RateMatch
-    | FreezeExploiters
+    | RateHeldGames
+    | FreezePlayers
     | Publish
     | ForgetAfter
     | Register

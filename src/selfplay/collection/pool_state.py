@@ -11,7 +11,7 @@ from selfplay.collection.game_queue import GameQueue
 from selfplay.collection.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.results import GameResult
 from selfplay.collection.scheduler import Job
-from selfplay.collection.serialization import Packed
+from selfplay.collection.serialization import Packed, plain
 from selfplay.core.adapters import BASE, AdapterRef, Weights
 from selfplay.population import PayoffTable
 from selfplay.population.league import League
@@ -88,14 +88,16 @@ class PoolState:
             case entries.AddCheckpoint(path, iteration, policy):
                 self._rate_held_games()
                 return self.pool.add_checkpoint(path, iteration, policy)
-            case entries.AddFixed(name, prior_mu, kind, active):
-                return self.pool.add_fixed(name, prior_mu, kind=kind, active=active)
+            case entries.AddFixed(name, prior_mu, kind, active, policy):
+                return self.pool.add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
             case entries.AddPolicy(uid):
                 return self.pool.add_policy(uid)
             case entries.RateMatch(step, size, games):
                 return self._rate_match(step, size, games)
-            case entries.FreezeExploiters(step, paths):
-                self._freeze_exploiters(step, paths)
+            case entries.RateHeldGames():
+                self._rate_held_games()
+            case entries.FreezePlayers(step, paths):
+                self._freeze_players(step, paths)
             case entries.Publish(weights, consumed):
                 self._rate_held_games()
                 self.weights, self.ledger.consumed = weights, consumed
@@ -146,7 +148,7 @@ class PoolState:
         """Return the payoffs of every game that has ended, also of those that are not rated yet."""
         table = PayoffTable()
         table.load_state_dict(self.pool.played.state_dict())
-        for job, result in sorted(self.ledger.unrated, key=lambda one: one[0].name):
+        for job, result in sorted(self.ledger.unrated, key=_place):
             table.append(job.uids, result.rewards, result.invalid_seat)
         return table
 
@@ -158,6 +160,12 @@ class PoolState:
             "again": list(ledger.again),
             "unrated": list(ledger.unrated),
         }
+
+    def whole_state(self) -> dict[str, Any]:
+        """Return the state with its games as plain JSON-able data, without answers that may be repeated."""
+        state = self.state_dict() | self.games() | {"last_answer": {}}
+        plain_state: dict[str, Any] = msgspec.to_builtins(state, enc_hook=plain)
+        return plain_state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict` with the :meth:`games` in it, as read from JSON."""
@@ -176,13 +184,12 @@ class PoolState:
             self.league.load_state_dict(state["league"])
             self.turn = msgspec.convert(state["turn"], LeagueTurn)
 
-    def _freeze_exploiters(self, step: int, paths: dict[str, str | None]) -> None:
+    def _freeze_players(self, step: int, paths: dict[str, str | None]) -> None:
         assert self.league is not None
-        self._rate_held_games()
-        due = self.league.due(step)
-        for player in due:
-            self.pool.add_checkpoint(paths[player], step, player)
-        self.turn = LeagueTurn(step, self.league.start_again(due, step), self.league.figures())
+        for player, path in paths.items():
+            self.pool.add_checkpoint(path, step, player)
+        again = self.league.start_again(list(paths), step)
+        self.turn = LeagueTurn(step, again, self.league.figures())
 
     def _rate_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         self.ledger.matches.add((step, size))
@@ -232,7 +239,7 @@ class PoolState:
                     self.pool.payoffs.add_failure(job.meta.index, job.uids)
             if result.status != "finished":
                 continue
-            if job.is_payoff or (self.in_lockstep and job.is_training):
+            if job.is_payoff or self.in_lockstep:
                 self.ledger.unrated.append((job, result))
             else:
                 self._rate(job, result)
@@ -240,14 +247,14 @@ class PoolState:
             self._rate_held_games(payoffs=True)
 
     def _rate_held_games(self, *, payoffs: bool = False) -> None:
-        """Rate the training or payoff games that are held, once all have ended, in order of their numbers.
+        """Rate the payoff games that are held, or the others, once all have ended, in order of their numbers.
 
-        Draws from the pool and ratings then do not depend on which game ended first. Training games of an
-        update are held in lockstep only.
+        Draws from the pool and ratings then do not depend on which game ended first. Games of training come
+        before those of evaluations; both are held in lockstep only.
         """
         held = [one for one in self.ledger.unrated if one[0].is_payoff == payoffs]
         self.ledger.unrated = [one for one in self.ledger.unrated if one[0].is_payoff != payoffs]
-        for job, result in sorted(held, key=lambda one: one[0].meta.index):
+        for job, result in sorted(held, key=_place):
             self._rate(job, result)
 
     def _rate(self, job: Job, result: GameResult) -> None:
@@ -255,3 +262,9 @@ class PoolState:
         if job.is_payoff:
             self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
+
+
+def _place(one: tuple[Job, GameResult]) -> tuple[int, int]:
+    """Return the place of a game among those that are rated together."""
+    job, _ = one
+    return not job.is_training, job.meta.index

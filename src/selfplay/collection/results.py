@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from selfplay.collection.buffer_entries import FinishedGame
 from selfplay.collection.scheduler import Job
 from selfplay.core import Arena, Rollout, Trajectory, trajectories_of
 from selfplay.record.game_values import Values, eval_values, trajectory_values
@@ -79,7 +80,52 @@ async def play(arena: Arena, job: Job) -> Played:
     return Played(job, result.rollout)
 
 
-def values_of(
+@dataclass(frozen=True)
+class TakenIn:
+    """Games that have ended, as those receive them who need to know.
+
+    Attributes:
+        games: for the buffer.
+        values: measurements for the tracker, by the full name of their metric.
+        counts: how many games were measured, by the prefix of their metrics.
+        results: for the pool.
+    """
+
+    games: list[FinishedGame]
+    values: Values
+    counts: dict[str, int]
+    results: list[GameResult]
+
+
+@dataclass(frozen=True)
+class TakeIn:
+    """What becomes of a game that has ended, wherever it was played.
+
+    Attributes:
+        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
+        shown, shown_per: of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
+            Games that failed always are.
+    """
+
+    filter_opponent_invalid: bool = False
+    shown: int = 8
+    shown_per: int = 256
+
+    def __call__(self, played: Sequence[Played]) -> TakenIn:
+        """Return what the buffer, the tracker and the pool receive."""
+        results = [one.result(self.filter_opponent_invalid) for one in played]
+        trajectories = [one.trajectories(result) for one, result in zip(played, results, strict=True)]
+        values, counts = _values_of(played, results, trajectories)
+        return TakenIn(list(map(self._finished, played, trajectories)), values, counts, results)
+
+    def _finished(self, played: Played, trajectories: list[Trajectory]) -> FinishedGame:
+        job, rollout = played.job, played.rollout
+        is_shown = job.is_training and job.meta.index % self.shown_per < self.shown
+        shown = rollout if is_shown or rollout.error is not None else None
+        return FinishedGame(job.meta.index, trajectories, shown, rollout.error, job.meta.type)
+
+
+def _values_of(
     played: Sequence[Played], results: Sequence[GameResult], trajectories: Sequence[Sequence[Trajectory]]
 ) -> tuple[Values, dict[str, int]]:
     """Return the measurements of the games that finished, and the number of games by prefix.

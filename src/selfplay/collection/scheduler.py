@@ -3,10 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from selfplay.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from selfplay.core.adapters import BASE
+from selfplay.core.play import GameKind
 from selfplay.population.environment_samplers import BaseEnvSampler
 from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool
@@ -167,7 +168,7 @@ class GameScheduler:
 
     def _job(
         self,
-        kind: Literal["train", "eval", "payoff"],
+        kind: GameKind,
         index: int,
         env: EnvSpec,
         me: str,

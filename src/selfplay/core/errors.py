@@ -1,7 +1,7 @@
 """Errors for users: one line that names the field and the fix."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -117,3 +117,19 @@ def is_of_a_library(frame: TracebackType) -> bool:
     """Return whether a frame is of the standard library, or of pydantic, whose objects own code is given."""
     package = module_of(frame).partition(".")[0]
     return package in sys.stdlib_module_names or package == "pydantic"
+
+
+def check_failures(reasons: Sequence[str], played: int, limit: float, unit: str) -> None:
+    """Check that no larger share than ``limit`` of what was played failed.
+
+    Args:
+        reasons: why each of those that failed did.
+        played: how many were played.
+        limit: the largest share.
+        unit: what was played, such as ``games``.
+
+    Raises:
+        SelfplayError: more failed, so something is broken.
+    """
+    if len(reasons) > limit * played:
+        raise SelfplayError(f"{len(reasons)} of {played} {unit} failed; the last: {reasons[-1]}")

@@ -26,6 +26,8 @@ PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`selfplay.population.opponent_weights.pfsp_weights`."""
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
 """How a mixture over members is computed; see :func:`selfplay.population.meta_strategies.meta_strategy`."""
+GameKind = Literal["train", "eval", "payoff"]
+"""What a game is played for: to be learned from, to evaluate, or for the payoffs between frozen members."""
 LeagueRole = Literal["main", "main_exploiter", "league_exploiter"]
 """What a player of a league learns for; see :mod:`selfplay.population.league`."""
 
@@ -77,7 +79,7 @@ class TaskMeta:
     ``player_id`` is the seat of ``ckpt_uid``, the first one if it has several, as in a mirror game.
     """
 
-    type: Literal["train", "eval", "payoff"]
+    type: GameKind
     env_id: str
     player_id: int
     seed: int

@@ -6,10 +6,16 @@ run do neither.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from selfplay.collection.scheduler import EnvSpec, GameScheduler
+from selfplay.collection.collector import Limits
+from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.local_handle import LocalHandle
+from selfplay.collection.pool import PoolService
+from selfplay.collection.results import TakeIn
+from selfplay.collection.scheduler import EnvSpec
 from selfplay.config import Config
 from selfplay.config.model import InferenceSettings, LoraSection, ModelSettings
 from selfplay.config.play import Games, GameSettings
@@ -18,13 +24,11 @@ from selfplay.core.adapters import TRAINED, average_of
 from selfplay.envs.game_episode import GameEpisode, build_episode
 from selfplay.envs.scripted import PLAYER_NAMES
 from selfplay.learning.model_files import resolve_model
-from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League, LeaguePlayer, LeagueRule
 from selfplay.population.model_pool import ModelPool
 from selfplay.population.pool_members import POLICY_UID
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.record.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
-from selfplay.record.tracker import Tracker
 from selfplay.training.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from selfplay.training.threads import available_cores, base_dtype, chosen_threads
 
@@ -189,23 +193,19 @@ def sampling_rule(config: Config) -> SamplingRule:
     return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
 
 
-def build_pool(config: Config, policies: Sequence[str], tracker: Tracker | None = None) -> ModelPool:
-    """Build the model pool with the policies and the fixed members."""
+def build_pool(config: Config, policies: Sequence[str], tracker: LocalHandle | None = None) -> PoolService:
+    """Build the pool of a run with its policies; it keeps no journal."""
     population = config.population
-    pool = ModelPool(
+    return PoolService(
         config.sample_mode,
         population.max_active_lora,
         tracker,
         population.lag_range,
+        policies,
         seed=derive_seed(config.seed, "pool"),
         rule=sampling_rule(config),
+        build_league=partial(build_league, config),
     )
-    averages = [evaluated_uid(config, policy) for policy in policies if config.envs]
-    for uid in dict.fromkeys((*policies, *averages)):
-        pool.add_policy(uid)
-    for one in fixed_members(config):
-        pool.add_fixed(one.name, kind=one.kind, active=one.active, policy=one.policy)
-    return pool
 
 
 def build_league(config: Config, pool: ModelPool) -> League | None:
@@ -229,17 +229,28 @@ def build_league(config: Config, pool: ModelPool) -> League | None:
     return League(rule, pool, config.seed)
 
 
-def build_scheduler(config: Config, pool: ModelPool) -> GameScheduler:
-    """Build the scheduler of the configured environments and evaluation opponents."""
-    environments = WeightedEnvSampler(
-        [env_spec(env) for env in config.envs], [env.weight for env in config.envs]
-    )
-    return GameScheduler(
-        pool,
-        environments,
-        evaluation=evaluation_specs(config),
+def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
+    """Return the games of a run; without ``limited``, games are played for as long as they are asked for."""
+    alongside = config.evaluation.games_alongside
+    return PlaySettings(
+        environments=tuple(env_spec(env) for env in config.envs),
+        weights=tuple(env.weight for env in config.envs),
+        evaluation=tuple(evaluation_specs(config)) if alongside else (),
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,
-        league=build_league(config, pool),
+        games_per_step=config.collection.games_per_step if limited else None,
+        max_staleness=config.collection.max_staleness,
+        eval_games_per_step=alongside if limited else None,
     )
+
+
+def limits(config: Config, max_calls: int) -> Limits:
+    """Return the limits on the games of a run, with so many model calls at a time."""
+    return Limits(config.collection.game_timeout, config.collection.retries, max_calls)
+
+
+def take_in(config: Config) -> TakeIn:
+    """Return what becomes of the games of a run."""
+    collection = config.collection
+    return TakeIn(collection.filter_opponent_invalid, config.tracking.games_logged, collection.games_per_step)

@@ -5,7 +5,7 @@ Learners: ``LocalLearners`` and, on a cluster, ``RemoteLearners`` with ``Learner
 what was saved, and one update of all policies.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -120,6 +120,9 @@ class Learners(Protocol):
         Raises:
             SelfplayError: the update before it was not made, or an update fails.
         """
+
+    async def start_again(self, policies: Collection[str]) -> Saved:
+        """Let policies begin again after the last update from what they began with, once."""
 
     async def results(self) -> dict[str, str | None]:
         """Return the directory of the adapter that training produces, by policy: the average if any.

@@ -91,12 +91,10 @@ class LocalLearners:
         return self._saved
 
     async def start_again(self, policies: Collection[str]) -> Saved:
-        """Let policies begin again from what they began with; see :meth:`Learner.start_again`.
-
-        The next checkpoint has them so.
-        """
+        """See :class:`Learners`; the next checkpoint has them so."""
         for policy in policies:
-            self.learners[policy].start_again(self._beginnings[policy])
+            if self.learners[policy].age:
+                self.learners[policy].start_again(self._beginnings[policy])
         return await self.saved()
 
     async def results(self) -> dict[str, str | None]:

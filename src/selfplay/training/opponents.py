@@ -1,11 +1,13 @@
-"""Frozen opponents: earlier versions of the policies, served for as long as the pool may draw them."""
+"""Members of a run's pool that are not trained: fixed opponents, averages, and frozen copies of policies."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Any
 
+from selfplay.collection.pool import Copies
 from selfplay.config import Config
 from selfplay.core.files import remove_directory
-from selfplay.population.model_pool import ModelPool
 from selfplay.population.pool_members import checkpoint_uid
+from selfplay.training.assembly import evaluated_uid, fixed_members
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.serving import Serving
 
@@ -13,12 +15,13 @@ from selfplay.training.serving import Serving
 class FrozenOpponents:
     """Keep a copy of every policy version that the pool may draw, and serve the active ones.
 
-    ``keeps_copies`` is whether the sample mode draws any.
+    ``keeps_copies`` is whether the sample mode draws any. A repeated call of any method changes nothing.
 
     Args:
         config: the run's configuration.
-        pool: the pool that the copies join.
-        policies: the policies that are frozen at regular intervals.
+        pool: a handle of the pool that the copies join.
+        policies: the policies that are trained.
+        copied: those of them that are frozen at regular intervals.
         serving: serves the copies.
         directory: the run's directory.
     """
@@ -26,67 +29,63 @@ class FrozenOpponents:
     def __init__(
         self,
         config: Config,
-        pool: ModelPool,
+        pool: Any,
         policies: Sequence[str],
+        copied: Sequence[str],
         serving: Serving,
         directory: RunDirectory,
     ) -> None:
+        self.config = config
         self.pool = pool
         self.policies = policies
+        self.copied = copied
         self.serving = serving
         self.directory = directory
-        self.started = config.start.keys()
-        self.every = config.population.add_every
         self.keeps_copies = config.keeps_copies
 
     async def begin(self) -> None:
-        """Add what the policies start from to the pool if the sample mode draws checkpoints."""
+        """Fill the pool of a new run: with what its policies start from, if the sample mode draws copies."""
+        for policy in self.policies if self.config.envs else ():
+            await self.pool.add_policy.remote(evaluated_uid(self.config, policy))
+        for one in fixed_members(self.config):
+            await self.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active, policy=one.policy)
         if self.keeps_copies:
-            for policy in self.policies:
-                starts = policy in self.started
+            for policy in self.copied:
+                starts = policy in self.config.start
                 path = await self.serving.freeze(checkpoint_uid(0, policy), policy) if starts else None
-                self.pool.add_checkpoint(path, 0, policy)
-            self.serve_active()
+                await self.pool.add_checkpoint.remote(path, 0, policy)
+            await self.serve()
 
-    def is_due(self, step: int) -> bool:
-        """Whether copies are frozen after update ``step``, and are not yet."""
-        return self.keeps_copies and step % self.every == 0 and bool(self._missing(step))
+    async def freeze_if_due(self, step: int) -> bool:
+        """Add a copy of what training has produced by now of each policy to the pool, if that is due.
 
-    async def freeze(self, step: int, in_play: Collection[str] = ()) -> None:
-        """Add a copy of what training has produced by now of each policy to the pool.
-
-        Copies that are ``in_play`` are served until the next time, even if they retire.
+        Returns whether copies were added. They are served from :meth:`serve` on.
         """
-        await self.freeze_copies(self._missing(step), step)
-        self.serve_active(in_play)
+        missing = await self.missing(step)
+        for policy in missing:
+            await self.freeze(policy, step)
+        return bool(missing)
 
-    async def freeze_copies(self, policies: Sequence[str], step: int) -> None:
-        """Add copies of these policies to the pool; they are served from :meth:`serve_active` on."""
-        for policy in policies:
-            path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
-            self.pool.add_checkpoint(path, step, policy)
+    async def missing(self, step: int) -> list[str]:
+        """Return the policies of which a copy is due after update ``step``, and is not in the pool yet."""
+        if not self.keeps_copies or not step or step % self.config.population.add_every:
+            return []
+        known = await self.pool.copies_of.remote(step)
+        return [policy for policy in self.copied if policy not in known]
 
-    def delete_retired(self, oldest_step: int) -> None:
+    async def freeze(self, policy: str, step: int) -> None:
+        """Add a copy of what training has produced by now of a policy."""
+        path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
+        await self.pool.add_checkpoint.remote(path, step, policy)
+
+    async def serve(self, in_play: Sequence[str] = ()) -> None:
+        """Serve exactly those copies that are active or in play."""
+        copies: Copies = await self.pool.copies.remote(in_play)
+        self.serving.serve_copies(copies.served, copies.kept)
+
+    async def delete_retired(self, oldest_step: int) -> None:
         """Delete copies that were retired by ``oldest_step``, the oldest step that can be resumed."""
-        for model in self.pool.opponents():
-            path = self.directory.population / model.uid
-            if model.retired is not None and model.retired <= oldest_step and path.exists():
+        for uid in await self.pool.retired_by.remote(oldest_step):
+            path = self.directory.population / uid
+            if path.exists():
                 remove_directory(path)
-
-    def serve_active(self, in_play: Collection[str] = ()) -> None:
-        """Serve exactly those checkpoints that have a copy and are active or in play."""
-        wanted = {*self.pool.active_checkpoints(), *in_play}
-        copies = [one for one in self.pool.opponents() if one.kind == "checkpoint"]
-        newest = max((one.iteration or 0 for one in copies), default=0)
-        paths = {one.uid: one.path_or_name for one in copies if one.path_or_name is not None}
-        # Should the newest update be lost, a resume serves again what retired with the newest copies.
-        kept = [one.uid for one in copies if one.retired is None or one.retired >= newest]
-        self.serving.serve_copies(
-            {uid: path for uid, path in paths.items() if uid in wanted},
-            [paths[uid] for uid in kept if uid in paths],
-        )
-
-    def _missing(self, step: int) -> list[str]:
-        """Return the policies of which the pool has no copy of update ``step``."""
-        known = {one.uid for one in self.pool.opponents()}
-        return [policy for policy in self.policies if checkpoint_uid(step, policy) not in known]

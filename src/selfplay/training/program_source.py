@@ -4,9 +4,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from rich.console import Group
-
-from selfplay.collection.accounts import failure_lines
+from selfplay.collection.local_handle import LocalHandle
 from selfplay.config import Config
 from selfplay.core import (
     AgentSpec,
@@ -28,7 +26,6 @@ from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.own_code import called, list_of, own_code, returned, state_of
 from selfplay.core.play import trajectories_of_roles
 from selfplay.core.records import records_from_steps
-from selfplay.core.shell_command import shell_command
 from selfplay.core.training_batch import rewarded_without_step
 from selfplay.evaluation.result_files import evaluation_path, write_evaluation
 from selfplay.evaluation.tables import share_or_mean_text
@@ -36,7 +33,6 @@ from selfplay.population.standings import standings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
-from selfplay.training.evaluations import comparison_of
 from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
@@ -79,8 +75,11 @@ class ProgramSource:
         arena.client = client
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
         self.policies = policies_of(arena)
-        self.pool = assembly.build_pool(config, self.policies)
-        self.opponents = FrozenOpponents(config, self.pool, self.policies, serving, directory)
+        service = assembly.build_pool(config, self.policies)
+        self.pool = service.pool
+        self.opponents = FrozenOpponents(
+            config, LocalHandle(service), self.policies, self.policies, serving, directory
+        )
         self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
@@ -114,22 +113,21 @@ class ProgramSource:
         finally:
             await self.serving.close()
 
-    async def begin(self) -> None:
-        """Number the arena's steps from 1, like updates: ids of rollouts agree with files and metrics."""
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`. Steps of the arena are numbered from 1, like updates."""
+        if state:
+            with own_code("the program's load_state_dict failed"):
+                self.arena.load_state_dict(state["arena"])
+            self.pool.load_state_dict(state["pool"])
+            self.counts = dict(state["counts"])
+            if self.buffer is not None:
+                self.buffer.load_state_dict(state["buffer"])
+            await self.opponents.serve()
+            self._delete_after(saved.step)
+            return
         self._delete_after(0)
-        self.arena.step_num = 1
+        self.arena.step_num = 1  # ids of rollouts agree with files and metrics
         await self.opponents.begin()
-
-    async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`."""
-        with own_code("the program's load_state_dict failed"):
-            self.arena.load_state_dict(state["arena"])
-        self.pool.load_state_dict(state["pool"])
-        self.counts = dict(state["counts"])
-        if self.buffer is not None:
-            self.buffer.load_state_dict(state["buffer"])
-        self.opponents.serve_active()
-        self._delete_after(saved.step)
 
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
@@ -252,17 +250,14 @@ class ProgramSource:
         self.rollout_log.write(step + 1, shown + failed)
 
     async def publish(self, saved: Saved) -> None:
-        """Play with these weights from now on."""
+        """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
         await self.serving.publish(saved)
-
-    async def learned(self, step: int) -> None:
-        """Freeze copies of the policies if they are due, and log who of the pool beats whom."""
-        if self.opponents.is_due(step):
+        self.directory.check_epoch()
+        if await self.opponents.freeze_if_due(saved.step):
+            await self.opponents.serve(sorted(self._in_play))
+        if self.standings_log is not None and saved.step:
             self.directory.check_epoch()
-            await self.opponents.freeze(step, self._in_play)
-        if self.standings_log is not None:
-            self.directory.check_epoch()
-            self.standings_log.write(step, standings(self.pool))
+            self.standings_log.write(saved.step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
@@ -321,27 +316,13 @@ class ProgramSource:
         if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
             print_line(progress.console, line)
 
-    async def ending(self) -> Group | str:
-        """Compare the first evaluation with the last."""
-        return comparison_of(self.directory.evaluation)
-
-    async def account_lines(self) -> list[str]:
-        """Return the account of episodes, sub-episodes included."""
-        counts = self.counts
-        return [
-            f"episodes: {counts['started']} started = {counts['finished']} finished + "
-            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed "
-            f"({counts['retried']} retries)",
-            *failure_lines(counts),
-        ]
-
-    def next_command(self) -> str:
-        """Return the command that serves the trained model."""
-        return shell_command("serve", self.directory.path)
+    async def accounts(self) -> dict[str, int]:
+        """Return the counts of episodes, sub-episodes included."""
+        return self.counts
 
     async def kept(self, oldest_step: int) -> None:
         """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
-        self.opponents.delete_retired(oldest_step)
+        await self.opponents.delete_retired(oldest_step)
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:

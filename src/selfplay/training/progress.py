@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console, Group
 
+from selfplay.config import Config
+from selfplay.config.play import Games
 from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.progress import Count, Progress
 from selfplay.read.numbers import duration_text
@@ -134,6 +136,49 @@ def print_stopped(console: Console, step: int, total: int, run: Path) -> None:
     print_line(console, f"stopped after update {step} of {total}; saved")
     print_line(console, f"continue with:   {shell_command('train', '--resume', run)}")
     print_line(console, f"look at it with: {shell_command('report', run)}")
+
+
+def account_lines(counts: Mapping[str, int]) -> list[str]:
+    """Return lines that account for every game, or for every episode of a program, from a source's counts."""
+    if "dropped" in counts:
+        lines = [
+            f"episodes: {counts['started']} started = {counts['finished']} finished + "
+            f"{counts['failed']} failed + {counts['dropped']} dropped with an attempt that failed "
+            f"({counts['retried']} retries)"
+        ]
+    else:
+        replayed = f", {counts['replayed']} replayed" if counts["replayed"] else ""
+        lines = [
+            f"games: {counts['started']} started = {counts['finished']} finished + {counts['failed']} failed"
+            f" + {counts['in_flight']} in flight ({counts['retried']} retries{replayed},"
+            f" {counts['filtered']} left out)",
+            f"answers: {_by_name('steps ', counts)}",
+        ]
+        ended, failed = counts["payoff_finished"], counts["payoff_failed"]
+        if ended + failed:
+            lines.append(
+                f"games between frozen members, for their payoffs: {ended} finished, {failed} failed"
+            )
+    if failed_of := _by_name("failed ", counts, of_errors=True):
+        lines.append(f"failed, by type of error: {failed_of}")
+    if raised := _by_name("raised ", counts, of_errors=True):
+        invalid = "ended by a move on which the game raised, which counts as an invalid move"
+        lines.append(f"{invalid}: {raised}")
+    return lines
+
+
+def _by_name(prefix: str, counts: Mapping[str, int], *, of_errors: bool = False) -> str:
+    """Return the counts whose names begin with ``prefix``, as a list in words; types of errors by name."""
+    named = [(name.removeprefix(prefix), count) for name, count in counts.items() if name.startswith(prefix)]
+    parts = sorted(named) if of_errors else [(name.replace("_", " "), count) for name, count in named]
+    return ", ".join(f"{count} {name}" for name, count in parts)
+
+
+def next_command(config: Config, run: Path) -> str:
+    """Return a command that is worth trying after a run: to play against the model, or to serve it."""
+    if isinstance(config.play, Games):
+        return shell_command("play", run, "--env", config.envs[0].id)
+    return shell_command("serve", run)
 
 
 def print_ending(

@@ -14,6 +14,7 @@ from selfplay.training import assembly
 from selfplay.training.embedded_serving import EmbeddedServing
 from selfplay.training.game_source import GameSource
 from selfplay.training.given_adapters import find_given, load_given, with_own_copies
+from selfplay.training.local_games import LocalGames
 from selfplay.training.local_learners import LocalLearners
 from selfplay.training.metrics import LocalMetrics
 from selfplay.training.program_source import ProgramSource
@@ -76,9 +77,14 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     serving = EmbeddedServing(engine, results, model, directory, config.model.name)
     for name in config.frozen:
         engine.publish(name, name, 0)
-    source: Source = (
-        ProgramSource(config, directory, metrics, program, engine, serving, config.inference.max_queue)
-        if program is not None
-        else GameSource(config, directory, tracker, metrics, engine, serving, saving)
-    )
+    calls = config.inference.max_queue
+    source: Source
+    if program is not None:
+        source = ProgramSource(config, directory, metrics, program, engine, serving, calls)
+    else:
+        games, arena = (
+            LocalGames(config, directory, tracker, engine),
+            assembly.build_arena(config, engine, calls),
+        )
+        source = GameSource(config, directory, metrics, games, serving, saving, arena)
     return Trainer(config, directory, source, saving, metrics, console)

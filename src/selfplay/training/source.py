@@ -1,12 +1,10 @@
 """What is played: a source of the batches on which a run trains.
 
-Sources: ``GameSource`` (games in one process), ``ClusterGames`` (games on a cluster) and ``ProgramSource``
-(programs in both). ``single_process.build_trainer`` and ``cluster.run.ClusterRun`` choose.
+Sources: ``GameSource`` (games) and ``ProgramSource`` (programs), each in one process and on a cluster.
+``single_process.build_trainer`` and ``cluster.run.ClusterRun`` choose.
 """
 
 from typing import Any, Protocol
-
-from rich.console import Group
 
 from selfplay.training.learners import Batch, Saved
 from selfplay.training.progress import RunProgress
@@ -24,11 +22,10 @@ class Source(Protocol):
     async def shutdown(self) -> None:
         """Called once when the run ends, however it ends."""
 
-    async def begin(self) -> None:
-        """Start a run from scratch."""
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue after ``saved`` from :meth:`state` and delete what was written later.
 
-    async def resume(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue after ``saved`` from :meth:`state`, and delete what was written later.
+        A run that starts from scratch has no state.
 
         Raises:
             InputError: the state does not fit the configuration; nothing is deleted.
@@ -42,10 +39,10 @@ class Source(Protocol):
         """
 
     async def publish(self, saved: Saved) -> None:
-        """Play with these weights from now on. A repeated call changes nothing."""
+        """Play with these weights from now on, and let copies of them join the pool if that is due.
 
-    async def learned(self, step: int) -> None:
-        """Called when the weights of update ``step`` are published. A repeated call changes nothing."""
+        A repeated call changes nothing.
+        """
 
     async def log(self, play_seconds: float) -> None:
         """Log the metrics of this update's play, which took so many seconds."""
@@ -62,11 +59,5 @@ class Source(Protocol):
     async def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint must keep, as JSON-able data."""
 
-    async def ending(self) -> Group | str:
-        """Return a table of the figures before and after."""
-
-    async def account_lines(self) -> list[str]:
-        """Return lines that account for every game or episode."""
-
-    def next_command(self) -> str:
-        """Return a command that is worth trying after the run."""
+    async def accounts(self) -> dict[str, int]:
+        """Return the counts of every game or episode, by what became of it."""

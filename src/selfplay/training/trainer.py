@@ -19,10 +19,11 @@ from selfplay.config import Config
 from selfplay.report.page import build_report
 from selfplay.training.assembly import adapter_paths, unit_of_play
 from selfplay.training.best import keep_if_best
+from selfplay.training.evaluations import comparison_of
 from selfplay.training.figures import turn_figures
 from selfplay.training.learners import Learners, Saved
 from selfplay.training.metrics import RunMetrics
-from selfplay.training.progress import RunProgress, print_ending, print_stopped
+from selfplay.training.progress import RunProgress, account_lines, next_command, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_logs import RunLogs
@@ -80,7 +81,8 @@ class Trainer:
             await self._begin()
             while not (self._is_done() or self.stopping):
                 await self._play_and_learn()
-                await self._publish_and_measure()
+                await self.source.publish(self.saved)
+                await self._measure_update()
                 await self._keep_if_due()
         self.state = "done"
         self.metrics.close()
@@ -96,19 +98,14 @@ class Trainer:
         self._tell_notes()
         if saved.notice is not None:
             print_line(self.console, saved.notice)
-        if "source" in saved.state:
-            await self.source.resume(saved, saved.state["source"])
-            self._turn = saved.state["turn"]
-        else:
-            await self.source.begin()
+        await self.source.begin(saved, saved.state.get("source", {}))
+        self._turn = saved.state.get("turn", self._turn)
         measured = await self.metrics.resume(saved.step, saved.state.get("metrics", {}))
         await self.source.publish(saved)
         if saved.step:
             self.console.print(f"continuing from update {saved.step} of {self.config.learning.steps}")
-            if measured:
-                await self.source.learned(saved.step)
-            else:
-                await self._publish_and_measure()
+            if not measured:
+                await self._measure_update()
             self._look_whether_settled()
             if not self.directory.checkpoint(saved.step).exists():
                 await self._keep_if_due()
@@ -134,11 +131,9 @@ class Trainer:
                 print_line(self.console, note)
         self._told.update(self.saved.notes)
 
-    async def _publish_and_measure(self) -> None:
-        """Play with the new weights, write the update's line, and evaluate if that is due."""
+    async def _measure_update(self) -> None:
+        """Write the update's line, and evaluate if that is due."""
         self.state, saved = "measuring", self.saved
-        await self.source.publish(saved)
-        await self.source.learned(saved.step)
         self.metrics.log(saved.figures)
         self.metrics.log(
             turn_figures(saved.seconds, saved.trained_tokens, **self._turn, overlaps=self.source.overlaps)
@@ -219,9 +214,12 @@ class Trainer:
         self.directory.check_epoch()
         print_ending(
             self.console,
-            await self.source.ending(),
-            [*await self.source.account_lines(), f"trained on: {self.saved.trained_records} answers"],
+            comparison_of(self.directory.evaluation),
+            [
+                *account_lines(await self.source.accounts()),
+                f"trained on: {self.saved.trained_records} answers",
+            ],
             adapters=adapter_paths(self.directory.checkpoint(step), list(self.saved.versions)),
             report=build_report(self.directory.path),
-            next_command=self.source.next_command(),
+            next_command=next_command(self.config, self.directory.path),
         )

@@ -9,36 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay.cluster.engines.client import EngineClient
-from selfplay.collection.buffer_entries import FinishedGame, PackedGames
+from selfplay.collection.buffer_entries import PackedGames
+from selfplay.collection.collector import Limits, arena_of_games
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool_state import Jobs
-from selfplay.collection.results import Played, play, values_of
+from selfplay.collection.results import Played, TakeIn, play
 from selfplay.collection.scheduler import Job
-from selfplay.core import Arena, Episode, Role, SelfplayError, Trajectory
+from selfplay.core import Episode, SelfplayError
 from selfplay.core.garbage_collection import infrequent_garbage_collection
-from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
-from selfplay.core.play import seat_role
 
 HEARTBEAT_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits on games: seconds and retries of one game, and concurrent calls of all games.
-
-    Of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
-    """
-
-    episode_timeout: float = EPISODE_TIMEOUT
-    retries: int = RETRIES
-    max_calls: int = MAX_CALLS
-    shown: int = 8
-    shown_per: int = 256
-
-
 @dataclass
 class _Flight:
-    """PackedGames of one kind in flight."""
+    """Games of one kind in flight."""
 
     most: int
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -59,7 +44,7 @@ class CollectorService:
         settings: the games to play.
         episodes: episodes by the keys of the settings' environments.
         limits: limits on games.
-        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
+        take_in: what becomes of a game that has ended.
     """
 
     def __init__(
@@ -72,8 +57,7 @@ class CollectorService:
         settings: PlaySettings,
         episodes: Mapping[str, Episode],
         limits: Limits | None = None,
-        *,
-        filter_opponent_invalid: bool = False,
+        take_in: TakeIn | None = None,
     ) -> None:
         self.name = name
         self.client = client
@@ -81,34 +65,14 @@ class CollectorService:
         self.model_pool = model_pool
         self.tracker = tracker
         self.settings = settings
-        self.limits = limits or Limits()
-        self.filter_opponent_invalid = filter_opponent_invalid
-        self.arena = self._build_arena(episodes)
+        self.take_in = take_in or TakeIn()
+        self.arena = arena_of_games(client, settings, episodes, limits or Limits())
         self._training = _Flight(0)
         self._evaluation = _Flight(0)
         self._played: list[Played] = []
         self._some_played = asyncio.Event()
         self._room = asyncio.Event()
         self._batches = 0
-
-    def _build_arena(self, episodes: Mapping[str, Episode]) -> Arena:
-        limits, settings = self.limits, self.settings
-        arena = Arena(
-            self.client,
-            max_calls=limits.max_calls,
-            episode_timeout=limits.episode_timeout,
-            retries=limits.retries,
-        )
-        seats: set[int] = set()
-        for key, episode in episodes.items():
-            arena.add_episode(key, episode)
-        for env in [*settings.environments, *(env for env, _ in settings.evaluation)]:
-            seats |= set(range(env.num_players))
-        for pid in sorted(seats):
-            arena.add_role(
-                Role(seat_role(pid), temperature=settings.temperature, max_tokens=settings.max_tokens)
-            )
-        return arena
 
     async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
         """Keep this many training and evaluation games in flight until the learner is done.
@@ -209,27 +173,14 @@ class CollectorService:
 
     async def _hand_on_games(self, played: list[Played]) -> bool:
         """Tell buffer, then tracker, then pool: a game lost in between is played and rated once more."""
-        results = [one.result(self.filter_opponent_invalid) for one in played]
-        trajectories = [one.trajectories(result) for one, result in zip(played, results, strict=True)]
-        training = [
-            self._finished(one, of_game)
-            for one, of_game in zip(played, trajectories, strict=True)
-            if one.job.is_training
-        ]
-        wanted = True
-        if training:
-            wanted = await self.step_buffer.add_games.remote(PackedGames(training))
+        taken = self.take_in(played)
+        wanted: bool = await self.step_buffer.add_games.remote(PackedGames(taken.games))
         if self.tracker is not None:
             self._batches += 1
-            values, counts = values_of(played, results, trajectories)
-            await self.tracker.put.remote(f"{self.client.name}:{self._batches}", values, counts)
-        await self.model_pool.finish.remote(results)
+            batch = f"{self.client.name}:{self._batches}"
+            await self.tracker.put.remote(batch, taken.values, taken.counts)
+        await self.model_pool.finish.remote(taken.results)
         return wanted
-
-    def _finished(self, played: Played, trajectories: list[Trajectory]) -> FinishedGame:
-        index, rollout = played.job.meta.index, played.rollout
-        is_shown = index % self.limits.shown_per < self.limits.shown or rollout.error is not None
-        return FinishedGame(index, trajectories, rollout if is_shown else None, rollout.error)
 
     async def _beat(self) -> None:
         """Report how many games are in flight; Python's garbage collector runs only once between beats."""

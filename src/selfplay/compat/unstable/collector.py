@@ -11,8 +11,10 @@ from selfplay.cluster.actor_classes import EngineActor, restarting
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.settings import EngineSettings
 from selfplay.cluster.handles import found
-from selfplay.cluster.services.collector import CollectorService, Limits
+from selfplay.cluster.services.collector import CollectorService
+from selfplay.collection.collector import Limits
 from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.results import TakeIn
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.compat.unstable.forms import gpus_of_cluster, named
 from selfplay.compat.unstable.settings import from_vllm_config
@@ -130,7 +132,7 @@ def build_collector(settings: CollectorArguments) -> CollectorService:
         settings.play(),
         {env_of(env).key: episode_of(env) for env in settings.envs()},
         Limits(max_calls=settings.num_actors * engine.inference.max_queue),
-        filter_opponent_invalid=settings.filter_opponent_invalid,
+        TakeIn(settings.filter_opponent_invalid),
     )
 
 

@@ -7,16 +7,19 @@ actors of UnstableBaselines have none: there the learner is told to train, and e
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ray.exceptions import RayError
 
-from selfplay.cluster.game_feed import BatchInBuffer, GameFeed
+from selfplay.cluster.handles import found
 from selfplay.cluster.learners.learner import LearnerService
 from selfplay.collection.buffer_entries import Demand
 from selfplay.training.figures import turn_figures
+from selfplay.training.game_feed import BatchInBuffer, GameFeed
+from selfplay.training.learners import Saved
 
 HEARTBEAT_SECONDS = 2.0
 
@@ -49,9 +52,8 @@ class LearningLoop:
         self.tracker = tracker
         self.checkpoint = checkpoint
         self.state = "starting"
-        self.feed = GameFeed(
-            step_buffer, model_pool, demand=demand, add_every=add_every, opponent_paths=learner.results
-        )
+        self.add_every = add_every
+        self.feed = GameFeed(step_buffer, model_pool, demand)
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; return how many there are.
@@ -63,7 +65,7 @@ class LearningLoop:
         """
         beating = asyncio.create_task(self._beat())
         try:
-            await self.feed.announce(self.learner.saved())
+            await self._announce(self.learner.saved())
             await self._track()
             while self.learner.saved().step < iterations:
                 await self._update(iterations)
@@ -81,16 +83,27 @@ class LearningLoop:
         waited = perf_counter() - started
         self.state = "learning"
         turn = {"play": waited, "played": float(ready.games), "dropped": float(ready.dropped)}
-        saved = await self.learner.update(step, BatchInBuffer(self.step_buffer, step), {"turn": turn})
+        saved = await self.learner.update(
+            step, BatchInBuffer(partial(found, self.step_buffer), step), {"turn": turn}
+        )
         if saved.step >= iterations:
             await self.feed.stop()  # before new weights let new games begin
         self.state = "saving"
-        await self.feed.announce(saved)
+        await self._announce(saved)
         await self._track()
         directory = self.checkpoint(step)
         if directory is not None:
             await self.learner.keep(str(directory))
         await self.learner.tidy(await self.model_pool.paths_in_use.remote())
+
+    async def _announce(self, saved: Saved) -> None:
+        """Let the policy join the pool if that is due, and announce its weights."""
+        if saved.step:
+            await self.feed.settle(saved.step)
+            if saved.step % self.add_every == 0:
+                for policy, path in (await self.learner.results()).items():
+                    await self.model_pool.add_checkpoint.remote(path, saved.step, policy)
+        await self.feed.publish(saved)
 
     async def _track(self) -> None:
         """Write the metrics of the saved update; a repeated call changes nothing."""
@@ -98,7 +111,8 @@ class LearningLoop:
         if self.tracker is None or not saved.step:
             return
         turn = saved.state["turn"]
-        metrics = saved.figures | await self.feed.accounts()
+        accounts = await self.feed.accounts()
+        metrics = saved.figures | {f"accounts/{name}": float(count) for name, count in accounts.items()}
         metrics |= turn_figures(
             saved.seconds, saved.trained_tokens, play=turn["play"], played=turn["played"], overlaps=True
         )
