@@ -25,8 +25,8 @@ from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
 MODULES_LEFT = (
-    "import sys; from selfplay.cli.main import main; status = main(sys.argv[1:]); "
-    "print('loaded', *(m for m in {heavy!r} if m in sys.modules), file=sys.stderr); sys.exit(status)"
+    "import sys; from selfplay.cli.main import main; done = {{main(one.split()) for one in sys.argv[1:]}}; "
+    "print('loaded', *(m for m in {heavy!r} if m in sys.modules), file=sys.stderr); sys.exit(*done)"
 )
 
 
@@ -35,9 +35,10 @@ def _empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def loaded_by(*arguments, heavy, status=0):
+def loaded_by(*commands, heavy, status=0):
+    """Run commands in one new process, which all end with this status; return what it has loaded."""
     done = subprocess.run(
-        [sys.executable, "-c", MODULES_LEFT.format(heavy=heavy), *arguments],
+        [sys.executable, "-c", MODULES_LEFT.format(heavy=heavy), *commands],
         capture_output=True,
         text=True,
     )
@@ -59,34 +60,29 @@ def test_the_command_runs_as_a_module_too():
 
 def test_options_of_a_server_on_a_cluster_load_nothing_heavy():
     heavy = (*HEAVY, "ray", "fastapi")
-    assert loaded_by("serve", "--help", heavy=heavy) == []
-    assert loaded_by("serve", "smollm2-135m", "--address", "auto", heavy=heavy, status=2) == []
+    assert loaded_by("serve smollm2-135m --address auto", heavy=heavy, status=2) == []
 
 
 def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
     write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
-    assert loaded_by("runs", heavy=(*HEAVY, "pyspiel", "plotly")) == []
-    assert loaded_by("runs", "--json", heavy=(*HEAVY, "pyspiel", "plotly")) == []
+    assert loaded_by("runs", "runs --json", heavy=(*HEAVY, "pyspiel", "plotly")) == []
 
 
 @pytest.mark.parametrize(("preset", "plays"), [("quickstart", []), ("tictactoe", ["textarena"])])
 def test_a_dry_run_loads_nothing_heavy_but_the_library_of_the_game_that_it_plays(preset, plays):
-    assert loaded_by("train", preset, "--dry-run", heavy=HEAVY) == plays
+    assert loaded_by(f"train {preset} --dry-run", heavy=HEAVY) == plays
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_wrong_name_and_a_finished_run_are_refused_before_torch_is_loaded(tmp_path):
+    write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
+    commands = (
         "serve nosuch",
         "eval nosuch --env kuhn_poker",
         "play nosuch --env kuhn_poker",
         "export nosuch out",
         "train --resume mine",
-    ],
-)
-def test_a_wrong_name_and_a_finished_run_are_refused_before_torch_is_loaded(command, tmp_path):
-    write_run(tmp_path / "runs" / "mine", {4: {"kuhn_poker-random": match(5, 10)}})
-    assert loaded_by(*command.split(), heavy=("torch", "transformers"), status=2) == []
+    )
+    assert loaded_by(*commands, heavy=("torch", "transformers"), status=2) == []
 
 
 def test_the_installed_command_exits_with_the_status(monkeypatch, capsys):
@@ -261,6 +257,7 @@ def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_the_first_ctrl_c_at_a_question_of_play_ends_the_session():
     play = "from selfplay.cli.main import run; run()"
     command = [sys.executable, "-c", play, "play", str(roomy_model()), "--env", "kuhn_poker", "--seat", "0"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from matrices import first_of
 from selfplay.cli.main import main
 from selfplay.commands.evaluate import evaluate
 from selfplay.core import InputError
@@ -20,33 +21,38 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from playing_model import save_playing_model
 
 
+@pytest.fixture(scope="module")
+def trained(model, tmp_path_factory):  # noqa: F811
+    path = tmp_path_factory.mktemp("trained") / "run"
+    run(configure(model, learning__steps="1", evaluation__games="2", evaluation__nash_conv="false"), path)
+    return path
+
+
 def play(model_or_run, opponent):
     return evaluate(str(model_or_run), "kuhn_poker", str(opponent), 8)
 
 
-def test_runs_with_adapters_of_different_shapes_play_each_other(model, tmp_path):  # noqa: F811
-    run(configure(model, learning__steps="1"), tmp_path / "one")
-    run(configure(model, learning__steps="1", lora__rank="3", seed="1"), tmp_path / "two")
-    assert play(tmp_path / "one", tmp_path / "two").result.games == 8
+def test_runs_with_adapters_of_different_shapes_play_each_other(model, trained, tmp_path):  # noqa: F811
+    changes = {"evaluation__games": "2", "evaluation__nash_conv": "false", "lora__rank": "3", "seed": "1"}
+    run(configure(model, learning__steps="1", **changes), tmp_path / "two")
+    assert play(trained, tmp_path / "two").result.games == 8
     adapter = tmp_path / "two" / "checkpoints" / "step-000001"
-    assert play(tmp_path / "one", adapter).result.games == 8
+    assert play(trained, adapter).result.games == 8
 
 
-def test_an_opponent_on_another_base_is_rejected(model, tmp_path):  # noqa: F811
-    run(configure(model, learning__steps="1"), tmp_path / "one")
+def test_an_opponent_on_another_base_is_rejected(trained):
     with pytest.raises(InputError, match=r"opponent: the base model of smollm2-135m is smollm2-135m, not "):
-        play(tmp_path / "one", "smollm2-135m")
+        play(trained, "smollm2-135m")
 
 
-def test_an_opponent_on_a_base_of_another_quantization_is_rejected(model, tmp_path):  # noqa: F811
-    run(configure(model, learning__steps="1"), tmp_path / "one")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
+def test_an_opponent_on_a_base_of_another_quantization_is_rejected(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "two")
     config = tmp_path / "two" / "config.toml"
     config.write_text(config.read_text().replace('quantization = "none"', 'quantization = "nf4"'))
     with pytest.raises(InputError, match=r"the base model of .*two has the quantization nf4, not none"):
-        play(tmp_path / "one", tmp_path / "two")
+        play(trained, tmp_path / "two")
     adapter = tmp_path / "two" / "checkpoints" / "step-000001"
-    assert play(tmp_path / "one", adapter).result.games == 8, "an adapter alone plays on any"
+    assert play(trained, adapter).result.games == 8, "an adapter alone plays on any"
 
 
 def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp_path):  # noqa: F811
@@ -54,13 +60,6 @@ def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp
     with pytest.raises(InputError, match=r"Name one: .*step-000001/hider or .*/seeker"):
         play(tmp_path / "two", "base")
     assert play(tmp_path / "two" / "checkpoints" / "step-000001" / "seeker", "base").result.games == 8
-
-
-@pytest.fixture(scope="module")
-def trained(model, tmp_path_factory):  # noqa: F811
-    path = tmp_path_factory.mktemp("trained") / "run"
-    run(configure(model, learning__steps="1", evaluation__games="2"), path)
-    return path
 
 
 def evaluated(capsys, *arguments):
@@ -109,10 +108,10 @@ def test_a_measure_that_would_take_too_long_leaves_the_match(trained, capsys, mo
     assert "note: NashConv is left out: scoring the 12 positions" in " ".join(printed.err.split())
 
 
-@pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])
+@pytest.mark.parametrize("env_id", first_of(["TicTacToe-v0-train", "tic_tac_toe"]))
 def test_moves_are_compared_with_perfect_play_where_that_is_known(env_id, tmp_path, capsys):
     plays = save_playing_model(tmp_path / "model")
-    assert main(["eval", str(plays), "--env", env_id, "--games", "8", "--out", str(tmp_path / "r.json")]) == 0
+    assert main(["eval", str(plays), "--env", env_id, "--games", "2", "--out", str(tmp_path / "r.json")]) == 0
     assert "Moves that keep their value" in capsys.readouterr().out
     result = json.loads((tmp_path / "r.json").read_text())
     kept = result["kept_value"]

@@ -149,25 +149,25 @@ def test_mixtures_come_near_the_equilibrium_of_rock_paper_scissors(solved):
     assert scissors["nash_conv"] < first["nash_conv"] / 4
 
 
-def test_payoffs_are_those_of_every_pair_once(solved):
-    state = state_of(solved)
+def test_payoffs_are_those_of_every_pair_once(short):
+    state = state_of(short)
     assert state["members"] == ["member-000", "member-001", "member-002"]
-    assert state["games"] == [[0, 200, 200], [200, 0, 200], [200, 200, 0]]
-    assert [one["payoff_games"] for one in state["iterations"]] == [0, 200, 600]
+    assert state["games"] == [[0, 20, 20], [20, 0, 20], [20, 20, 0]]
+    assert [one["payoff_games"] for one in state["iterations"]] == [0, 20, 60]
     numbers = [
-        json.loads(line)["game"] for line in (solved / "payoffs" / "games.jsonl").read_text().splitlines()
+        json.loads(line)["game"] for line in (short / "payoffs" / "games.jsonl").read_text().splitlines()
     ]
-    assert len(numbers) == len({*numbers}) == 600
+    assert len(numbers) == len({*numbers}) == 60
     for row in range(3):
         for column in range(3):
             assert state["payoffs"][row][column] == -state["payoffs"][column][row]
 
 
-def test_the_page_shows_the_mixtures_and_the_distance(solved):
-    text = (solved / "psro.html").read_text()
+def test_the_page_shows_the_mixtures_and_the_distance(short):
+    text = (short / "psro.html").read_text()
     page = Page(text)
     assert page.open == []
-    state, said = state_of(solved), "".join(page.text)
+    state, said = state_of(short), "".join(page.text)
     for one in state["iterations"]:
         assert one["member"] in said
         assert f"{state['iterations'][-1]['mixture'][one['member']]:.1%}" in said
@@ -180,8 +180,8 @@ def test_the_page_shows_the_mixtures_and_the_distance(solved):
     assert heat_map_of(text)["traces"][0]["z"][0][1] == state["payoffs"][0][1]
 
 
-def test_a_gain_is_what_the_member_earns_against_the_mixture_before(solved):
-    state = state_of(solved)
+def test_a_gain_is_what_the_member_earns_against_the_mixture_before(short):
+    state = state_of(short)
     before, last = state["iterations"][1:]
     against = sum(before["mixture"][f"member-00{one}"] * state["payoffs"][2][one] for one in (0, 1))
     assert last["gain"][1] == pytest.approx(2 * against)
@@ -191,9 +191,9 @@ def test_a_gain_is_what_the_member_earns_against_the_mixture_before(solved):
     assert last["gain"][2] - last["gain"][1] == pytest.approx(1.96 * 2 * sum(squares) ** 0.5, rel=1e-3)
 
 
-def test_a_best_response_is_a_run_against_the_mixture(solved, capsys):
-    mixture = state_of(solved)["iterations"][1]["mixture"]
-    run = solved / "member-002"
+def test_a_best_response_is_a_run_against_the_mixture(short, capsys):
+    mixture = state_of(short)["iterations"][1]["mixture"]
+    run = short / "member-002"
     config = tomllib.loads((run / "config.toml").read_text())
     names = config["population"]["fixed_opponents"]
     weights = dict(zip(names, config["population"]["weights"], strict=True))
@@ -491,22 +491,22 @@ def test_a_configuration_without_the_section_has_its_defaults():
 # The mixture as a model
 
 
-def test_eval_measures_the_mixture_as_psro_does(solved, capsys):
-    for name in (solved, solved / "mixture.json"):
+def test_eval_measures_the_mixture_as_psro_does(short, capsys):
+    for name in (short, short / "mixture.json"):
         capsys.readouterr()
         assert main(["eval", str(name), "--games", "40", "--nash-conv", "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
         assert result["games"] == 40
-        exact = state_of(solved)["iterations"][-1]["nash_conv"]
+        exact = state_of(short)["iterations"][-1]["nash_conv"]
         assert result["exact"]["nash_conv"] == pytest.approx(exact, abs=1e-5)
 
 
-def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
+def test_mixtures_play_tournaments_and_are_opponents(short, tmp_path, capsys):
     out = tmp_path / "out"
-    members = [str(solved), str(solved / "member-001"), "random"]
-    words = ["tournament", *members, "--env", ROCK_PAPER_SCISSORS, "--games", "40", "--out", str(out)]
+    members = [str(short), str(short / "member-001"), "random"]
+    words = ["tournament", *members, "--env", "kuhn_poker", "--games", "40", "--out", str(out)]
     assert main(words) == 0
-    assert f"<h3>{solved.name} and member-001</h3>" in (out / "tournament.html").read_text()
+    assert f"<h3>{short.name} and member-001</h3>" in (out / "tournament.html").read_text()
     agents = {
         agent["model"]
         for file in (out / "games").iterdir()
@@ -515,7 +515,7 @@ def test_mixtures_play_tournaments_and_are_opponents(solved, tmp_path, capsys):
     assert agents & {"psro/member-001", "psro/member-002", "base"}
     assert {line["games"] for line in json.loads((out / "payoffs.json").read_text())["payoffs"]} == {20}
     capsys.readouterr()
-    words = ["eval", str(solved / "member-002"), "--opponent", str(solved), "--games", "20", "--json"]
+    words = ["eval", str(short / "member-002"), "--opponent", str(short), "--games", "20", "--json"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["failed"] == 0
 
@@ -566,17 +566,17 @@ def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights(
     assert policy.opponents() == {"base": 3.0, "policy-c": 4.0}
 
 
-def test_a_person_plays_against_the_mixture(solved, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", EndedInput("Rock\ny\nPaper\n\n"))
-    assert main(["play", str(solved), "--seat", "0"]) == 0
+def test_a_person_plays_against_the_mixture(short, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", EndedInput("bet\ny\nbet\n\n"))
+    assert main(["play", str(short), "--seat", "0"]) == 0
     said = capsys.readouterr().out
     assert "game 2" in said
     assert not ACTS_ON_A_TERMINAL.search(said)
 
 
 @pytest.mark.parametrize("command", [["serve"], ["export"]])
-def test_commands_for_one_model_refuse_a_mixture(solved, tmp_path, command, capsys):
-    assert main([*command, str(solved), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
+def test_commands_for_one_model_refuse_a_mixture(short, tmp_path, command, capsys):
+    assert main([*command, str(short), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
     assert "is a mixture of several models" in capsys.readouterr().err
 
 

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 import torch
 
+from matrices import one_of_each
 from selfplay.cli.main import main
 from selfplay.config import dump_active, load_config, preset_names, recipe_names
 from selfplay.config.without_effect import without_effect, without_effect_on_jobs
@@ -79,8 +80,7 @@ def test_settings_for_different_purposes_go_together(changes):
     assert load_config("quickstart", changes)
 
 
-@pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("recipe", [None, *recipe_names()])
+@pytest.mark.parametrize(("preset", "recipe"), one_of_each(preset_names(), [None, *recipe_names()]))
 def test_what_is_printed_is_what_the_run_does(preset, recipe, tmp_path):
     try:
         config = load_config(preset, {}, recipe)

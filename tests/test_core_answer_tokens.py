@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from matrices import one_of_each
 from selfplay.core import Messages
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.core.messages import said
@@ -100,8 +101,7 @@ FUNCTIONS: dict[str, Callable[[ChatTokens, Messages, str], Ids]] = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "function"), one_of_each([*FAMILIES], [*FUNCTIONS]))
 def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_conversation(family, function):
     tokens, whole = chat_tokens(family), 0
     for prompt in PROMPTS.values():
@@ -218,8 +218,10 @@ def fitted(family: str, prompt: Messages, directory, answers: tuple[str, ...]) -
     return Saying(engine, prompt, answers)
 
 
-@pytest.mark.parametrize("role", ["user", "text"])
-@pytest.mark.parametrize("family", ["Zephyr, legacy", "ChatML on Mistral", "Llama 2", "Gemma", "XLM-R"])
+@pytest.mark.parametrize(
+    ("role", "family"),
+    one_of_each(["user", "text"], ["Zephyr, legacy", "Llama 2", "ChatML on Mistral", "Gemma", "XLM-R"]),
+)
 async def test_a_model_says_an_answer_as_often_as_its_score_says(family, role, tmp_path):
     saying = fitted(family, [said(role, "Is it so?")], tmp_path, ("Yes", "No"))
     drawn = [

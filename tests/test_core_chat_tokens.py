@@ -93,7 +93,7 @@ ordinary_text = st.lists(ordinary_words | st.text(max_size=8), max_size=6).map("
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(contents=st.lists(ordinary_text, min_size=1, max_size=5), rules=st.none() | ordinary_text)
 def test_ordinary_contents_have_the_ids_that_the_tokenizer_gives(family, contents, rules):
     tokenizer = tokenizer_of(family)
@@ -104,7 +104,7 @@ def test_ordinary_contents_have_the_ids_that_the_tokenizer_gives(family, content
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(text=ordinary_text)
 def test_ordinary_text_has_the_ids_that_the_tokenizer_gives(family, text):
     tokenizer, tokens = tokenizer_of(family), chat_tokens(family)
@@ -115,7 +115,7 @@ def test_ordinary_text_has_the_ids_that_the_tokenizer_gives(family, text):
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     contents=st.lists(hostile_text(whole_characters=True), min_size=1, max_size=5),
     rules=st.none() | hostile_text(whole_characters=True),
@@ -138,7 +138,7 @@ def test_contents_add_no_control_token_and_keep_their_letters(family, contents, 
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_plain_prompts_and_answers_add_no_control_token(family, text):
     tokenizer, tokens = tokenizer_of(family), chat_tokens(family)

@@ -23,7 +23,7 @@ from selfplay.core.messages import as_text, said
 from tokenizer_families import FAMILIES, GEMMA, TURN_ENDS, control_ids, tokenizer_of
 
 SMOLLM2, *OTHERS = "ChatML whose end of text is no end of turn", "Qwen 3", "Llama 3", "Gemma", "Phi"
-CONVERSATIONS = 2_000
+CONVERSATIONS = 300
 """Random conversations for each of the five templates."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from failing_code import ARENA_METHODS, EPISODE_METHODS
 from family_models import FAMILIES, family_model
+from matrices import one_of_each
 from selfplay.cli.main import main
 from selfplay.config import load_config, preset_names
 from selfplay.core import InputError
@@ -58,9 +59,12 @@ ENDLESS = [("take_turn", "returns None")]
 
 
 @pytest.mark.parametrize(
-    "way", ["sys.exit(0)", "no Exception", "an error without a text", "a time limit", "returns None"]
+    ("method", "way"),
+    one_of_each(
+        ["__init__", *EPISODE_METHODS, *ARENA_METHODS],
+        ["sys.exit(0)", "no Exception", "an error without a text", "a time limit", "returns None"],
+    ),
 )
-@pytest.mark.parametrize("method", ["__init__", *EPISODE_METHODS, *ARENA_METHODS])
 def test_a_method_that_fails_is_one_line(method, way, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 2.0)
     if (method, way) in ENDLESS:
@@ -266,8 +270,8 @@ def test_a_model_that_is_not_here_is_said_not_to_be_checked(monkeypatch, tmp_pat
 
 
 def test_a_dry_run_loads_neither_torch_nor_transformers():
-    model = ["--model.name", str(roomy_model())]
-    assert loaded_by("train", "kuhn", "--dry-run", *model, heavy=("torch", "transformers")) == []
+    command = f"train kuhn --dry-run --model.name {roomy_model()}"
+    assert loaded_by(command, heavy=("torch", "transformers")) == []
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,7 @@ def test_a_job_that_is_interrupted_several_times_ends_with_the_same_bytes(tmp_pa
     assert bytes_of(tmp_path) == alone
 
 
+@pytest.mark.slow
 def test_a_job_whose_process_is_killed_several_times_ends_with_the_same_bytes(tmp_path, alone):
     before = len(forks().started)
     with serving(tmp_path) as live:

@@ -227,7 +227,7 @@ def bandit(seed: int) -> Records:
     ]
 
 
-@pytest.mark.parametrize("kind", [A2c, Ppo])
+@pytest.mark.parametrize("kind", [A2c, pytest.param(Ppo, marks=pytest.mark.slow)])
 def test_the_value_becomes_the_mean_reward_of_each_state(kind):
     learner = learner_of(CriticSettings(value_learning_rate=0.03), kind, rate=1e-5, grad_clip=1.0)
     metrics = [learner.update(bandit(step)) for step in range(120)]

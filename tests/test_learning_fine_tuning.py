@@ -94,8 +94,15 @@ class Killed(BaseException):
     """The job's process ends here."""
 
 
-@pytest.mark.parametrize("settings", [SUPERVISED, DPO], ids=["supervised", "dpo"])
-@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
+@pytest.mark.parametrize(
+    ("settings", "save_seconds"),
+    [
+        (SUPERVISED, 0.0),
+        (DPO, 1e9),
+        pytest.param(SUPERVISED, 1e9, marks=pytest.mark.slow),
+        pytest.param(DPO, 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_that_is_cut_off_after_any_step_ends_with_the_same_bytes(tmp_path, settings, save_seconds):
     alone = job(tmp_path / "alone", settings)
     expected = digest(tmp_path / "alone", alone.run())

@@ -95,7 +95,7 @@ def assert_same_gradients(architecture: str, loss: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(records=answers, max_batch_tokens=st.sampled_from([1, 4, 2048]))
 def test_supervised_gradients_are_those_of_the_mean_over_answer_tokens(
     architecture, records, max_batch_tokens
@@ -107,7 +107,7 @@ def test_supervised_gradients_are_those_of_the_mean_over_answer_tokens(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     batch=pairs,
     max_batch_tokens=st.sampled_from([1, 4, 2048]),

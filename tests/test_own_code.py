@@ -11,6 +11,7 @@ import pytest
 
 import failing_code
 from failing_code import ARENA_METHODS, EPISODE_METHODS, ERRORS, GAME_METHODS, VALUES, Program
+from matrices import one_of_each
 from selfplay.cli.main import main
 from selfplay.core import (
     AgentSpec,
@@ -66,8 +67,7 @@ def is_possible(method: str, way: str) -> bool:
     return way.startswith("returns ") and any(value in way for value in POSSIBLE.get(method, ()))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", EPISODE_METHODS)
+@pytest.mark.parametrize(("method", "way"), one_of_each(EPISODE_METHODS, WAYS))
 async def test_a_method_that_fails_costs_its_episode_and_is_named(method, way, tmp_path):
     if is_possible(method, way):
         return
@@ -108,8 +108,7 @@ def configuration(directory: Path, method: str, way: str) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", ARENA_METHODS)
+@pytest.mark.parametrize(("method", "way"), one_of_each(ARENA_METHODS, WAYS))
 def test_a_method_of_the_arena_that_fails_ends_the_run_in_one_line(method, way, tmp_path):
     run = build_run(configuration(tmp_path, method, way), str(tmp_path / "run"))
     if is_possible(method, way):
@@ -139,8 +138,7 @@ def played(env_id: str, answer: str) -> Rollout:
     return result.rollout
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("method", GAME_METHODS)
+@pytest.mark.parametrize(("method", "way"), one_of_each(GAME_METHODS, WAYS))
 def test_a_method_of_a_game_that_fails_costs_the_game_or_the_move(method, way, tmp_path):
     if is_possible(method, way):
         return

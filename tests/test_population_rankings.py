@@ -8,14 +8,21 @@ import trueskill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.population import PayoffTable
+from selfplay.population import PayoffTable, meta_strategies
 from selfplay.population.bradley_terry import Results, bradley_terry
 from selfplay.population.meta_strategies import ResampledShare
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import beats, cycles, dominated, rank
+from tournaments import few_resamples  # noqa: F401 - a fixture
 
 ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())
 SCORES = {"model_a": 1.0, "model_b": -1.0, "tie": 0.0}
+
+
+@pytest.fixture
+def all_resamples(monkeypatch) -> None:
+    """Ranges are what is tested."""
+    monkeypatch.setattr(meta_strategies, "RESAMPLES", 60)
 
 
 def table_of(games) -> PayoffTable:
@@ -221,7 +228,7 @@ def test_rankings_of_a_cycle_below_a_best_member():
     assert json.loads(json.dumps(rankings.to_dict(), allow_nan=False))["members"][0]["uid"] == "king"
 
 
-def test_the_shares_of_members_that_few_games_tell_apart_have_wide_resampled_ranges():
+def test_the_shares_of_members_that_few_games_tell_apart_have_wide_resampled_ranges(all_resamples):
     few, many = (
         {one.uid: one for one in ranked(pair("a", "b", wins, losses), ["a", "b"]).members}
         for wins, losses in ((6, 5), (600, 400))
@@ -232,7 +239,7 @@ def test_the_shares_of_members_that_few_games_tell_apart_have_wide_resampled_ran
     assert many["b"].alpharank == pytest.approx(ResampledShare(0, low=0, high=0), abs=1e-4)
 
 
-def test_the_files_call_the_spread_of_resampled_solutions_what_it_is():
+def test_the_files_call_the_spread_of_resampled_solutions_what_it_is(all_resamples):
     rankings = json.loads(json.dumps(ranked(pair("a", "b", 6, 5), ["a", "b"]).to_dict(), allow_nan=False))
     assert rankings["resamples"] == 60
     best = rankings["members"][0]
@@ -246,7 +253,7 @@ def test_the_files_call_the_spread_of_resampled_solutions_what_it_is():
         assert low < mid < high
 
 
-def test_one_game_in_each_seat_bounds_no_share():
+def test_one_game_in_each_seat_bounds_no_share(all_resamples):
     by_uid = {one.uid: one for one in ranked(pair("a", "b", 1, 0), ["a", "b"]).members}
     assert by_uid["a"].nash == pytest.approx(ResampledShare(1, low=0, high=1), abs=1e-4)
     assert json.loads(json.dumps(by_uid["a"].nash, allow_nan=False))

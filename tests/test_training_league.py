@@ -182,13 +182,16 @@ def resume_and_compare(path, league):
         assert same(once, again)
 
 
-@pytest.mark.parametrize("place", COPIED)
+@pytest.mark.parametrize(
+    "place", ["update", *(pytest.param(one, marks=pytest.mark.slow) for one in ("freeze_copies", "keep"))]
+)
 def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(league, copies, tmp_path, place):
     """A copy of the run's directory from that moment is what a kill leaves."""
     shutil.copytree(copies / place, tmp_path / "run")
     resume_and_compare(tmp_path / "run", league)
 
 
+@pytest.mark.slow
 def test_a_league_whose_process_was_killed_goes_on_as_if_it_had_not_been(config, league, tmp_path):
     file = tmp_path / "config.toml"
     file.write_text(dump_config(config))
@@ -204,7 +207,8 @@ SIDES = """{
 
 
 def test_players_of_one_seat_learn_it_alone(model, tmp_path):  # noqa: F811
-    changes = LEAGUE | DILEMMA | {"league__players": SIDES, "learning__steps": "2"}
+    changes = LEAGUE | DILEMMA | {"league__players": SIDES, "learning__steps": "1", "evaluation__every": "0"}
+    changes["collection__games_per_step"] = "20"
     run(configure(model, **changes), tmp_path / "run")
     seats = {
         (step.policy, step.pid) for game in games(tmp_path / "run") for step in game.steps if step.policy

@@ -134,15 +134,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learni
         **learning,
         population__sample_mode=mode,
         population__add_every="1",
-        learning__steps="7",
+        learning__steps="4",
         learning__average_decay="0.9",
         evaluation__every="0",
-        run__save_every="5",
+        run__save_every="3",
         **FEWER_GAMES,
     )
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    cut_back(tmp_path / "cut", to=5)
+    cut_back(tmp_path / "cut", to=3)
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert metrics_of(tmp_path / "whole")[-1]["accounts/failed"] == 0
     assert accounts_balance(tmp_path / "cut")
@@ -154,7 +154,7 @@ def copies_of(path: Path) -> list[int]:
     return sorted(int(copy.name.removeprefix("ckpt-")) for copy in (path / "population").glob("ckpt-*"))
 
 
-@pytest.mark.parametrize("mode", ["random", "ts-dist"])
+@pytest.mark.parametrize("mode", ["random", pytest.param("ts-dist", marks=pytest.mark.slow)])
 def test_copies_that_cannot_be_sampled_again_are_deleted_and_every_checkpoint_can_be_resumed(
     model, tmp_path, mode
 ):

@@ -122,7 +122,8 @@ def test_a_game_for_whose_seats_a_run_has_no_policies_is_one_line(sides):
 
 
 def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
-    run(configure(model, **SIDES, **OPPONENTS), tmp_path / "run")
+    changes = SIDES | OPPONENTS | {"learning__steps": "2", "evaluation__every": "0"}
+    run(configure(model, **changes), tmp_path / "run")
     met = set()
     for game in games(tmp_path / "run"):
         (trained,) = [pid for pid, uid in enumerate(game.meta["uids"]) if uid in ("first", "second")]
@@ -136,7 +137,10 @@ def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
 
 def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):  # noqa: F811
     """With one game an update, one side learns and the other stays a version behind."""
-    run(configure(model, **SIDES | OPPONENTS | {"collection__games_per_step": "1"}), tmp_path / "run")
+    run(
+        configure(model, **SIDES | OPPONENTS | {"collection__games_per_step": "1", "evaluation__every": "0"}),
+        tmp_path / "run",
+    )
     learned = [
         name.split("/")[1] for line in metrics_of(tmp_path / "run") for name in line if "/loss" in name
     ]

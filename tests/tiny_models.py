@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -28,7 +29,7 @@ from selfplay.learning.policy import LoraSettings, PolicyModel
 
 torch.set_num_threads(1)
 
-ARCHITECTURES = ("llama", "qwen3")
+ARCHITECTURES = ("llama", pytest.param("qwen3", marks=pytest.mark.slow))
 STOP = "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
