@@ -33,7 +33,7 @@ from measuring import pin_one_thread, print_table
 from selfplay.core.records import NO_ADVANTAGE
 from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
 from selfplay.learning.answer_memory import DECAY as MEMORY_DECAY
-from selfplay.learning.running_scale import RunningScale
+from selfplay.learning.gae import RunningScale
 from selfplay.replay.transforms import SEAT_WEIGHT
 
 GAMES = {

@@ -21,7 +21,7 @@ from selfplay.envs.solver import Minimax
 from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.batch import Batch, Tokens
 from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.sequences import TOKEN
+from selfplay.learning.trie import TOKEN
 
 GAME = "tic_tac_toe"
 LAST_MESSAGE = re.compile(r".*<\|im_start\|>user\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n", re.DOTALL)

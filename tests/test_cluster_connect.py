@@ -20,7 +20,7 @@ from selfplay.cluster.ray_import import import_ray
 
 import_ray(silent=True)
 import ray
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.cluster.connect import connected
 
 with connected(RaySettings(), "alone"):

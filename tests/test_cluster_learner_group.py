@@ -14,7 +14,7 @@ import torch
 
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.config.algorithms import CorrectedSettings
-from selfplay.config.critic import CriticSettings
+from selfplay.config.learning import CriticSettings
 from selfplay.core import InputError, SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.batch import Batch

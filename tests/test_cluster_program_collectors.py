@@ -12,7 +12,7 @@ from selfplay.cluster.run_actors import build_program_collector
 from selfplay.cluster.services.program_collector import ProgramCollector
 from selfplay.config import Config
 from selfplay.config.loading import load_config
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.core import EpisodeRequest
 from selfplay.training.programs import build_program
 

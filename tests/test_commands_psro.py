@@ -28,7 +28,7 @@ from selfplay.config import Config
 from selfplay.config.loading import dump_config, load_config
 from selfplay.config.model import ModelSettings
 from selfplay.config.play import EnvSettings
-from selfplay.config.psro import PsroSettings
+from selfplay.config.population import PsroSettings
 from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay.config import Config, dump_config, load_config, preset_names
-from selfplay.config.differences import differences_text
 from selfplay.config.fields import config_fields, models_in
+from selfplay.config.loading import differences_text
 from selfplay.core import InputError
 from selfplay.training.checks import check_config
 

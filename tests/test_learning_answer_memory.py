@@ -14,7 +14,7 @@ from selfplay.learning.algorithms.all_actions import AllActions
 from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.answer_memory import AnswerMemory, Step, key_of, key_of_prompt
 from selfplay.learning.legal_answers import LegalAnswers, Position
-from selfplay.learning.sequences import bytes_of
+from selfplay.learning.trie import bytes_of
 from test_learning_magnet import LEGAL, NO, RECORDS, YES, learner_with
 from tiny_models import make_record, tiny_policy
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from selfplay.config import load_config
-from selfplay.config.critic import CriticSettings
+from selfplay.config.learning import CriticSettings
 from selfplay.core import (
     EpisodicRewardCredit,
     GenerateResult,
@@ -25,14 +25,13 @@ from selfplay.core import (
 from selfplay.core.adapters import CRITIC_FILE
 from selfplay.core.records import joined, records_of
 from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.algorithms.a2c import A2c
 from selfplay.learning.algorithms.ppo import Ppo
+from selfplay.learning.algorithms.reinforce import A2c
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.critic import Critic
-from selfplay.learning.gae import Turn, advantages_of
+from selfplay.learning.gae import RunningScale, Turn, advantages_of
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
-from selfplay.learning.running_scale import RunningScale
 from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program

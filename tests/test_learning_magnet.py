@@ -19,8 +19,7 @@ from selfplay.learning.learner import Learner
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.logprobs import plan_logprobs
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.sequences import bytes_of
-from selfplay.learning.trie import build_plan
+from selfplay.learning.trie import build_plan, bytes_of
 from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 
 YES, NO, MAYBE = [4, 5], [4, 6, 7], [8]

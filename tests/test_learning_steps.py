@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from plain_critic import PlainCritic
 from selfplay.config import load_config
-from selfplay.config.critic import CriticSettings
+from selfplay.config.learning import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord, derive_seed
 from selfplay.learning.algorithms import Reinforce, TokenLoss, build_algorithm
 from selfplay.learning.algorithms.cispo import Cispo

@@ -8,8 +8,8 @@ from core_programs import played
 from selfplay.config import load_config
 from selfplay.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
 from selfplay.core.credit.base import assign
-from selfplay.learning.algorithms.a2c import A2c
 from selfplay.learning.algorithms.magnet import Magnet
+from selfplay.learning.algorithms.reinforce import A2c
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer

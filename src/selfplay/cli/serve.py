@@ -71,7 +71,7 @@ def serve(
 
             import_ray(silent=True)
             from selfplay.commands.serve import serve as serve_model
-            from selfplay.config.ray import RaySettings
+            from selfplay.config.run import RaySettings
         # A job has the place of a run's learner; nothing collects games.
         cluster = RaySettings(
             address=address,

@@ -11,7 +11,7 @@ import ray
 from selfplay.cluster.addresses import knock, make_token, no_cluster, why_not_joined
 from selfplay.cluster.placement import cores_for
 from selfplay.cluster.ray_import import check_loopback
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.core import SelfplayError
 from selfplay.core.errors import first_line
 

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from selfplay.cluster.node_cores import group_name
 from selfplay.config.model import InferenceSettings
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.core import InputError
 
 LOOK_SECONDS = 0.1

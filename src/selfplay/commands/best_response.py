@@ -12,8 +12,7 @@ from rich.console import Console
 
 from selfplay.commands.model_source import ModelSource
 from selfplay.config import Config
-from selfplay.config.differences import differences_text
-from selfplay.config.loading import load_config
+from selfplay.config.loading import differences_text, load_config
 from selfplay.config.play import GameSettings
 from selfplay.config.problems import first_problem
 from selfplay.core import InputError

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import Config
-from selfplay.config.differences import flat_fields
-from selfplay.config.loading import load_config
+from selfplay.config.loading import flat_fields, load_config
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval, interval_over_runs
 from selfplay.core.shell_command import shell_command

@@ -18,7 +18,7 @@ from selfplay.config import Config
 from selfplay.config.finetune import AgentParameters
 from selfplay.config.loading import load_config
 from selfplay.config.play import Games
-from selfplay.config.psro import PsroSettings
+from selfplay.config.population import PsroSettings
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval
 from selfplay.core.files import check_kinds, is_locked

@@ -35,9 +35,9 @@ from selfplay.commands.serving import Serve, serving
 from selfplay.commands.tournament import HeldTournament
 from selfplay.commands.venues import GameVenue
 from selfplay.config import Config
-from selfplay.config.differences import differences_text
+from selfplay.config.loading import differences_text
 from selfplay.config.play import EnvSettings, Games
-from selfplay.config.psro import PsroSettings
+from selfplay.config.population import PsroSettings
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import BASE, MIXTURE_FILE, TRAINED
 from selfplay.core.files import write_file

@@ -22,7 +22,7 @@ from selfplay.commands.listening import (
 from selfplay.commands.model_source import find_model
 from selfplay.commands.served_models import ServedModels
 from selfplay.config.model import InferenceSettings, ModelSettings
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.core import InputError
 from selfplay.inference.answering import Answering, ModelFacts, Publisher
 from selfplay.inference.client_adapters import ClientAdapters

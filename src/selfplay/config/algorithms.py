@@ -172,7 +172,7 @@ class A2cSettings(CorrectedSettings):
     """REINFORCE with the advantages of a critic. It needs one, by `learning.critic` or by
     `learning.policies.NAME.critic`."""
 
-    made_by = "a2c:A2c"
+    made_by = "reinforce:A2c"
     needs_critic = True
     type: Literal["a2c"] = "a2c"
     """Names this algorithm."""

@@ -26,13 +26,11 @@ from selfplay.config.play import (
     check_each_once,
     label_of,
 )
-from selfplay.config.population import EvaluationSettings, PopulationSettings
+from selfplay.config.population import EvaluationSettings, PopulationSettings, PsroSettings
 from selfplay.config.programs import Program
-from selfplay.config.psro import PsroSettings
-from selfplay.config.ray import RaySettings
 from selfplay.config.rewards import BufferSettings, CreditSettings, GameRange, RewardSettings
 from selfplay.config.roles import Adapters, RoleSettings
-from selfplay.config.run import RunSettings, TrackingSettings
+from selfplay.config.run import RaySettings, RunSettings, TrackingSettings
 from selfplay.core import InputError
 from selfplay.core.play import MODES_WITHOUT_COPIES, SampleMode
 

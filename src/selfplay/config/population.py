@@ -1,13 +1,13 @@
 """The opponents of training, and those of evaluations."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from selfplay.config.base import Name, Names, Settings
 from selfplay.config.play import EvaluatedGameSettings
 from selfplay.core import InputError
-from selfplay.core.play import PfspForm, SampleMode
+from selfplay.core.play import MetaStrategy, PfspForm, SampleMode
 
 _Lag = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -131,3 +131,21 @@ class EvaluationSettings(Settings):
     a warning."""
     temperature: float = Field(default=1.0, ge=0, le=100)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""
+
+
+class PsroSettings(Settings):
+    """Policy-space response oracles: `selfplay psro`. Other commands do not use it."""
+
+    iterations: int = Field(default=8, ge=1, le=100_000)
+    """Number of best responses."""
+    solver: MetaStrategy = "nash"
+    """The mixture that a best response is trained against: `nash` (the equilibrium of maximum entropy, the
+    double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform` (fictitious
+    play)."""
+    payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
+    """Games of each pair of members, half of them in either order of seats."""
+    patience: int = Field(default=3, ge=1, le=10_000_000)
+    """A best response is complete after so many evaluations in a row against the mixture without a better
+    one, by the rule of `evaluation.patience`, and at the latest after `learning.steps` updates."""
+    start: Literal["last", "first"] = "last"
+    """What a best response starts from: the `last` member, or the `first` one, from which all began."""

@@ -1,10 +1,11 @@
-"""The run's directory, and what is logged in addition."""
+"""The run's directory, what is logged in addition, and how it is spread over a Ray cluster."""
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from selfplay.config.base import FilePath, Line, Name, Settings
+from selfplay.core import InputError
 
 
 class TrackingSettings(Settings):
@@ -35,3 +36,60 @@ class RunSettings(Settings):
     against random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's
     measure by its name. More is better, except for NashConv, loss rates and invalid moves; `smallest NAME`
     asks for the smallest value of a program's measure."""
+
+
+class RaySettings(Settings):
+    """How a run is spread over a Ray cluster; used if `run.runtime` is `ray`."""
+
+    address: Line | None = None
+    """Address of an existing cluster (`auto`, `HOST:6379`); if not given, a local one is started."""
+    engines: int = Field(default=1, ge=1, le=10_000)
+    """Number of inference actors, each with a copy of the base model."""
+    min_engines: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of inference actors with which a run starts; it takes in the others when the cluster has room
+    for them. If not given, it waits for all."""
+    learners: int = Field(default=1, ge=1, le=10_000)
+    """Number of learners, which share every batch."""
+    shard_base: bool = False
+    """Whether each learner keeps only its part of the base model's linear layers, which are gathered from
+    all learners when they are used."""
+    collectors: int = Field(default=1, ge=1, le=10_000)
+    """Number of processes that play; they divide `collection.concurrency` among themselves."""
+    cpus_per_engine: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each inference actor."""
+    gpus_per_engine: float = Field(default=0.0, ge=0, le=10_000)
+    """GPUs that Ray reserves for each inference actor; with 0.5 an actor and a learner can share one."""
+    cpus_per_learner: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each learner."""
+    gpus_per_learner: float = Field(default=0.0, ge=0, le=10_000)
+    """GPUs that Ray reserves for each learner."""
+    cpus_per_collector: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
+    patience: float = Field(default=300.0, ge=0.001, le=1e8)
+    """Seconds that an actor of the run may be unreachable before the run ends with an error, and that a run
+    waits at its start for what it requests."""
+    max_restarts: int = Field(default=20, ge=0, le=100_000)
+    """Maximum number of times that Ray restarts each actor of the run."""
+
+    @property
+    def least_engines(self) -> int:
+        """Number of inference actors with which a run starts."""
+        return self.min_engines or self.engines
+
+    @model_validator(mode="after")
+    def _several_learners_to_share(self) -> "RaySettings":
+        if self.shard_base and self.learners == 1:
+            raise InputError(
+                "ray.shard_base", "is for several learners", "Raise ray.learners, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _enough_engines(self) -> "RaySettings":
+        if self.least_engines > self.engines:
+            raise InputError(
+                "ray.min_engines",
+                f"{self.min_engines} is more than ray.engines, which is {self.engines}",
+                "Lower it, or raise ray.engines",
+            )
+        return self

@@ -54,9 +54,9 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.records import NO_ADVANTAGE
 from selfplay.core.types import Answer
 from selfplay.learning.answer_memory import AnswerMemory, AtPrompt, Step, Tally, key_of, key_of_prompt
+from selfplay.learning.gae import RunningScale
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
-from selfplay.learning.running_scale import RunningScale
-from selfplay.learning.sequences import bytes_of
+from selfplay.learning.trie import bytes_of
 
 PRIOR = 0.5
 """Number of steps without advantage that are added to those of each answer."""

@@ -11,9 +11,9 @@ from transformers.utils import logging as transformers_logging
 from selfplay.core import InputError
 from selfplay.core.adapters import Quantization
 from selfplay.core.errors import first_line
+from selfplay.learning.frozen_weights import keep_layout, nf4
 from selfplay.learning.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
 from selfplay.learning.model_files import check_quantization
-from selfplay.learning.quantised import keep_layout, nf4
 
 OTHER_FAMILY = "Use a model of another family, such as Llama or Qwen3."
 

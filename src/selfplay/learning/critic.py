@@ -5,7 +5,7 @@ state h of the prompt's last token after the last norm, of size D,
 
     V = r (w . u + b),    u = (h - c) / (s sqrt(D)),
 
-where r is the root mean square of the returns so far (:mod:`selfplay.learning.running_scale`). All that is
+where r is the root mean square of the returns so far (:mod:`selfplay.learning.gae`). All that is
 learned from is divided by r: values, their targets, and the advantages, so no constant is in units of reward.
 When r changes, w and b are multiplied by the old r and divided by the new one, so that V stays (PopArt, van
 Hasselt et al. 2016, arXiv 1602.07714).
@@ -45,13 +45,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
-from selfplay.config.critic import CriticSettings
+from selfplay.config.learning import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
-from selfplay.learning.gae import Turn, advantages_of
+from selfplay.learning.batch import States, StateSums
+from selfplay.learning.gae import RunningScale, Turn, advantages_of
 from selfplay.learning.policy import PolicyModel
-from selfplay.learning.running_scale import RunningScale
-from selfplay.learning.states import States, StateSums
 
 DEFAULTS = CriticSettings()
 SMALLEST_SPREAD = 1e-3

@@ -34,8 +34,8 @@ from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.errors import reason_of
 from selfplay.core.hosts import is_loopback
 from selfplay.learning.batch import NOTHING_FITS, Counts, NoRecordFits
-from selfplay.learning.sequences import TOKEN, as_bytes, shared_prefixes
 from selfplay.learning.sharded_base import ShardedBase
+from selfplay.learning.trie import TOKEN, as_bytes, shared_prefixes
 
 SUMS = ("packed_tokens", "separate_tokens")
 """Metrics that are sums. All others are means."""

@@ -22,9 +22,8 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 from torch.nn.functional import pad
 
 from selfplay.core import pass_sizes
-from selfplay.learning.kept_keys import SectionKeys
 from selfplay.learning.model_attention import DotProduct
-from selfplay.learning.sections import Section, whole
+from selfplay.learning.sections import Section, SectionKeys, whole
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import IntArray, TreePlan
 

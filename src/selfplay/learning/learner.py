@@ -20,15 +20,13 @@ from selfplay.core.errors import shown
 from selfplay.core.own_code import method_of, returned
 from selfplay.core.records import without_zero_advantages
 from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.answer_table import AnswerTable
-from selfplay.learning.batch import Batch
+from selfplay.learning.batch import Batch, StateSums
 from selfplay.learning.critic import Critic
 from selfplay.learning.data_parallel import DataParallel, Share, combine
 from selfplay.learning.following import Follower
-from selfplay.learning.minibatches import MiniBatch, epochs_of
+from selfplay.learning.minibatches import AnswerTable, MiniBatch, epochs_of
 from selfplay.learning.optimizer_state import load_training_tensors, part_of, training_tensors
 from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.states import StateSums
 
 REFERENCE_PREFIX = "reference."
 """Begins the names of the reference's weights among a learner's tensors."""

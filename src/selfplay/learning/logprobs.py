@@ -19,7 +19,6 @@ from torch import Tensor
 from selfplay.core.errors import first_line
 from selfplay.core.pass_sizes import ROWS_AT_ONCE
 from selfplay.learning.flex_attention import COMPILE_ERRORS, TreeAttention
-from selfplay.learning.kept_keys import KeptKeys
 from selfplay.learning.memory import KeptMemory
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.scores import (
@@ -30,7 +29,7 @@ from selfplay.learning.scores import (
     states,
     with_values,
 )
-from selfplay.learning.sections import Section, sections_of, whole
+from selfplay.learning.sections import KeptKeys, Section, sections_of, whole
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import TreePlan
 

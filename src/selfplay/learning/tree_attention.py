@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from selfplay.core import pass_sizes
-from selfplay.learning.kept_keys import SectionKeys
 from selfplay.learning.model_attention import DotProduct
-from selfplay.learning.sections import Section, whole
+from selfplay.learning.sections import Section, SectionKeys, whole
 from selfplay.learning.trie import IntArray, TreePlan, ancestors
 
 # Cost of one more run in query-key pairs: roughly the cost of 30 layers of kernel launches on a CPU.

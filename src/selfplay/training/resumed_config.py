@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from selfplay.config import Config, load_config
-from selfplay.config.differences import flat_fields
+from selfplay.config.loading import flat_fields
 from selfplay.core import InputError
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE

@@ -22,7 +22,7 @@ from selfplay.cluster.server.engines import ServingEngines
 from selfplay.cluster.server.workers import ClusterWorkers
 from selfplay.cluster.view import NAMESPACE
 from selfplay.config.model import InferenceSettings, ModelSettings
-from selfplay.config.ray import RaySettings
+from selfplay.config.run import RaySettings
 from selfplay.core import InputError
 from selfplay.core.chat_tokens import ChatTokens
 from selfplay.inference.answering import ModelFacts

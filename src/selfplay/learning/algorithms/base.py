@@ -25,12 +25,11 @@ from selfplay.learning.algorithms.terms import (
     with_kl_in_advantage,
 )
 from selfplay.learning.attention_choice import learner_limits
-from selfplay.learning.batch import Batch, Tokens, mean_answer_length, pack
+from selfplay.learning.batch import Batch, States, Tokens, mean_answer_length, pack
 from selfplay.learning.critic import Critic
 from selfplay.learning.legal_answers import FloatArray
 from selfplay.learning.logprobs import plan_logprobs, plan_outputs, plan_states
 from selfplay.learning.policy import BASE, TRAINED, PolicyModel
-from selfplay.learning.states import States
 from selfplay.learning.trie import TreePlan
 
 AnswerWeights = Callable[[int, Tensor], FloatArray]

@@ -31,8 +31,8 @@ from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms.base import BaseAlgo
 from selfplay.learning.answer_memory import STATE, AnswerMemory
 from selfplay.learning.batch import Batch, Tokens
+from selfplay.learning.gae import RunningScale
 from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.running_scale import RunningScale
 
 MEMORY_PREFIX = "memory."
 """Begins the names of the memory's tensors in the state; the others are named by games."""

@@ -25,3 +25,12 @@ class Reinforce(TokenLoss):
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
         """Return - A log pi."""
         return -(advantage_S * logprobs_S)
+
+
+class A2c(Reinforce):
+    """A2C: the policy gradient with a critic's advantages. Its learner must have a critic.
+
+    The advantage is not a reward less what others earned, but what the learner's critic, a value head on the
+    same model, did not expect (``critic``, ``gae``). The advantages are computed before the step, of which an
+    update has one (Mnih et al. 2016, arXiv 1602.01783, in its synchronous form).
+    """

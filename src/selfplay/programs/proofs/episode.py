@@ -8,10 +8,10 @@ from selfplay.core.gather import all_results
 from selfplay.core.records import mark_prefix
 from selfplay.programs.proofs.answers import legal_answers, read_answer
 from selfplay.programs.proofs.decisions import NO_DECISION, Decision
+from selfplay.programs.proofs.measures import make_proof_rubric
 from selfplay.programs.proofs.prompts import messages_for
 from selfplay.programs.proofs.protocol import Protocol, Stance, Turn
 from selfplay.programs.proofs.rewards import RoundOutcome, round_rewards
-from selfplay.programs.proofs.rubric import make_proof_rubric
 from selfplay.programs.proofs.state import Answer, ProofState, total_rewards, without_token_ids
 
 
