@@ -18,7 +18,8 @@ A batch may have only a part of a trajectory: a buffer draws single steps, steps
 cut at ``max_train_len``. A turn whose next one is missing counts as the last. Its target is then R_t, the
 outcome that was really reached, so a missing turn costs variance but introduces no error with gamma = 1.
 
-:class:`RunningScale` is the root mean square, over the batches so far, of what a game pays. A game may pay 1 or 13. Divided by a running deviation of its returns or advantages, all games are alike, so
+:class:`RunningScale` is the root mean square, over the batches so far, of what a game pays.
+A game may pay 1 or 13. Divided by a running deviation of its returns or advantages, all games are alike, so
 learning rates, clips and the weights of other terms need not know what a game pays. A critic divides rewards
 by it, as in the reward scaling of PPO's implementations, such as VecNormalize (Engstrom et al. 2020, arXiv
 2005.12729); losses over legal answers divide advantages by it. As there, no mean is subtracted. Here, none is

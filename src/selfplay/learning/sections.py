@@ -4,7 +4,8 @@ A section is a run of neighbouring nodes. Its tokens see each other and the ance
 keys and values an earlier section has computed: every token is fed once, wherever the plan is cut, also in
 the middle of a sequence.
 
-:class:`KeptKeys` are the keys and values that later sections see, and their gradients. Only the ancestors of the sections' first nodes are kept. A section reads those that it sees and writes those
+:class:`KeptKeys` are the keys and values that later sections see, and their gradients.
+Only the ancestors of the sections' first nodes are kept. A section reads those that it sees and writes those
 of its own tokens that a later one sees. In the backward pass, which visits the sections in reverse, a section
 adds to the gradients of what it read, and takes up the gradients of what it wrote: by then they are complete.
 """

@@ -3,7 +3,8 @@
 Samples of a self-play batch share the rules, the examples, the history and often whole answers. A
 :class:`TreePlan` lists the tokens of a forward pass and their parents; it does not depend on any model.
 
-Token sequences are bytes, whose order and common prefixes numpy and the C library find at memory's speed. A token has four bytes, the most significant first, so the order of the bytes is that of the ids.
+Token sequences are bytes, whose order and common prefixes numpy and the C library find at memory's
+speed. A token has four bytes, the most significant first, so the order of the bytes is that of the ids.
 """
 
 import sys

@@ -50,7 +50,7 @@ class ProofEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
-        """See :func:`selfplay.programs.proofs.rubric.make_proof_rubric`."""
+        """See :func:`selfplay.programs.proofs.measures.make_proof_rubric`."""
         return self._rubric
 
     def begin(self, claim: dict[str, Any], seed: int) -> ProofState:
