@@ -34,6 +34,7 @@ from transformers import AutoTokenizer
 from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
+from report_pages import Page
 from selfplay.cli import main as command_line
 from selfplay.commands.play import ModelPlayer, play_game
 from selfplay.core import InputError, Messages, MockInferenceClient
@@ -52,7 +53,6 @@ from selfplay.watch.population import population_panel
 from selfplay.watch.tables import ratings_table
 from test_core_text import hostile_game, hostile_view
 from test_report_hostile import hostile_page
-from test_report_page import Page
 from tiny_models import tiny_policy
 from tokenizer_families import FAMILIES, as_usual, control_ids, tokenizer_of
 

@@ -67,6 +67,14 @@ def _same_draws() -> None:
 
 
 @pytest.fixture(scope="session")
+def model() -> Path:
+    """A tiny model whose context is long enough for a few-shot prompt, in which every byte is a token."""
+    from tiny_models import roomy_model
+
+    return roomy_model()
+
+
+@pytest.fixture(scope="session")
 def games_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of Kuhn poker against a pool."""
     from watched_runs import train_games

@@ -5,7 +5,9 @@ The module is imported by tests, and named in configurations as ``failing_code.p
 
 import asyncio
 import sys
+from pathlib import Path
 
+import failing_code
 from selfplay.core import (
     AlternatingRolesEpisode,
     Arena,
@@ -271,3 +273,55 @@ class Count(Game):
     def _own_rewards(self):
         winner = (self.moves - 1) % 2
         return {winner: 1.0, 1 - winner: -1.0}
+
+
+POSSIBLE = {
+    "get_extras": (
+        "keys that are numbers",
+        "half a pair inside",
+        "more than a float",
+        "NaN",
+        "a text",
+        "lists",
+    ),
+    "take_turn": [*VALUES],
+    "score": [*VALUES],
+    "startup": [*VALUES],
+    "shutdown": [*VALUES],
+    "adjust_rewards": [*VALUES],
+    "legal_actions": ("None",),  # but then no script can play at random
+    "_own_info": ("half a pair inside", "more than a float", "NaN", "a text", "lists", "digits", "itself"),
+    "state_dict": (
+        "keys that are numbers",
+        "half a pair inside",
+        "more than a float",
+        "NaN",
+        "a text",
+        "lists",
+    ),
+}
+"""What a method may return."""
+
+
+def is_possible(method: str, way: str) -> bool:
+    return way.startswith("returns ") and any(value in way for value in POSSIBLE.get(method, ()))
+
+
+SETTINGS = """
+[program]
+type = "python"
+path = "{path}:Program"
+options = {{ method = "{method}", way = "{way}" }}
+
+[learning]
+steps = 1
+
+[learning.algorithm]
+regulariser = "none"
+"""
+
+
+def configuration(directory: Path, method: str, way: str) -> str:
+    file = directory / "run.toml"
+    file.write_text(SETTINGS.format(path=Path(failing_code.__file__), method=method, way=way))
+    return str(file)

@@ -4,9 +4,13 @@ import itertools
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+from transformers import AutoModelForCausalLM
 
 from selfplay.core import TrainingRecord
 from selfplay.learning.critic import Critic
+from selfplay.learning.policy import ALL_LINEAR
+from tiny_models import tiny_model, tiny_policy
 
 DEFAULTS = {"gamma": 1.0, "gae_lambda": 0.95, "value_weight": 0.5}
 
@@ -83,3 +87,16 @@ class PlainCritic:
         if bound is not None:
             error = torch.maximum(error, (torch.clip(value, old - bound, old + bound) - target) ** 2)
         return 0.5 * error
+
+
+RANK = 4
+
+
+def new_plain_model(weights: dict[str, torch.Tensor] | None = None) -> Any:
+    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
+    model = get_peft_model(
+        base,
+        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
+    )
+    set_peft_model_state_dict(model, weights or tiny_policy(rank=RANK).adapter_state())
+    return model

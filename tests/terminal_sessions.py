@@ -1,5 +1,6 @@
 """A command in a terminal of its own, answered by the test."""
 
+import io
 import os
 import pty
 import select
@@ -54,3 +55,15 @@ def pretend_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process take its streams for a terminal."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
+
+
+class EndedInput(io.StringIO):
+    """Standard input that may be read only a few times after its end, so that an endless loop fails."""
+
+    ends = 0
+
+    def readline(self, *arguments):
+        line = super().readline(*arguments)
+        self.ends += not line
+        assert self.ends <= 3, "asked again after the end of the input"
+        return line

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
+from loaded_modules import loaded_by
 from program_files import write_program
 from run_files import match, write_run
 from selfplay import __version__
@@ -24,26 +25,11 @@ from terminal_sessions import in_terminal
 from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
-MODULES_LEFT = (
-    "import sys; from selfplay.cli.main import main; done = {{main(one.split()) for one in sys.argv[1:]}}; "
-    "print('loaded', *(m for m in {heavy!r} if m in sys.modules), file=sys.stderr); sys.exit(*done)"
-)
 
 
 @pytest.fixture(autouse=True)
 def _empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def loaded_by(*commands, heavy, status=0):
-    """Run commands in one new process, which all end with this status; return what it has loaded."""
-    done = subprocess.run(
-        [sys.executable, "-c", MODULES_LEFT.format(heavy=heavy), *commands],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == status, done.stderr
-    return done.stderr.splitlines()[-1].split()[1:]
 
 
 def test_help_loads_nothing_heavy():

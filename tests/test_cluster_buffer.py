@@ -11,33 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cluster_overlaps import game
 from file_limits import nearly_full_disk
 from selfplay.collection.buffer import BufferService, Demand, FinishedGame, PackedGames
 from selfplay.collection.serialization import PackedRecords
-from selfplay.core import Rollout, SelfplayError, Step, TrainingRecord, Trajectory
+from selfplay.core import Rollout, SelfplayError, TrainingRecord
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.replay.transforms import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
 
 LOOP = asyncio.new_event_loop()
-
-
-def game(index: int, version: int = 0, steps: int = 2, error: str | None = None) -> FinishedGame:
-    if error is not None:
-        return FinishedGame(
-            index, [], Rollout(episode_type="kuhn", id=f"train-{index:08d}", meta={"error": error}), error
-        )
-    reward = 1.0 if index % 3 else -1.0
-    acted = [
-        Step("player_0", [{"role": "user", "content": f"{index}/{place}"}], [], [1, 2], [3], [-0.5])
-        for place in range(steps)
-    ]
-    for step in acted:
-        step.policy_version = version
-    trajectory = Trajectory(
-        0, "kuhn", reward, acted, {0: reward, 1: -reward}, rollout_id=f"train-{index:08d}"
-    )
-    return FinishedGame(index, [trajectory])
 
 
 def service(directory=None, kind: type = StepBuffer, **options) -> BufferService:

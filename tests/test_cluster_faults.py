@@ -6,22 +6,19 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import ray
 
+from game_runs import metrics_of
+from playing_model import save_playing_model
+from ray_accounts import problems_of, read_books
+from ray_faults import ACTORS, Command, Faults, pid_of
 from selfplay.cluster import health as health
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool import PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import SelfplayError
-from test_training_local import metrics_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from playing_model import save_playing_model
-from ray_accounts import problems_of, read_books
-from ray_faults import ACTORS, Command, Faults, pid_of
 
 UPDATES = 14
 QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from game_runs import configure, quiet
+from program_runs import adapter, steps_of
+from program_runs import configure as configure_program
+from seat_runs import SIDES
 from selfplay.cluster.learners.settings import learners_from_config
 from selfplay.cluster.run import ClusterRun
 from selfplay.cluster.train import train
@@ -16,12 +20,6 @@ from selfplay.config import Config
 from selfplay.config.loading import dump_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import train as train_locally
-from test_cluster_programs import quiet
-from test_training_local import configure, model  # noqa: F401 - a fixture
-from test_training_programs import adapter
-from test_training_programs import configure as configure_program
-from test_training_roles import steps_of
-from test_training_seats import SIDES
 
 FAST = {"learning__learning_rate": "0.01", "learning__average_decay": "0.5"}
 SHORT = FAST | {"learning__steps": "2", "evaluation__every": "0", "run__save_every": "1"}
@@ -29,7 +27,7 @@ ON_RAY = {"run__runtime": "ray"}
 
 
 @pytest.fixture(scope="module")
-def earlier(model, tmp_path_factory):  # noqa: F811
+def earlier(model, tmp_path_factory):
     """A finished run of games with two policies."""
     path = tmp_path_factory.mktemp("earlier") / "run"
     train_locally(configure(model, **SIDES | FAST | {"evaluation__every": "0"}), path, quiet())
@@ -48,7 +46,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.slow
 def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray(
-    model,  # noqa: F811
+    model,
     earlier,
     tmp_path,
     loopback,
@@ -76,7 +74,7 @@ def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_o
 
 
 def test_engines_and_learners_read_the_runs_own_copies_also_after_the_earlier_run_was_deleted(
-    model,  # noqa: F811
+    model,
     earlier,
     tmp_path,
 ):

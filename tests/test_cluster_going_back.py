@@ -1,190 +1,34 @@
 """A run of games whose newest update is damaged continues from the previous one without a trace of it."""
 
 import asyncio
-import functools
-import io
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from safetensors.torch import load_file
 
+from cluster_overlaps import (
+    GAMES,
+    PLAY,
+    Cluster,
+    Services,
+    run_on_virtual_time,
+)
 from selfplay.cluster import games as cluster_games
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.games import ClusterGames
-from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.learners.remote_learners import RemoteLearners
-from selfplay.cluster.learners.settings import learners_from_config
-from selfplay.cluster.metrics import RemoteMetrics
-from selfplay.cluster.services.tracker import TrackerService
-from selfplay.cluster.serving import ClusterServing
-from selfplay.collection.buffer import BufferService, Demand
-from selfplay.collection.games_in_flight import GameResult, PlaySettings
+from selfplay.collection.buffer import Demand
 from selfplay.collection.local_handle import LocalHandle
-from selfplay.collection.pool import PoolService
 from selfplay.config import Config
-from selfplay.core import Rollout, SelfplayError
-from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.result_files import write_evaluation
+from selfplay.core import SelfplayError
 from selfplay.record import read_metrics
-from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.training import assembly
 from selfplay.training.game_feed import BatchInBuffer
-from selfplay.training.game_source import GameSource
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.trainer import Trainer
-from test_cluster_buffer import game
-from test_cluster_overlap import KUHN, Cluster, run_on_virtual_time
-from test_training_local import configure, model  # noqa: F401 - a fixture
-
-GAMES = 2
-PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=GAMES)
-
-
-class Waiting:
-    """A collector whose games are made up elsewhere; it ends when play ends."""
-
-    def __init__(self, pool: PoolService) -> None:
-        self.pool = pool
-
-    async def collect(self, *workers: int) -> None:
-        while not self.pool.state.stopped:
-            await asyncio.sleep(0.01)
-
-
-class MadeUpGames(GameSource):
-    """Games on a cluster that are made up, as their evaluations are."""
-
-    services: "Services"
-
-    async def play(self, saved, progress):
-        await self.services.before_play(saved.step)
-        return await super().play(saved, progress)
-
-    async def evaluate(self, step, *, full, progress):
-        await self.learners.results()
-        write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
-        await self.feed.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
-        return {}
-
-
-class Services:
-    """The services of one start of a run, in this process."""
-
-    def __init__(self, config: Config, path: Path) -> None:
-        self.config = config
-        self.directory = RunDirectory(path) if path.exists() else RunDirectory.create(path)
-        if self.directory.epoch is None:
-            self.directory.lock()
-        epoch = self.directory.epoch
-        self.tracker = TrackerService("run", directory=str(path), epoch=epoch)
-        self.pool = self.new_pool(str(path / "state" / "pool"))
-        self.buffer = BufferService(
-            StepBuffer(1000, seed=3, batch_log=BatchLog(path / "batches")),
-            in_order=True,
-            directory=str(path / "state" / "buffer"),
-            rollouts=str(path / "rollouts"),
-            epoch=epoch,
-        )
-        self.learner = self.new_learner()
-        self.actors = SimpleNamespace(
-            buffer=LocalHandle(self.buffer),
-            pool=LocalHandle(self.pool),
-            tracker=LocalHandle(self.tracker),
-            learner=LocalHandle(self.learner),
-            collectors=[LocalHandle(self.new_collector())],
-            engines=[],
-        )
-        self.said = io.StringIO()
-        metrics = RemoteMetrics(self.actors.tracker)
-        learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
-        host = ClusterGames(config, self.directory, self.actors, "run")
-        host.buffer_name = self.actors.buffer
-        client = EngineClient([], config.policies)
-        results = {policy: assembly.evaluated_uid(config, policy) for policy in config.policies}
-        serving = ClusterServing(client, results, learners)
-        arena = assembly.build_arena(config, client, 1)
-        games = MadeUpGames(config, self.directory, metrics, host, serving, learners, arena)
-        games.services = self
-        console = Console(file=self.said, width=300)
-        self.trainer = Trainer(config, self.directory, games, learners, metrics, console)
-        self.before_play = self.play
-
-    def new_pool(self, directory: str) -> PoolService:
-        return PoolService("random", 3, directory=directory, epoch=self.directory.epoch)
-
-    def new_collector(self) -> Any:
-        return Waiting(self.pool)
-
-    def new_learner(self) -> LearnerService:
-        build = functools.partial(learners_from_config, self.config)
-        group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
-        return LearnerService(group, self.directory.path, "tiny", epoch=self.directory.epoch)
-
-    async def play(self, version: int) -> None:
-        """Play the games of an update."""
-        for index in range(self.buffer.games(), self.buffer.games() + GAMES):
-            played = Rollout(episode_type="kuhn", id=f"train-{index:08d}")
-            self.buffer.add_games([replace(game(index, version), rollout=played)])
-
-    async def play_what_may_start(self, version: int) -> int:
-        """Play the games that the pool hands out to a new collector; return how many."""
-        self.pool.resume()
-        self.pool.register("Collector-0", PLAY)
-        given = await self.pool.next_jobs("Collector-0", 1, 100, 0, wait=0.0)
-        for job in given.jobs:
-            played = Rollout(episode_type="kuhn", id=job.name)
-            self.buffer.add_games([replace(game(job.meta.index, version), rollout=played)])
-            self.pool.finish([GameResult(job.name, "finished", rewards=[1.0, -1.0])])
-        return len(given.jobs)
-
-    async def train(self, updates: int) -> None:
-        """Train until there are this many updates, and end."""
-        before_play = self.before_play
-
-        async def and_stop(version: int) -> None:
-            self.trainer.stopping = version + 1 >= updates
-            await before_play(version)
-
-        self.before_play = and_stop
-        self.trainer.stopping = self.learner.saved().step >= updates
-        await self.trainer.run()
-        self.directory.unlock()
-
-    def evaluated(self) -> int:
-        return self.pool.pool.matches.record("average", "fixed-random").games
-
-    def copies(self) -> list[str]:
-        return [one.uid for one in self.pool.pool.opponents() if one.kind == "checkpoint"]
 
 
 def steps(directory: Path) -> list[int]:
     """Return the numbers of the entries in a directory, without those that were set aside."""
     return sorted({int(path.name.split(".")[0].split("-")[1]) for path in directory.glob("[a-z]*")})
-
-
-@pytest.fixture
-def config(model) -> Config:  # noqa: F811
-    return configure(
-        model,
-        learning__steps="4",
-        learning__average_decay="0.5",
-        learning__max_mismatch="100",
-        collection__games_per_step=str(GAMES),
-        population__sample_mode="random",
-        population__add_every="1",
-        evaluation__every="1",
-        run__save_every="1",
-        run__keep_best="made-up",
-    )
 
 
 async def three_updates(config: Config, path: Path) -> Services:

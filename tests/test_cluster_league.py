@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from game_runs import configure, metrics_of, quiet
+from kill_resume import accounts_balance
+from league_runs import LEAGUE, copy_of, games, learner_of, same
+from program_runs import adapter
 from selfplay.cluster.train import resume, train
 from selfplay.core import SelfplayError
 from selfplay.learning.checkpoints import load_adapter
 from selfplay.record import read_metrics
 from selfplay.training.game_feed import GameFeed
 from selfplay.training.single_process import train as train_locally
-from test_cluster_programs import quiet
-from test_training_league import LEAGUE, copy_of, games, learner_of, same
-from test_training_local import accounts_balance, configure, metrics_of, model  # noqa: F401 - a fixture
-from test_training_programs import adapter
 
 PLAYERS = ("default", "attacker", "finder")
 STEPS, GAMES = 3, 40
@@ -32,7 +32,7 @@ ON_RAY = {"run__runtime": "ray"}
 
 
 @pytest.fixture(scope="module")
-def here(model, tmp_path_factory):  # noqa: F811
+def here(model, tmp_path_factory):
     """A run in one process; its exploiters are frozen after update 2."""
     path = tmp_path_factory.mktemp("here") / "run"
     train_locally(configure(model, **SETTINGS), path, quiet())
@@ -40,7 +40,7 @@ def here(model, tmp_path_factory):  # noqa: F811
 
 
 @pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
-def there(request, model, tmp_path_factory, without_compiler):  # noqa: F811
+def there(request, model, tmp_path_factory, without_compiler):
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed.publish
 

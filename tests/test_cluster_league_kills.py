@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from cluster_overlaps import Services, answer
+from game_runs import configure
+from league_runs import LEAGUE
 from ray_simulation import SimulatedHost
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.service import EngineService
@@ -27,10 +30,6 @@ from selfplay.collection.pool import PoolService
 from selfplay.config import Config
 from selfplay.record import read_metrics
 from selfplay.training import assembly
-from test_cluster_going_back import Services
-from test_cluster_overlap import answer
-from test_training_league import LEAGUE
-from test_training_local import configure, model  # noqa: F401 - a fixture
 
 STEPS = 4
 KILLED_AT = 2
@@ -126,7 +125,7 @@ def copy_after(run: LeagueServices, place: str, copies: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def config(model) -> Config:  # noqa: F811
+def config(model) -> Config:
     more = {"learning__steps": str(STEPS), "learning__max_mismatch": "100", "run__save_every": "1"}
     return configure(model, **LEAGUE | more)
 

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from game_runs import configure, metrics_of, quiet
+from pool_requests import PLAY, ask, weights, won
+from seat_runs import games
 from selfplay.cluster.train import train
 from selfplay.collection.games_in_flight import GameResult
 from selfplay.collection.pool import PoolService
 from selfplay.population import SamplingRule
 from selfplay.training.single_process import train as train_locally
-from test_cluster_pool import PLAY, ask, weights, won
-from test_cluster_programs import quiet
-from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
-from test_training_seats import games
 
 LOCKSTEP = replace(PLAY, max_staleness=0)
 RULE = SamplingRule(payoff_games=2)
@@ -171,7 +170,7 @@ ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
 
 
 @pytest.mark.slow  # test_cluster_seats shows it of copies and frozen adapters
-def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
+def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path, loopback):
     train_locally(configure(model, **SETTINGS), tmp_path / "here", quiet())
     train(configure(model, **SETTINGS | ON_RAY), tmp_path / "there", quiet())
     met = [[game.meta["uids"] for game in games(tmp_path / where)] for where in ("here", "there")]

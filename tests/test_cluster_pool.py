@@ -10,16 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.collection.games_in_flight import GameResult, PlaySettings
+from pool_requests import KUHN, LOOP, PLAY, ask, weights, won
+from selfplay.collection.games_in_flight import GameResult
 from selfplay.collection.pool import Jobs, PoolService
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import AdapterRef, Weights
 
-KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 TTT = EnvSpec("ttt", "tic_tac_toe", 2)
-LOOP = asyncio.new_event_loop()
-PLAY = PlaySettings((KUHN,), (1.0,), (), 0, 1.0, 4, games_per_step=4, max_staleness=1)
 
 
 def pool(directory=None, mode: str = "mirror") -> PoolService:
@@ -27,18 +25,6 @@ def pool(directory=None, mode: str = "mirror") -> PoolService:
     service.add_checkpoint(None, 0)
     service.add_fixed("random", kind="script", active=False)
     return service
-
-
-def weights(step: int) -> Weights:
-    return Weights(step, {"default": AdapterRef("default", step, f"v{step}")})
-
-
-def ask(service: PoolService, number: int, training: int = 0, evaluation: int = 0, who: str = "c") -> Jobs:
-    return LOOP.run_until_complete(service.next_jobs(who, number, training, evaluation, wait=0.0))
-
-
-def won(job) -> GameResult:
-    return GameResult(job.name, "finished", 0, [1.0, -1.0], ["[check]", "[bet]"])
 
 
 def test_no_more_games_start_than_can_be_trained_on_in_time():

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from pool_requests import PLAY, ask
 from selfplay.collection.games_in_flight import GameResult
 from selfplay.collection.pool import PoolService
 from selfplay.collection.pool_state import LeagueTurn
 from selfplay.core.adapters import AdapterRef, Weights
 from selfplay.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
 from selfplay.population.model_pool import ModelPool
-from test_cluster_pool import PLAY, ask
 
 PLAYERS = ("default", "attacker")
 GAMES = 4 * SNAPSHOT_GAMES

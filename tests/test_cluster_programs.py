@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from game_runs import metrics_of, quiet
 from program_files import write_program
+from program_runs import OPPONENTS, SMALL, adapter, configure, uids_of
+from ray_faults import SELFPLAY, Command, Faults, alive, pid_of
 from selfplay.cluster.train import train
 from selfplay.cluster.view import ClusterSource
 from selfplay.commands.programs import evaluate_program
@@ -22,13 +24,7 @@ from selfplay.config import load_config
 from selfplay.evaluation.progress import Progress
 from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
-from test_training_local import metrics_of, model  # noqa: F401 - a fixture
-from test_training_program_opponents import OPPONENTS, uids_of
-from test_training_programs import SMALL, adapter, configure
 from tiny_models import roomy_model
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from ray_faults import SELFPLAY, Command, Faults, alive, pid_of
 
 PROOFS = SMALL | {
     "program.claims.count": "20",
@@ -48,7 +44,7 @@ FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory, model, without_compiler) -> Iterator[Faults]:  # noqa: F811
+def faults(tmp_path_factory, model, without_compiler) -> Iterator[Faults]:
     """A cluster of one node."""
     faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0))
     faults.start_cluster(4)
@@ -144,7 +140,7 @@ def damage_the_last_step(run: Path, last: int) -> None:
 
 
 @pytest.mark.slow  # test_cluster_seats shows it of games, and test_cluster_program_copies without Ray
-def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):  # noqa: F811
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):
     given = {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     learning = {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
     own = {"learning__policies__hider": '{algorithm = {type = "ppo", regulariser = "none"}, momentum = 0.5}'}
@@ -180,7 +176,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
 
 
 @pytest.mark.slow  # test_training_program_overlap shows it in one process, test_cluster_overlap of games
-def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):  # noqa: F811
+def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
     learning = {"buffer__max_size": "500", "credit__type": "rae"}
     train(configure(model, tmp_path, **FAST | OPPONENTS | changes | learning), tmp_path / "run", quiet())
@@ -192,10 +188,6 @@ def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tm
     assert lines[-1]["accounts/steps sampled"] > 0
     measures = evaluate_program(str(tmp_path / "run"), {"Hider": "base"}, None, Progress())
     assert len(measures["odd letters"].values) == 3
-
-
-def quiet() -> Console:
-    return Console(file=io.StringIO(), width=100)
 
 
 @pytest.mark.slow

@@ -2,17 +2,14 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
+from playing_model import save_playing_model
+from psro_runs import SHORT, configuration, psro, state_of
 from selfplay.commands.tournament import HeldTournament
 from selfplay.core import SelfplayError
-from test_commands_psro import SHORT, configuration, psro, state_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from playing_model import save_playing_model
 
 
 @pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default

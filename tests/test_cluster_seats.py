@@ -7,15 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from game_runs import configure, metrics_of, quiet
+from program_runs import adapter
+from seat_runs import MIXED, OPPONENTS, SIDES, games, mixed  # noqa: F401 - a fixture
 from selfplay.cluster.train import train
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.training.assembly import build_policy
 from selfplay.training.single_process import train as train_locally
-from test_cluster_programs import quiet
-from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
-from test_training_policy_critics import MIXED, mixed  # noqa: F401 - a fixture
-from test_training_programs import adapter
-from test_training_seats import OPPONENTS, SIDES, games
 from tiny_models import perturb_adapter
 
 BOTH = ("first", "second")
@@ -37,7 +35,7 @@ def assert_learned_the_same(here: Path, there: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def given(model, tmp_path_factory) -> Path:  # noqa: F811
+def given(model, tmp_path_factory) -> Path:
     """A directory of two adapters, ``start`` and ``teacher``."""
     path, config = tmp_path_factory.mktemp("given"), configure(model, **SETTINGS)
     policy = build_policy(config.model, config.lora, 0, print)
@@ -58,7 +56,7 @@ def settings(given) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def here(model, settings, tmp_path_factory):  # noqa: F811
+def here(model, settings, tmp_path_factory):
     """A run in one process."""
     path = tmp_path_factory.mktemp("here") / "run"
     train_locally(configure(model, **settings), path, quiet())
@@ -72,7 +70,7 @@ def evaluated_models(run: Path) -> dict[str, str]:
 
 
 def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn_the_same_on_ray(
-    model,  # noqa: F811
+    model,
     settings,
     given,
     here,

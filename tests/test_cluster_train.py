@@ -7,14 +7,13 @@ import pytest
 import ray
 from rich.console import Console
 
+from game_runs import CONSTANT, configure, metrics_of
 from selfplay.cli.main import main
 from selfplay.cluster.train import resume, train
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.single_writer import Epoch
 from selfplay.training.run_directory import RunDirectory
-from test_training_local import configure, metrics_of, model  # noqa: F401 - a fixture
-from test_training_longer import CONSTANT
 
 pytestmark = pytest.mark.usefixtures("loopback")
 
@@ -108,7 +107,7 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
 
 
 @pytest.mark.slow
-def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):  # noqa: F811
+def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):
     path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1"}
     watched = '[{id = "leduc_poker", opponents = ["base"], games = 2}, {id = "kuhn_poker"}]'
     changes |= {"evaluation__envs": watched, "evaluation__games_alongside": "4"}

@@ -3,26 +3,22 @@
 import importlib
 import json
 import shutil
-import sys
 from itertools import count
-from pathlib import Path
 
 import pytest
 
+from game_runs import configure, run
 from matrices import first_of
+from playing_model import save_playing_model
+from program_runs import configure as configure_program
+from program_runs import run as run_program
 from selfplay.cli.main import main
 from selfplay.commands.evaluate import evaluate
 from selfplay.core import InputError
-from test_training_local import configure, model, run  # noqa: F401 - a fixture
-from test_training_programs import configure as configure_program
-from test_training_programs import run as run_program
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from playing_model import save_playing_model
 
 
 @pytest.fixture(scope="module")
-def trained(model, tmp_path_factory):  # noqa: F811
+def trained(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "run"
     run(configure(model, learning__steps="1", evaluation__games="2", evaluation__nash_conv="false"), path)
     return path
@@ -32,7 +28,7 @@ def play(model_or_run, opponent):
     return evaluate(str(model_or_run), "kuhn_poker", str(opponent), 8)
 
 
-def test_runs_with_adapters_of_different_shapes_play_each_other(model, trained, tmp_path):  # noqa: F811
+def test_runs_with_adapters_of_different_shapes_play_each_other(model, trained, tmp_path):
     changes = {"evaluation__games": "2", "evaluation__nash_conv": "false", "lora__rank": "3", "seed": "1"}
     run(configure(model, learning__steps="1", **changes), tmp_path / "two")
     assert play(trained, tmp_path / "two").result.games == 8
@@ -55,7 +51,7 @@ def test_an_opponent_on_a_base_of_another_quantization_is_rejected(trained, tmp_
     assert play(trained, adapter).result.games == 8, "an adapter alone plays on any"
 
 
-def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp_path):  # noqa: F811
+def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp_path):
     run_program(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "two")
     with pytest.raises(InputError, match=r"Name one: .*step-000001/hider or .*/seeker"):
         play(tmp_path / "two", "base")

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from file_limits import files_no_longer_than
+from game_runs import configure, run
+from program_runs import configure as configure_program
 from selfplay.cli.main import main
 from selfplay.commands.export import export
 from selfplay.commands.export_card import model_card, public_name
@@ -24,15 +26,13 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import MANIFEST_FILE
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
-from test_training_local import configure, model, run  # noqa: F401 - a fixture
-from test_training_programs import configure as configure_program
 from tiny_models import perturb_adapter, tiny_model
 
 TEXT = "Legal moves: check, bet."
 
 
 @pytest.fixture(scope="module")
-def trained(model, tmp_path_factory):  # noqa: F811
+def trained(model, tmp_path_factory):
     """A finished run that keeps its best adapter."""
     path = tmp_path_factory.mktemp("trained") / "run"
     best = {"run__keep_best": "mass on legal moves", "evaluation__every": "1"}
@@ -56,7 +56,7 @@ def exported(source, out, **options):
     return out
 
 
-def test_a_merged_model_loads_by_itself_and_computes_what_base_and_adapter_do(model, trained, tmp_path):  # noqa: F811
+def test_a_merged_model_loads_by_itself_and_computes_what_base_and_adapter_do(model, trained, tmp_path):
     out = exported(trained, tmp_path / "out")
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     there = with_adapter(model, trained / "checkpoints" / "step-000002")
@@ -125,7 +125,7 @@ def test_the_checkpoint_can_be_chosen(trained, tmp_path, monkeypatch):
         assert all((weights[key] == wanted[key]).all() for key in wanted)
 
 
-def test_a_policy_of_several_must_be_named(model, tmp_path):  # noqa: F811
+def test_a_policy_of_several_must_be_named(model, tmp_path):
     run(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "run")
     with pytest.raises(
         InputError, match=r"--policy: this run trained several policies. Name one: hider, seeker"
@@ -142,7 +142,7 @@ def test_a_policy_of_several_must_be_named(model, tmp_path):  # noqa: F811
     )
 
 
-def test_wrong_input_leaves_nothing(model, trained, tmp_path):  # noqa: F811
+def test_wrong_input_leaves_nothing(model, trained, tmp_path):
     (tmp_path / "taken").mkdir()
     for source, out, options, said in (
         (trained, tmp_path / "taken", {}, "OUT: .*taken exists already"),

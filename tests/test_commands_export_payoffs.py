@@ -7,11 +7,11 @@ from statistics import fmean, variance
 
 import pytest
 
+from game_runs import configure, run
+from seat_runs import games
 from selfplay.cli.main import main
 from selfplay.evaluation.tournament_files import write_payoffs
 from selfplay.population import PayoffTable
-from test_training_local import configure, model, run  # noqa: F401 - a fixture
-from test_training_seats import games
 
 SETTINGS = {
     "population__add_every": "1",
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def trained(model, tmp_path_factory):  # noqa: F811
+def trained(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("pfsp") / "run"
     run(configure(model, population__sample_mode="pfsp", **SETTINGS), path)
     return path
@@ -70,7 +70,7 @@ def test_an_earlier_checkpoint_has_the_payoffs_of_its_time(trained, tmp_path):
     assert sum(row["games"] for row in found["payoffs"] if row["seat"] == 0) == 48
 
 
-def test_payoffs_of_frozen_members_are_among_those_of_mode_meta_nash(model, tmp_path):  # noqa: F811
+def test_payoffs_of_frozen_members_are_among_those_of_mode_meta_nash(model, tmp_path):
     mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "4"}
     run(configure(model, **SETTINGS | mode), tmp_path / "run")
     rows = exported(tmp_path / "run", tmp_path / "out")["payoffs"]

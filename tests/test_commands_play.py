@@ -12,19 +12,8 @@ from selfplay.commands.play import ModelPlayer, play
 from selfplay.core import MockInferenceClient
 from selfplay.envs.catalog import make_game
 from selfplay.envs.templates import get_template
+from terminal_sessions import EndedInput
 from tiny_models import roomy_model
-
-
-class EndedInput(io.StringIO):
-    """Standard input that may be read only a few times after its end, so that an endless loop fails."""
-
-    ends = 0
-
-    def readline(self, *arguments):
-        line = super().readline(*arguments)
-        self.ends += not line
-        assert self.ends <= 3, "asked again after the end of the input"
-        return line
 
 
 def played(typed, monkeypatch, *, seat=None, env_id="kuhn_poker", seed=0):

@@ -5,13 +5,12 @@ import shutil
 
 import pytest
 
+from program_runs import configure, run
 from selfplay.cli.main import main
-from test_training_local import model  # noqa: F401 - a fixture
-from test_training_programs import configure, run
 
 
 @pytest.fixture(scope="module")
-def finished(model, tmp_path_factory):  # noqa: F811
+def finished(model, tmp_path_factory):
     """A finished run of a program with two policies."""
     path = tmp_path_factory.mktemp("programs")
     run(configure(model, path, "Measured", learning__learning_rate="0.1"), path / "run")
@@ -33,7 +32,7 @@ def test_a_programs_run_is_measured_as_its_training_does(finished, capsys):
     assert measured(f"{finished}@2", capsys=capsys) == in_training(finished, 2)
 
 
-def test_an_evaluation_continues_from_the_programs_state_in_the_checkpoint(model, tmp_path, capsys):  # noqa: F811
+def test_an_evaluation_continues_from_the_programs_state_in_the_checkpoint(model, tmp_path, capsys):
     run(configure(model, tmp_path, "Sampled"), tmp_path / "run")
     for step in (2, 4):
         assert main(["eval", f"{tmp_path / 'run'}@{step}", "--json"]) == 0
@@ -41,7 +40,7 @@ def test_an_evaluation_continues_from_the_programs_state_in_the_checkpoint(model
         assert measures["stored"]["values"] == [100 + step], "a number is stored in each step"
 
 
-def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):  # noqa: F811
+def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):
     teacher = {"frozen__teacher": str(finished / "checkpoints" / "step-000004" / "hider")}
     frozen = configure(model, tmp_path, "Measured", **teacher, roles__Hider__policy="teacher")
     run(frozen, tmp_path / "run")
@@ -49,7 +48,7 @@ def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):  # n
     assert measured(tmp_path / "run", "--role", "Hider=base", capsys=capsys) == in_training(finished, 0)
 
 
-def test_the_command_measures_at_a_roles_test_temperature(model, tmp_path, capsys):  # noqa: F811
+def test_the_command_measures_at_a_roles_test_temperature(model, tmp_path, capsys):
     cold = {f"roles__{role}__test_temperature": "0" for role in ("Hider", "Seeker")}
     run(configure(model, tmp_path, "Measured", **cold), tmp_path / "run")
     measures = measured(tmp_path / "run", capsys=capsys)

@@ -16,6 +16,10 @@ from rich.console import Console
 
 from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
+from kill_resume import differences, fingerprint
+from playing_model import save_playing_model
+from psro_runs import SHORT, SMALL, configuration, psro, state_of
+from report_pages import Page, figures_of, heat_map_of
 from selfplay.cli.main import main
 from selfplay.commands.best_response import FrozenPolicy, train_to_the_end
 from selfplay.commands.mixture_file import MixtureMember
@@ -32,34 +36,10 @@ from selfplay.config.population import PsroSettings
 from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory
-from test_commands_play import EndedInput
-from test_population_page import figures_of, heat_map_of
-from test_report_page import Page
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from kill_resume import differences, fingerprint
-from playing_model import save_playing_model
+from terminal_sessions import EndedInput
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
 WORDS = ("Rock",) * 8 + ("Paper", "Scissors")
-SMALL = """
-[model]
-name = "MODEL"
-dtype = "float32"
-threads = 1
-[lora]
-rank = 2
-[inference]
-max_tokens = 10
-[buffer]
-log_batches = false
-[tracking]
-games_logged = 2
-[learning]
-schedule = "constant"
-learning_rate = 0.003
-max_batch_tokens = 16384
-"""
 GAME = f"""{SMALL}
 steps = 15
 [learning.algorithm]
@@ -78,40 +58,6 @@ iterations = 2
 payoff_games = 200
 start = "first"
 """
-SHORT = f"""{SMALL}
-steps = 2
-[[envs]]
-id = "kuhn_poker"
-[collection]
-games_per_step = 8
-[run]
-save_every = 1
-[evaluation]
-every = 1
-games = 4
-nash_conv = true
-[psro]
-iterations = 2
-payoff_games = 20
-solver = "uniform"
-"""
-
-
-def configuration(folder: Path, text: str, model: Path) -> Path:
-    file = folder / "game.toml"
-    file.write_text(text.replace("MODEL", str(model)))
-    return file
-
-
-def psro(file: Path, *options: object) -> int:
-    """Run the command; its directory is ``psro`` beside the configuration."""
-    return main(
-        ["psro", str(file), "--run.directory", str(file.parent), "--name", "psro", *map(str, options)]
-    )
-
-
-def state_of(directory: Path) -> dict:
-    return json.loads((directory / "psro.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,11 @@ from hypothesis import given, settings
 from rich.console import Console
 
 from evaluation_client import legal_moves
+from game_runs import configure, run
 from hostile_text import hostile_text
+from playing_model import save_playing_model
+from report_pages import Page
+from seat_runs import DILEMMA, SIDES
 from selfplay.cli.main import main
 from selfplay.commands.members import base_of, environment_of, find_members
 from selfplay.commands.tournament_page import tournament_html
@@ -29,13 +33,7 @@ from selfplay.core import InputError
 from selfplay.evaluation.tournament_files import TournamentFiles
 from selfplay.population import PayoffTable
 from selfplay.population.rankings import rank
-from test_report_page import Page
-from test_training_local import configure, run
-from test_training_seats import DILEMMA, SIDES
 from tournaments import few_resamples, kill_when_it_has, payoffs, play  # noqa: F401 - a fixture
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from playing_model import save_playing_model
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from game_runs import configure as configure_game
+from game_runs import run as run_game
+from program_runs import configure, run
 from selfplay.cli.main import main
 from selfplay.commands.tournament import tournament
 from selfplay.core import InputError
-from test_training_local import configure as configure_game
-from test_training_local import model  # noqa: F401 - a fixture
-from test_training_local import run as run_game
-from test_training_programs import configure, run
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def trained(model, tmp_path_factory) -> Path:  # noqa: F811
+def trained(model, tmp_path_factory) -> Path:
     """A run of a program with two roles and a policy for each."""
     path = tmp_path_factory.mktemp("programs") / "hiding"
     run(configure(model, path.parent, learning__steps="2", learning__learning_rate="0.1"), path)
@@ -76,7 +75,7 @@ def test_what_is_for_games_is_refused(trained, tmp_path, member, options, proble
     assert not (tmp_path / "out").exists()
 
 
-def test_runs_of_different_programs_and_of_games_do_not_meet(model, trained, tmp_path):  # noqa: F811
+def test_runs_of_different_programs_and_of_games_do_not_meet(model, trained, tmp_path):
     run(configure(model, tmp_path, "Measured", learning__steps="1"), tmp_path / "other")
     with pytest.raises(InputError, match="has another program, or other roles, than"):
         tournament([str(trained), str(tmp_path / "other")], None, tmp_path / "out")

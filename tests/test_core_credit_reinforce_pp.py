@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_programs import played
+from credit_groups import at, found, game
 from selfplay.core import ReinforcePPBaselineCredit, ReinforcePPCredit
-from test_core_credit_groups import at, found, game
 
 
 def test_rewards_are_whitened_over_all_types_roles_and_levels():

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core_programs import played
+from credit_groups import found, game
 from selfplay.core import SPOCredit, Step
 from selfplay.core.credit import tracked
 from selfplay.core.credit.tracked import MAX_ANSWERS
-from test_core_credit_groups import found, game
 
 TENTH = math.log2(10 / 9)
 """The change of log-probabilities, in half-lives, after which a tenth is forgotten: 2^-TENTH = 0.9."""

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from damaged_files import contents, damage_all, end_of, make_run
 from matrices import first_of
 from selfplay.cli.main import main
 from selfplay.core import InputError
@@ -28,9 +28,6 @@ from selfplay.training.given_adapters import copy_adapter
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume
 from tiny_models import roomy_model, tiny_model
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from damaged_files import contents, damage_all, end_of, make_run
 
 UPDATES = 3
 

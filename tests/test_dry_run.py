@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from failing_code import ARENA_METHODS, EPISODE_METHODS
+from failing_code import ARENA_METHODS, EPISODE_METHODS, configuration, is_possible
 from family_models import FAMILIES, family_model
+from loaded_modules import loaded_by
 from matrices import one_of_each
 from selfplay.cli.main import main
 from selfplay.config import load_config, preset_names
@@ -17,8 +18,6 @@ from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.training import rehearsal
 from selfplay.training.dry_run import dry_run_of
 from selfplay.training.rehearsal import rehearse
-from test_cli_commands import loaded_by
-from test_own_code import configuration, is_possible
 from tiny_models import roomy_model
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'

@@ -9,13 +9,13 @@ from open_spiel.python import policy as openspiel_policy
 from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
+from kuhn_policies import PythonPolicy, kuhn_equilibrium, random_policy
 from selfplay.core import AgentSpec, Arena
 from selfplay.envs.game_episode import GameEpisode
 from selfplay.envs.openspiel_game import information_states, load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import nash_conv, play_match
 from selfplay.evaluation.mixture import Mixture
-from test_evaluation_nash_conv import PythonPolicy, kuhn_equilibrium, random_policy
 
 TEMPLATE = get_template("fewshot-chat")
 WEIGHTS = (0.2, 0.5, 0.3)

@@ -1,17 +1,16 @@
 import asyncio
 import importlib
 import math
-import random
 from contextlib import contextmanager
 
 import pytest
-from open_spiel.python import policy as openspiel_policy
 from open_spiel.python.algorithms import exploitability
 
-from evaluation_client import TabularClient, first_move, legal_moves, uniform
+from evaluation_client import TabularClient, first_move, uniform
+from kuhn_policies import PythonPolicy, kuhn_equilibrium, random_policy
 from selfplay.core import AgentSpec, Arena, InputError, SelfplayError
 from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import information_states, load_game
+from selfplay.envs.openspiel_game import load_game
 from selfplay.envs.templates import get_template
 from selfplay.evaluation import NashConvResult, nash_conv, play_match
 from selfplay.evaluation.progress import Progress
@@ -22,52 +21,6 @@ exact = importlib.import_module("selfplay.evaluation.nash_conv")  # the package 
 
 async def measure(client, env_id="kuhn_poker", **options) -> NashConvResult:
     return await nash_conv(client, env_id, TEMPLATE, model="hero", **options)
-
-
-def kuhn_equilibrium(alpha: float):
-    """Kuhn's family of equilibria (1950): the opener bets a jack with ``alpha``, 0 to 1/3."""
-    aggression = {
-        "none": {"J": alpha, "Q": 0.0, "K": 3 * alpha},
-        "they check": {"J": 1 / 3, "Q": 0.0, "K": 1.0},
-        "they bet": {"J": 0.0, "Q": 1 / 3, "K": 1.0},
-        "you check, they bet": {"J": 0.0, "Q": alpha + 1 / 3, "K": 1.0},
-    }
-
-    def policy(observation: str) -> dict[str, float]:
-        moves_so_far = observation.removeprefix("Moves so far: ").split(".")[0]
-        chance = aggression[moves_so_far][observation[-2]]
-        strong = next(move for move in legal_moves(observation) if move in ("bet", "call"))
-        weak = next(move for move in legal_moves(observation) if move in ("check", "fold"))
-        return {strong: chance, weak: 1 - chance}
-
-    return policy
-
-
-def random_policy(seed: int):
-    def policy(observation: str) -> dict[str, float]:
-        draw = random.Random(f"{seed}{observation}")
-        weights = {move: draw.random() for move in legal_moves(observation)}
-        return {move: weight / sum(weights.values()) for move, weight in weights.items()}
-
-    return policy
-
-
-class PythonPolicy(openspiel_policy.Policy):
-    """A policy for OpenSpiel's Python algorithms, by action id and information state."""
-
-    def __init__(self, env_id, policy):
-        game = load_game(env_id)
-        super().__init__(game, list(range(game.num_players())))
-        self.chances = {}
-        for state in information_states(env_id):
-            chances = policy(state.observation)
-            self.chances[state.info_state] = {
-                action: chances.get(name, 0.0)
-                for action, name in zip(state.actions, state.legal_actions, strict=True)
-            }
-
-    def action_probabilities(self, state, player_id=None):
-        return dict(self.chances[state.information_state_string(state.current_player())])
 
 
 async def test_uniform_play_of_kuhn_has_its_known_value():

@@ -13,6 +13,7 @@ from textual.geometry import Size
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from proof_server import MISSING, scripted, serving_proofs
+from report_pages import Page
 from selfplay.cli.main import main
 from selfplay.commands.list_runs import read_run
 from selfplay.core.confidence_intervals import wilson_interval
@@ -26,8 +27,7 @@ from selfplay.watch.game import game_text
 from selfplay.watch.header import header
 from selfplay.watch.terminal_interface import TerminalInterface
 from selfplay.watch.tuning_panels import jobs_panel, models_panel, stage_panel, statistics_panel
-from test_report_page import Page
-from test_watch import look, words_on
+from watch_screens import look, words_on
 
 PANELS = (stage_panel, jobs_panel, models_panel, statistics_panel)
 ROOM = Size(60, 40)

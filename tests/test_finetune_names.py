@@ -1,12 +1,11 @@
 """Names of jobs: no run takes another's job or file, and whatever a run is called, its jobs can be made."""
 
 import asyncio
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from faulty_jobs import FaultyJobs
 from finetune_runs import guesses, run
 from job_server import serving
 from live_server import TOKEN
@@ -16,9 +15,6 @@ from selfplay.finetune import FineTuneJobError, PureTextEiTrainer, PureTextShare
 from selfplay.finetune.jobs import DryRunJobs, JobRequest
 from selfplay.finetune.model_groups import JobRecords
 from selfplay.finetune.openai_jobs import OpenAIJobs
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from faulty_jobs import FaultyJobs
 
 TWO = RlParameters(num_iterations=2)
 EXAMPLES = [{"messages": [{"role": "user", "content": "2?"}, {"role": "assistant", "content": "yes"}]}] * 10

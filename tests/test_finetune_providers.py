@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faulty_jobs import FAULTS, FaultyJobs
 from finetune_runs import plain
 from replying_server import error, http, serving
 from selfplay.core import InputError, SelfplayError
 from selfplay.finetune.jobs import ENDED, FineTuneJobError, JobRequest
 from selfplay.finetune.model_groups import JobRecords
 from selfplay.finetune.openai_jobs import OpenAIJobs
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from faulty_jobs import FAULTS, FaultyJobs
 
 REQUEST = JobRequest("run_iter_0_verifier", "base", "dpo", {"beta": 0.3}, seed=5)
 EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]

@@ -3,19 +3,16 @@
 import asyncio
 import json
 import shlex
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from error_page import Example, parts
+from faulty_jobs import FaultyJobs
 from file_limits import files_no_longer_than
 from proof_server import scripted
 from selfplay.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from faulty_jobs import FaultyJobs
 
 SMALL = {
     "finetune.rl.rollouts_per_iteration": "4",

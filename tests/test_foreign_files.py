@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from finetune_runs import guesses, make_trainer
+from game_runs import configure, run
 from job_server import serving
 from selfplay.cli.files import write_text
 from selfplay.cluster.engines.adapter_files import AdapterCache, AdapterFiles
@@ -30,7 +31,6 @@ from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_layout import delete_after
 from selfplay.training.run_names import named_run_directory
 from selfplay.training.single_process import resume
-from test_training_local import configure, run
 from tiny_models import roomy_model
 
 NAMES = (

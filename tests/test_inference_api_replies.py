@@ -13,10 +13,10 @@ from email.utils import formatdate
 
 import pytest
 
+from openai_clients import KEY, LIMIT, QUESTION, client_of, failure, pauses
 from replying_server import Reply, completion, error, http, serving, with_tokens
 from selfplay.core import ContextError, EpisodeError, InputError, TransientError
 from selfplay.inference.openai_client import OpenAIClient
-from test_inference_openai_client import KEY, LIMIT, QUESTION, client_of, failure, pauses
 
 __all__ = ["pauses"]
 

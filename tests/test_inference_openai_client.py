@@ -9,14 +9,11 @@ from threading import Thread
 
 import pytest
 
-from replying_server import Server, completion, dribble, error, http, serving, with_tokens
+from openai_clients import KEY, LIMIT, QUESTION, ask, client_of, failure
+from replying_server import completion, dribble, error, http, serving, with_tokens
 from selfplay.core import ContextError, EpisodeError, InputError, SelfplayError
 from selfplay.inference.openai_client import OpenAIClient
 
-KEY = "sk-loopback-0123456789"
-QUESTION = [{"role": "user", "content": "What is 2 + 2?"}]
-LIMIT = 60.0
-"""Seconds after which a test that hangs has failed."""
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "SELFPLAY_API_KEY")
 
 
@@ -24,29 +21,6 @@ KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "SELFPLAY_API_KEY")
 def _no_keys_in_the_environment(monkeypatch):
     for name in KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-
-
-def client_of(server: Server, **settings) -> OpenAIClient:
-    defaults = {"model": "small", "timeout": LIMIT, "retries": 3, "backoff": 0.001}
-    return OpenAIClient(base_url=f"http://127.0.0.1:{server.port}/v1", **(defaults | settings))
-
-
-async def ask(client: OpenAIClient, **settings):
-    """Ask one question; a hang is a failure."""
-    try:
-        return await asyncio.wait_for(client.complete(QUESTION, **settings), LIMIT)
-    finally:
-        await client.close()
-
-
-async def failure(client: OpenAIClient, kind: type[Exception] = EpisodeError) -> str:
-    """Return the one line of the error with which the call ends."""
-    with pytest.raises(kind) as caught:
-        await ask(client)
-    line = str(caught.value)
-    assert "\n" not in line
-    assert len(line) < 400
-    return line
 
 
 # Requests and responses.
@@ -284,20 +258,6 @@ async def test_an_unreachable_server_gives_one_line():
     async with serving(http()) as server:
         client = client_of(server)
     assert "the connection failed" in await failure(client)
-
-
-@pytest.fixture
-def pauses(monkeypatch) -> list[float]:
-    """The seconds that are slept; nobody really sleeps."""
-    asked: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        asked.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", note)
-    return asked
 
 
 async def test_retry_after_is_honoured(pauses):

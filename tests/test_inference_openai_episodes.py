@@ -2,9 +2,9 @@
 
 import asyncio
 
+from openai_clients import LIMIT, client_of
 from replying_server import completion, http, serving, with_tokens
 from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
-from test_inference_openai_client import LIMIT, client_of
 
 
 class Sum(SingleTurnEpisode):

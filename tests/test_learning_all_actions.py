@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from matrices import first_of
-from selfplay.core import InputError, SelfplayError, TrainingRecord
-from selfplay.core.adapters import reference_of
-from selfplay.learning import trie
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.algorithms.all_actions import AllActions
-from selfplay.learning.algorithms.magnet import Magnet
-from selfplay.learning.batch import Batch
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel
-from test_learning_magnet import (
+from magnet_records import (
     LEGAL,
     MAYBE,
     NO,
@@ -32,6 +22,16 @@ from test_learning_magnet import (
     magnet_policy,
     scaled,
 )
+from matrices import first_of
+from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core.adapters import reference_of
+from selfplay.learning import trie
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.algorithms.all_actions import AllActions
+from selfplay.learning.algorithms.magnet import Magnet
+from selfplay.learning.batch import Batch
+from selfplay.learning.logprobs import plan_logprobs
+from selfplay.learning.policy import TRAINED, PolicyModel
 from tiny_models import algorithm_of, constant, make_record
 
 ALPHA = 0.5

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnet_records import LEGAL, NO, RECORDS, YES, learner_with
 from selfplay.config import load_config
 from selfplay.core import SelfplayError
 from selfplay.learning.action_values import ActionValues
@@ -15,7 +16,6 @@ from selfplay.learning.algorithms.magnet import Magnet
 from selfplay.learning.answer_memory import AnswerMemory, Step, key_of, key_of_prompt
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.trie import bytes_of
-from test_learning_magnet import LEGAL, NO, RECORDS, YES, learner_with
 from tiny_models import make_record, tiny_policy
 
 ASKED = key_of_prompt(1.0, b"prompt")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from plain_critic import new_plain_model
 from selfplay.config import load_config
 from selfplay.config.learning import CriticSettings
 from selfplay.core import (
@@ -36,7 +37,6 @@ from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_step
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import composed_transforms
-from test_learning_steps import new_plain_model
 from tiny_models import constant, make_record, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models

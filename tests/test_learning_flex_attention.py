@@ -21,8 +21,8 @@ from selfplay.learning.policy import TRAINED
 from selfplay.learning.sections import sections_of, whole
 from selfplay.learning.tree_attention import RunAttention
 from selfplay.learning.trie import build_plan
-from test_learning_tree_attention import plans, windows
 from tiny_models import tiny_policy
+from tree_plans import plans, windows
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 CPU = torch.device("cpu")

@@ -5,37 +5,34 @@ import math
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
+from magnet_records import (
+    LEGAL,
+    MAYBE,
+    NO,
+    RECORDS,
+    SCALE,
+    UNIFORM,
+    YES,
+    answer_logprobs,
+    learned,
+    learner_with,
+    magnet_of,
+    magnet_policy,
+    scaled,
+)
 from selfplay.config import load_config
 from selfplay.config.algorithms import AllActionsSettings, MagnetSettings
 from selfplay.config.learning import LearningSettings, PolicySettings
-from selfplay.core import InputError, SelfplayError, TrainingRecord
+from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import reference_of
 from selfplay.learning.action_values import ActionValues
-from selfplay.learning.algorithms import BaseAlgo
 from selfplay.learning.algorithms.magnet import Magnet
-from selfplay.learning.learner import Learner
 from selfplay.learning.legal_answers import LegalAnswers, Position
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.trie import build_plan, bytes_of
-from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
+from selfplay.learning.policy import TRAINED, PolicyModel
+from selfplay.learning.trie import bytes_of
+from tiny_models import algorithm_of, make_record
 
-YES, NO, MAYBE = [4, 5], [4, 6, 7], [8]
-LEGAL = [YES, NO]
-RECORDS = [
-    make_record([1, 2, 3], YES, 1.0, alternatives=LEGAL),
-    make_record([1, 2, 3], YES, 0.5, alternatives=LEGAL),
-    make_record([1, 2, 3], NO, -0.5, alternatives=LEGAL),
-    make_record([9, 8], NO, 2.0, alternatives=[YES, NO, MAYBE]),
-    make_record([9, 8], [1], -2.0, alternatives=[YES, NO, MAYBE]),  # an illegal answer
-    make_record([7], [1], 1.0),  # a position whose answers nobody can list
-]
-UNIFORM = 1e-8
-"""About the probability that the tiny model gives to a legal answer, so that a magnet has some of both."""
-SCALE = math.sqrt((1.0 + 0.25 + 0.25 + 4.0 + 4.0) / 5)
-"""The root mean square of the advantages where there are legal answers; the mean of legal ones is 0.75."""
 VALUES = {(1, 2, 3): [0.625 / 2.5, -0.9375 / 1.5], (9, 8): [0.0, 0.625 / 1.5, 0.0]}
 """What the answers of the records are worth, times the scale."""
 
@@ -179,21 +176,6 @@ def test_prompts_count_by_the_root_of_their_answers_and_games_by_their_answers()
     assert shares[4] == pytest.approx(1.0)
 
 
-def answer_logprobs(
-    policy: PolicyModel, adapter: str, prompt: list[int], legal: list[list[int]], temperature: float = 1.0
-) -> torch.Tensor:
-    """Return the log-probability of each whole answer, each computed alone."""
-    plans = [build_plan([prompt], [ids]) for ids in legal]
-    with policy.adapter(adapter):
-        return torch.stack([plan_logprobs(policy, plan, temperature=temperature).sum() for plan in plans])
-
-
-def magnet_of(logprobs: torch.Tensor) -> torch.Tensor:
-    """Mix the reference, over all answers, with the uniform distribution over legal ones; keep the legal."""
-    mixture = (1 - UNIFORM) * torch.exp(logprobs) + UNIFORM / len(logprobs)
-    return mixture / mixture.sum()
-
-
 def test_the_probability_of_illegal_answers_is_divided_equally_among_the_legal_ones():
     legal = positions(([1], LEGAL), ([2], [YES, NO, MAYBE]), ([3], LEGAL), ([4], LEGAL))
     given = np.log([0.2, 0.1, 0.5, 0.1, 0.1, 0.7, 0.3, 3e-40, 1e-40])
@@ -254,26 +236,6 @@ def change(policy: PolicyModel) -> None:
         policy.adapter_parameters()[0].add_(0.1)
 
 
-def magnet_policy() -> PolicyModel:
-    policy = tiny_policy()
-    state = policy.adapter_state()
-    policy.load_adapter_state({key: 0.5 * value for key, value in state.items()}, reference_of(TRAINED))
-    perturb_adapter(policy)
-    return policy
-
-
-def scaled(records: list[TrainingRecord], factor: float) -> list[TrainingRecord]:
-    return [
-        make_record(
-            one.prompt_token_ids,
-            one.completion_token_ids,
-            factor * one.advantage,
-            alternatives=one.alternatives,
-        )
-        for one in records
-    ]
-
-
 def test_the_stakes_of_a_game_do_not_matter():
     found = []
     for factor in (1.0, 13.0):
@@ -286,23 +248,6 @@ def test_the_stakes_of_a_game_do_not_matter():
         found.append([parameter.grad.clone() for parameter in policy.adapter_parameters()])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
-
-
-def learned(algorithm: BaseAlgo, sign: float) -> NDArray[np.float32]:
-    """Return what 60 updates make of log p(YES) and log p(NO); YES earns more if ``sign`` is positive."""
-    policy = tiny_policy()
-    before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach()
-    assert before.exp().sum() < 0.1
-    assert before[0] > before[1] + 1
-    settings = constant(3e-3, momentum=0.8, average_decay=0.8, minibatches=2)
-    learner = Learner(policy, algorithm, settings)
-    for _ in range(60):
-        metrics = learner.update(scaled(RECORDS, sign))
-    assert metrics["value_scale"] == pytest.approx(SCALE)
-    found: NDArray[np.float32] = (
-        answer_logprobs(policy, average_of(TRAINED), [1, 2, 3], LEGAL).detach().numpy()
-    )
-    return found
 
 
 def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
@@ -386,10 +331,6 @@ def test_an_illegal_answer_within_a_conversation_stays_in_the_prompt_that_follow
         bytes_of([1, 2, 3, 5, 5, 5, 7, 7]),
     }
     algorithm.update(batch)
-
-
-def learner_with(epochs: int, algorithm: BaseAlgo | None = None, **options) -> Learner:
-    return Learner(magnet_policy(), algorithm or Magnet(), constant(0.1, epochs=epochs, **options))
 
 
 def test_the_mismatch_of_several_epochs_is_that_before_the_first_step():

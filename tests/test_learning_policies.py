@@ -10,10 +10,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from selfplay.core import InputError, ModelResponse, TrainingRecord, derive_seed
+from policy_learners import LORA, POLICIES, RECORDS, make_learner, make_learners, make_policy
+from selfplay.core import InputError, ModelResponse, TrainingRecord
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
 from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.algorithms import Reinforce
 from selfplay.learning.checkpoints import (
     Checkpoint,
     SavedLearner,
@@ -23,38 +23,12 @@ from selfplay.learning.checkpoints import (
 )
 from selfplay.learning.learner import Learner
 from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import ALL_LINEAR, BASE, TRAINED, LoraSettings, PolicyModel, average_of
+from selfplay.learning.policy import ALL_LINEAR, BASE, TRAINED, PolicyModel, average_of
 from selfplay.learning.trie import build_plan
-from tiny_models import ARCHITECTURES, algorithm_of, constant, make_record, text_prompt, tiny_model
+from tiny_models import ARCHITECTURES, make_record, text_prompt, tiny_model
 
-POLICIES = ("proposer", "solver")
-LORA = LoraSettings(4, 8.0)
 PROMPT, COMPLETION = [1, 2, 3, 4], [5, 6, 7]
-RECORDS = {
-    "proposer": [make_record([1, 2, 3], [4, 5], 1.0), make_record([1, 2, 3], [4, 6, 7], -1.0)],
-    "solver": [make_record([9, 8], [1, 2], 0.5), make_record([9, 7], [3], -2.0)],
-}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models
-
-
-def make_policy(architecture: str, policies: tuple[str, ...] = POLICIES) -> PolicyModel:
-    """Return a tiny model whose policies have random, non-zero weights that depend only on their names."""
-    policy = PolicyModel(str(tiny_model(architecture)), LORA, policies=policies)
-    for name in policies:
-        generator = torch.Generator().manual_seed(derive_seed(1, name))
-        state = policy.adapter_state(name)
-        policy.load_adapter_state(
-            {key: 0.2 * torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
-        )
-    return policy
-
-
-def make_learner(policy: PolicyModel, name: str, **options) -> Learner:
-    return Learner(policy, algorithm_of(Reinforce, kl_weight=0.1), constant(0.01, **options), adapter=name)
-
-
-def make_learners(policy: PolicyModel, **options) -> dict[str, Learner]:
-    return {name: make_learner(policy, name, **options) for name in policy.policies}
 
 
 def logprobs(policy: PolicyModel, name: str) -> list[float]:

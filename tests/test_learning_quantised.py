@@ -4,9 +4,7 @@ import asyncio
 import io
 import json
 import shutil
-import sys
 from importlib import util
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from engine_requests import PROMPTS, ask, assert_logprobs_are_the_learners
+from kill_resume import differences, fingerprint
 from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.inference.engine import EmbeddedEngine
@@ -28,9 +27,6 @@ from selfplay.training.checks import check_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume, train
 from tiny_models import perturb_adapter, roomy_model, tiny_model
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from kill_resume import differences, fingerprint
 
 pytest.importorskip("bitsandbytes")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from transformers import AutoModelForCausalLM
+from peft import get_peft_model_state_dict
 
-from plain_critic import PlainCritic
+from plain_critic import RANK, PlainCritic, new_plain_model
 from selfplay.config import load_config
 from selfplay.config.learning import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord, derive_seed
@@ -24,13 +23,12 @@ from selfplay.learning.batch import Tokens
 from selfplay.learning.critic import Critic
 from selfplay.learning.learner import Learner
 from selfplay.learning.minibatches import epochs_of
-from selfplay.learning.policy import ALL_LINEAR, AVERAGE, LoraSettings, PolicyModel
+from selfplay.learning.policy import AVERAGE, LoraSettings, PolicyModel
 from selfplay.training.assembly import build_learner
 from tiny_models import algorithm_of, constant, make_record, tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
-RANK = 4
 M = 5
 REGULARISER_WEIGHT = 0.2
 RATE = 0.5
@@ -94,16 +92,6 @@ def new_learner(case: Case, *, sgd: bool = True, average_decay: float = 0.0) -> 
             )
         learner.optimizer = torch.optim.SGD(groups, lr=RATE)
     return learner
-
-
-def new_plain_model(weights: dict[str, torch.Tensor] | None = None) -> Any:
-    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
-    model = get_peft_model(
-        base,
-        LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
-    )
-    set_peft_model_state_dict(model, weights or tiny_policy(rank=RANK).adapter_state())
-    return model
 
 
 def plain_scores(

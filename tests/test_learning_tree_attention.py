@@ -11,14 +11,8 @@ from selfplay.learning.model_attention import DotProduct
 from selfplay.learning.sections import whole
 from selfplay.learning.tree_attention import RunAttention, split_runs
 from selfplay.learning.trie import TreePlan, build_plan
+from tree_plans import plans, windows
 
-token = st.integers(0, 2)
-plans = st.lists(
-    st.tuples(st.lists(token, min_size=1, max_size=8), st.lists(token, min_size=1, max_size=4)),
-    min_size=1,
-    max_size=8,
-).map(lambda pairs: build_plan([prompt for prompt, _ in pairs], [completion for _, completion in pairs]))
-windows = st.none() | st.integers(1, 14)
 overheads = st.sampled_from([-(10**9), 0, 6, 6000])
 devices = st.sampled_from([frozenset(), frozenset({"cpu"})])
 

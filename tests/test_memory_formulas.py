@@ -10,17 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograd_memory import SHARED, SINGLE, kept_by_autograd
-from selfplay.core import InputError
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.learning.tree_attention import RunAttention
-from selfplay.learning.trie import TreePlan, build_plan
-from tiny_models import ARCHITECTURES, constant, make_record, tiny_model, tiny_policy
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import memory_model
+from autograd_memory import SHARED, SINGLE, kept_by_autograd
 from memory_formulas import (
     ALL_LINEAR,
     SHAPES,
@@ -36,6 +27,13 @@ from memory_formulas import (
     play_memory,
     training_memory,
 )
+from selfplay.core import InputError
+from selfplay.learning.algorithms import Reinforce
+from selfplay.learning.learner import Learner
+from selfplay.learning.policy import LoraSettings, PolicyModel
+from selfplay.learning.tree_attention import RunAttention
+from selfplay.learning.trie import TreePlan, build_plan
+from tiny_models import ARCHITECTURES, constant, make_record, tiny_model, tiny_policy
 
 PUBLISHED = {  # weights of the models as they are distributed, tied matrices once
     "SmolLM2-135M": 134_515_008,

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-import failing_code
-from failing_code import ARENA_METHODS, EPISODE_METHODS, ERRORS, GAME_METHODS, VALUES, Program
+from failing_code import (
+    ARENA_METHODS,
+    EPISODE_METHODS,
+    ERRORS,
+    GAME_METHODS,
+    VALUES,
+    Program,
+    configuration,
+    is_possible,
+)
 from matrices import one_of_each
 from selfplay.cli.main import main
 from selfplay.core import (
@@ -31,40 +39,10 @@ from text_and_rewards import build_run
 from tiny_models import tiny_model
 
 WAYS = [*ERRORS, *(f"returns {value}" for value in VALUES)]
-POSSIBLE = {
-    "get_extras": (
-        "keys that are numbers",
-        "half a pair inside",
-        "more than a float",
-        "NaN",
-        "a text",
-        "lists",
-    ),
-    "take_turn": [*VALUES],
-    "score": [*VALUES],
-    "startup": [*VALUES],
-    "shutdown": [*VALUES],
-    "adjust_rewards": [*VALUES],
-    "legal_actions": ("None",),  # but then no script can play at random
-    "_own_info": ("half a pair inside", "more than a float", "NaN", "a text", "lists", "digits", "itself"),
-    "state_dict": (
-        "keys that are numbers",
-        "half a pair inside",
-        "more than a float",
-        "NaN",
-        "a text",
-        "lists",
-    ),
-}
-"""What a method may return."""
 
 
 BY_ILLEGAL_MOVES = ("normalise", "_invalid_rewards")
 """The methods of a game that a legal move does not call."""
-
-
-def is_possible(method: str, way: str) -> bool:
-    return way.startswith("returns ") and any(value in way for value in POSSIBLE.get(method, ()))
 
 
 @pytest.mark.parametrize(("method", "way"), one_of_each(EPISODE_METHODS, WAYS))
@@ -86,26 +64,6 @@ async def test_a_method_that_fails_costs_its_episode_and_is_named(method, way, t
     log = RolloutLog(tmp_path)
     log.write(1, [failing.rollout, *(one.rollout for one in others)])
     assert [rollout.error for rollout in log.read(1)] == [reason, None, None]
-
-
-SETTINGS = """
-[program]
-type = "python"
-path = "{path}:Program"
-options = {{ method = "{method}", way = "{way}" }}
-
-[learning]
-steps = 1
-
-[learning.algorithm]
-regulariser = "none"
-"""
-
-
-def configuration(directory: Path, method: str, way: str) -> str:
-    file = directory / "run.toml"
-    file.write_text(SETTINGS.format(path=Path(failing_code.__file__), method=method, way=way))
-    return str(file)
 
 
 @pytest.mark.parametrize(("method", "way"), one_of_each(ARENA_METHODS, WAYS))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from game_runs import SMALL, metrics_of, resumed, run
 from selfplay.config import dump_config, load_config
 from selfplay.core import (
     Arena,
@@ -25,7 +26,6 @@ from selfplay.replay.transforms import CreditTransform
 from selfplay.training.checks import check_config
 from selfplay.training.rehearsal import rehearse
 from selfplay.training.rewards import build_credit, composed_transforms
-from test_training_local import SMALL, metrics_of, model, resumed, run  # noqa: F401 - a fixture
 
 MINE = r"""
 import re
@@ -225,7 +225,7 @@ def test_a_template_is_named_by_file_and_name(name, files):
     assert check_config(config)
 
 
-def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):  # noqa: F811
+def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):
     text = 'template = "mine.py:terse"\n' + REWARDS
     one = {"learning.steps": "2", "model.name": str(model), "evaluation.games": "2"}
     small = {name: value for name, value in SMALL.items() if not name.startswith("envs")} | one

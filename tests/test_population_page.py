@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from textual.geometry import Size
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
+from report_pages import Page, figures_of, heat_map_of
 from selfplay.core.confidence_intervals import wilson_interval
 from selfplay.population import ModelPool
 from selfplay.population.recent_results import DECAY
@@ -22,7 +23,6 @@ from selfplay.training.standings_log import StandingsLog
 from selfplay.watch.population import population_panel
 from selfplay.watch.terminal_interface import TerminalInterface
 from selfplay.watch.widgets import TableView
-from test_report_page import Page
 from watched_runs import append, read_all, run_of
 
 MEMBERS = ["default", "ckpt-0", "ckpt-1", "ckpt-2"]
@@ -61,15 +61,6 @@ def circle(tmp_path):
         play(pool, *pair, wins=140, games=200)
     log.write(2, standings(pool))
     return run
-
-
-def figures_of(page: str) -> list[dict]:
-    return json.loads(page.split('id="figures" type="application/json">')[1].split("</script>")[0])
-
-
-def heat_map_of(page: str) -> dict:
-    (found,) = [one for one in figures_of(page) if one["traces"][0]["type"] == "heatmap"]
-    return found
 
 
 def test_the_matrix_has_scores_intervals_and_games_of_every_moment(circle):

@@ -6,11 +6,10 @@ from itertools import combinations
 
 import pytest
 
+from collectors import FlakyClient, Playing, assert_drawn_as
 from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
 from selfplay.population.payoff_games import PayoffGames
-from test_collection_collector import FlakyClient, Playing
-from test_population_sampling import assert_drawn_as
 
 BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
 

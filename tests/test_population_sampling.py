@@ -10,16 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors import CHI_SQUARE_999, Playing, assert_drawn_as
 from selfplay.config import Config
 from selfplay.core import MockInferenceClient
 from selfplay.population import ModelPool, SamplingRule
 from selfplay.population.opponent_weights import pfsp_weights
 from selfplay.population.recent_results import RecentResults
 from selfplay.training.assembly import build_pool, fixed_members
-from test_collection_collector import Playing
-
-CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}
-"""The 99.9% quantile of the chi-square distribution by degrees of freedom."""
 
 
 def make_pool(mode, fixed=(), most=4, **rule):
@@ -35,15 +32,6 @@ def play(pool, uid, results):
     for result in results:
         reward = {"w": 1.0, "d": 0.0, "l": -1.0}[result]
         pool.push_result(["default", uid], [reward, -reward], "kuhn", [])
-
-
-def assert_drawn_as(pool, expected, count=6000):
-    """The policy's opponents are drawn with these probabilities, by a chi-square test at 0.1%."""
-    rng = random.Random(11)
-    counts = Counter(pool.sample("default", rng) for _ in range(count))
-    assert set(counts) <= set(expected)
-    squares = [(counts[uid] - count * share) ** 2 / (count * share) for uid, share in expected.items()]
-    assert sum(squares) < CHI_SQUARE_999[len(expected) - 1]
 
 
 # Modes that were there before

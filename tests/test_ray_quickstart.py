@@ -14,6 +14,7 @@ import torch
 
 import selfplay.compat.unstable as unstable
 import selfplay.compat.unstable.collector
+from cluster_overlaps import run_on_virtual_time
 from live_server import TOKEN, engine_over, running
 from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, train_on_tak
 from ray_simulation import SimulatedHost
@@ -31,7 +32,6 @@ from selfplay.learning.checkpoints import load_adapter, save_adapter
 from selfplay.learning.policy import LoraSettings, PolicyModel
 from selfplay.record.sinks import read_metrics
 from selfplay.replay.buffers import StepBuffer
-from test_cluster_overlap import run_on_virtual_time
 from tiny_models import perturb_adapter, tiny_model
 
 UPDATES = 2

@@ -8,44 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.core import EpisodeRequest, Rollout, Step
+from report_pages import HOSTILE, Page, build
+from report_programs import CONFIG, a_rollout, play, step_of, text_of, write_log
+from selfplay.core import EpisodeRequest
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.episodes import MAX_DEPTH
 from selfplay.read.rollouts import LoggedRollout, LoggedStep
 from selfplay.read.turns import dialogue
 from selfplay.read.whole_run import load_run
-from selfplay.replay.rollout_log import RolloutLog
 from selfplay.report.conversations import title_of
 from selfplay.report.episodes import training_html
 from selfplay.report.page import report_html
-from test_report_page import HOSTILE, Page, build
-from test_report_programs import CONFIG, play, text_of
-
-
-def a_rollout(episode_type, artifact=None, meta=None, id="", steps=(), extras=None, rewards=None):
-    return Rollout(
-        episode_type=episode_type,
-        artifact=artifact,
-        meta=meta or {},
-        id=id,
-        steps=list(steps),
-        extras=extras or {},
-        rewards=rewards or {},
-    )
-
-
-def step_of(role: str, text: str, reward: float = 0.0) -> Step:
-    """Make one model call."""
-    completion = [{"role": "assistant", "content": text}]
-    return Step(role, [{"role": "user", "content": "q"}], completion, [1], [2], [-0.5], reward)
-
-
-def write_log(run_dir: Path, step: int, rollouts: list[Rollout]) -> None:
-    """Write a program's run that consists only of a rollout log."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.toml").write_text(CONFIG)
-    RolloutLog(run_dir / "rollouts").write(step, rollouts)
 
 
 def test_a_debate_reads_as_a_dialogue_with_private_observations(tmp_path):

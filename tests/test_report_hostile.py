@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 
 from hostile_text import hostile_text
+from report_pages import Page, build, write_run
+from report_programs import a_rollout, step_of, write_log
 from selfplay.read.whole_run import load_run
 from selfplay.report.page import build_report, report_html
-from test_report_conversations import a_rollout, step_of, write_log
-from test_report_page import Page, build, write_run
 
 
 def hostile_page(text: str) -> str:

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from report_pages import HOSTILE, Page, build
+from report_programs import CONFIG, step_of, text_of, write_log
 from selfplay.core import Rollout
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import SMALL, chart, lines_of, with_wide_axis
@@ -13,9 +15,6 @@ from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.report.page import report_html
 from selfplay.report.plotly import figure_of
-from test_report_conversations import step_of, write_log
-from test_report_page import HOSTILE, Page, build
-from test_report_programs import CONFIG, text_of
 
 SESSION = {
     "started": "2026-03-04T05:06:07+00:00",

@@ -6,11 +6,10 @@ import time
 import pytest
 from rich.console import Console
 
+from game_runs import configure, metrics_of
 from selfplay.core import SelfplayError
 from selfplay.envs.catalog import list_environments
 from selfplay.training.single_process import train
-from test_training_local import configure, metrics_of
-from test_training_local import model as model
 
 PLAYABLE = [env for env in list_environments() if env.library == "textarena" and env.playable]
 

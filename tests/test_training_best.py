@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 from safetensors.torch import load_file
 
+from game_runs import configure, cut_back, run
+from program_runs import configure as configure_program
 from run_files import match, nash, write_run
 from selfplay.commands.model_source import find_model
 from selfplay.config import load_config
@@ -21,8 +23,6 @@ from selfplay.training.best import keep_if_best
 from selfplay.training.checks import check_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume
-from test_training_local import configure, cut_back, model, run  # noqa: F401 - a fixture
-from test_training_programs import configure as configure_program
 
 WINS = "win rate against random"
 MASS = "mass on legal moves"
@@ -143,7 +143,7 @@ def test_a_process_whose_run_was_resumed_elsewhere_keeps_nothing(directory):
         ),
     ],
 )
-def test_a_figure_that_a_run_on_games_will_not_have_is_rejected_before_it_starts(model, changes, said):  # noqa: F811
+def test_a_figure_that_a_run_on_games_will_not_have_is_rejected_before_it_starts(model, changes, said):
     overrides = {"run.keep_best": changes["keep_best"], "evaluation.every": changes.get("every", "2")}
     config = load_config("quickstart", {"model.name": str(model), **overrides})
     if said is None:
@@ -162,7 +162,7 @@ def same(one: dict, other: dict) -> bool:
 
 
 @pytest.fixture(scope="module")
-def kept(model, tmp_path_factory):  # noqa: F811
+def kept(model, tmp_path_factory):
     """A finished run that keeps its best adapter, an average, and all of its checkpoints."""
     path = tmp_path_factory.mktemp("kept") / "run"
     changes = {"run__keep_best": f"smallest {MASS}", "run__save_every": "1", "evaluation__every": "1"}
@@ -193,7 +193,7 @@ def test_a_resumed_run_keeps_the_same_best(kept, tmp_path):
     assert same(weights(again.best(best)), weights(once.best(best)))
 
 
-def test_a_program_keeps_the_best_of_all_its_policies(model, tmp_path):  # noqa: F811
+def test_a_program_keeps_the_best_of_all_its_policies(model, tmp_path):
     config = configure_program(model, tmp_path, run__keep_best="smallest odd letters", learning__steps="2")
     run(config, tmp_path / "run")
     directory = RunDirectory.open(tmp_path / "run")
@@ -202,7 +202,7 @@ def test_a_program_keeps_the_best_of_all_its_policies(model, tmp_path):  # noqa:
         assert same(weights(directory.best(2) / policy), weights(directory.checkpoint(2) / policy))
 
 
-def test_an_unknown_measure_of_a_program_ends_the_run_at_its_first_evaluation(model, tmp_path):  # noqa: F811
+def test_an_unknown_measure_of_a_program_ends_the_run_at_its_first_evaluation(model, tmp_path):
     config = configure_program(model, tmp_path, run__keep_best="even letters")
     with pytest.raises(
         InputError, match=r'no evaluation measures .even letters.. Did you mean "odd letters"'

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from game_runs import configure, metrics_of, run
+from program_runs import adapter
+from program_runs import configure as configure_program
 from selfplay.config import load_config
 from selfplay.config.rewards import CreditSettings
 from selfplay.core import (
@@ -25,9 +28,6 @@ from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import StepBuffer
 from selfplay.replay.transforms import CreditTransform
 from selfplay.training.rewards import build_credit
-from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
-from test_training_programs import adapter
-from test_training_programs import configure as configure_program
 
 
 def step(role, rollout_id, reward, *, env_id="kuhn", policy="default"):
@@ -219,7 +219,7 @@ def test_the_advantages_of_nested_episodes_are_the_same_with_and_without_a_buffe
     assert through.state_dict() == direct.state_dict()
 
 
-def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
+def test_games_learn_from_a_credit_assigner(model, tmp_path):
     run(configure(model, credit__type="rae"), tmp_path / "run")
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
     (saved,) = state["source"]["buffer"]["transforms"]["sampling"]["transforms"]
@@ -227,7 +227,7 @@ def test_games_learn_from_a_credit_assigner(model, tmp_path):  # noqa: F811
     assert saved["state"]["baselines"]["kuhn_poker/player_0/default"] < 0, "its moves are invalid"
 
 
-def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):  # noqa: F811
+def test_a_program_learns_from_a_replay_buffer_with_transforms(model, tmp_path):
     changes = {
         "rewards__final": '[{type = "role_advantage_by_env", tau = 0.1}]',
         "rewards__sampling": "[]",

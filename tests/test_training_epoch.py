@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from game_runs import configure
+from program_runs import configure as configure_program
 from selfplay.cluster.services.tracker import TrackerService
 from selfplay.collection.buffer import BufferService, FinishedGame
 from selfplay.collection.pool import PoolService
@@ -16,8 +18,6 @@ from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import StepBuffer
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import build_trainer
-from test_training_local import configure, model  # noqa: F401 - a fixture
-from test_training_programs import configure as configure_program
 
 OVER = "was resumed by another process, so this one stops"
 
@@ -150,7 +150,7 @@ class ResumedElsewhere:
 
 
 @pytest.mark.parametrize("moment", ["play", "evaluate", "learn", "report"])
-def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
+def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):
     config = configure(
         model,
         learning__steps="2",
@@ -169,7 +169,7 @@ def test_a_run_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(mode
 
 
 @pytest.mark.parametrize("moment", ["play", "evaluate"])
-def test_a_program_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):  # noqa: F811
+def test_a_program_in_one_process_writes_nothing_after_it_was_resumed_elsewhere(model, tmp_path, moment):
     config = configure_program(model, tmp_path, learning__steps="2", evaluation__every="1")
     elsewhere = ResumedElsewhere(config, tmp_path / "run")
     elsewhere.resume_elsewhere_during(moment)

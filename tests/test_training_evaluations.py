@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from game_runs import FEWER_GAMES, configure, run
+from program_runs import configure as configure_program
 from selfplay.commands.list_runs import headline
 from selfplay.core import InputError
 from selfplay.evaluation.figures import read_figures
 from selfplay.replay.rollout_log import LogLine
 from selfplay.training.single_process import resume
 from selfplay.training.start_log import note_session
-from test_training_local import FEWER_GAMES, configure, model, run  # noqa: F401 - a fixture
-from test_training_programs import configure as configure_program
 
 
 def lines_of(path):
@@ -27,7 +27,7 @@ def names(path):
     return sorted(one.name for one in (path / "evaluation").iterdir())
 
 
-def test_the_first_games_of_every_match_are_kept_in_full(model, tmp_path):  # noqa: F811
+def test_the_first_games_of_every_match_are_kept_in_full(model, tmp_path):
     config = configure(model, learning__steps="2", evaluation__games="6", tracking__games_logged="3")
     run(config, tmp_path / "run")
     for step in (0, 2):
@@ -37,7 +37,7 @@ def test_the_first_games_of_every_match_are_kept_in_full(model, tmp_path):  # no
         assert all(turn["observation"] for line in lines for turn in line.rollout.extras["turns"])
 
 
-def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_path):  # noqa: F811
+def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_path):
     config = configure_program(model, tmp_path, tracking__games_logged="2")
     run(config, tmp_path / "run")
     for step in (0, 2, 4):
@@ -46,7 +46,7 @@ def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_
         assert all(line.rollout.steps[0].completion_text for line in lines)
 
 
-def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp_path):  # noqa: F811
+def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp_path):
     run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), tmp_path / "run")
     before = names(tmp_path / "run")
     transcript = tmp_path / "run" / "evaluation" / "step-000002-kuhn_poker-random.jsonl"
@@ -59,7 +59,7 @@ def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp
     assert [line.rollout.extras for line in lines_of(transcript)] == said
 
 
-def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model, tmp_path):  # noqa: F811
+def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model, tmp_path):
     run(configure(model, learning__steps="1"), tmp_path / "run")
     note_session(tmp_path / "run")
     first, second = json.loads((tmp_path / "run" / "sessions.json").read_text())
@@ -72,7 +72,7 @@ def test_every_start_of_a_run_is_recorded_without_the_name_of_the_machine(model,
     assert len(json.loads((tmp_path / "run" / "sessions.json").read_text())) == 1
 
 
-def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(model, tmp_path):  # noqa: F811
+def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(model, tmp_path):
     config = configure(
         model,
         learning__steps="1",
@@ -91,7 +91,7 @@ def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(mod
 TOO_SHORT = "1e-6"
 
 
-def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model, tmp_path):  # noqa: F811
+def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model, tmp_path):
     path = tmp_path / "run"
     run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), path)
     shutil.rmtree(path / "checkpoints" / "step-000002")
@@ -111,14 +111,14 @@ def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model
     assert "step-000002-kuhn_poker-nash-conv.json" not in evaluated
 
 
-def test_a_nash_conv_that_is_too_slow_at_once_is_refused(model, tmp_path):  # noqa: F811
+def test_a_nash_conv_that_is_too_slow_at_once_is_refused(model, tmp_path):
     config = configure(model, evaluation__nash_conv_minutes=TOO_SHORT, **FEWER_GAMES)
     with pytest.raises(InputError, match=r"took over .* Allow more time"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_two_templates_of_one_game_are_measured_apart(model, tmp_path):  # noqa: F811
+def test_two_templates_of_one_game_are_measured_apart(model, tmp_path):
     both = '[{id = "kuhn_poker"}, {id = "kuhn_poker", template = "qwen3-zs"}]'
     changes = {"learning__steps": "1", "evaluation__games": "4", "evaluation__nash_conv": "false"}
     config = configure(model, envs=both, **changes)

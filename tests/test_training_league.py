@@ -6,53 +6,27 @@ import shutil
 from collections import Counter
 
 import pytest
-from safetensors.torch import load_file
 
+from game_runs import configure, metrics_of, resumed, run
+from kill_resume import accounts_balance, differences, fingerprint
 from league_kills import PLACES, acting, train_and_kill
+from league_runs import LEAGUE, copy_of, games, learner_of, same
+from matrices import first_of
+from program_runs import adapter
+from seat_runs import SIDES as DILEMMA
+from seat_runs import match
 from selfplay.cli.main import main
 from selfplay.config import load_config
 from selfplay.config.loading import dump_config
 from selfplay.core import InputError
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.checks import check_config
-from test_training_local import (  # noqa: F401 - model is a fixture
-    accounts_balance,
-    configure,
-    differences,
-    fingerprint,
-    metrics_of,
-    model,
-    resumed,
-    run,
-)
-from test_training_programs import adapter
-from test_training_seats import SIDES as DILEMMA
-from test_training_seats import match
 
-PLAYERS = """{
-    default = {role = "main", share = 2.0},
-    attacker = {role = "main_exploiter"},
-    finder = {role = "league_exploiter"}
-}""".replace("\n", "")
-LEAGUE = {
-    "league__players": PLAYERS,
-    "league__snapshot_updates": "2",
-    "population__add_every": "2",
-    "population__max_active_lora": "2",
-    "collection__games_per_step": "60",
-    "learning__steps": "7",
-    "learning__average_decay": "0.9",
-    "evaluation__every": "3",
-    "evaluation__nash_conv": "false",
-    "run__save_every": "1",
-    "run__keep_checkpoints": "8",
-    "tracking__games_logged": "1000",
-}
 STEPS = 7
 
 
 @pytest.fixture(scope="module")
-def config(model):  # noqa: F811
+def config(model):
     return configure(model, **LEAGUE)
 
 
@@ -76,22 +50,6 @@ def league(config, copies, tmp_path_factory):
             patch.setattr(PLACES[place], place, acting(place, call, copy))
         run(config, path)
     return path
-
-
-def games(path):
-    return [rollout for _, rollout in RolloutLog(path / "rollouts") if rollout.meta["type"] == "train"]
-
-
-def same(left, right):
-    return all((left[name] == right[name]).all() for name in left)
-
-
-def learner_of(path, step, policy):
-    return load_file(path / "checkpoints" / f"step-{step:06d}" / policy / "learner.safetensors")
-
-
-def copy_of(path, uid):
-    return load_file(path / "population" / uid / "adapter_model.safetensors")
 
 
 def test_one_player_learns_in_each_game_and_in_both_seats_if_it_meets_itself(league):
@@ -182,9 +140,7 @@ def resume_and_compare(path, league):
         assert same(once, again)
 
 
-@pytest.mark.parametrize(
-    "place", ["update", *(pytest.param(one, marks=pytest.mark.slow) for one in ("freeze_copies", "keep"))]
-)
+@pytest.mark.parametrize("place", first_of(["update", "freeze", "keep"]))
 def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(league, copies, tmp_path, place):
     """A copy of the run's directory from that moment is what a kill leaves."""
     shutil.copytree(copies / place, tmp_path / "run")
@@ -206,7 +162,7 @@ SIDES = """{
 }""".replace("\n", "")
 
 
-def test_players_of_one_seat_learn_it_alone(model, tmp_path):  # noqa: F811
+def test_players_of_one_seat_learn_it_alone(model, tmp_path):
     changes = LEAGUE | DILEMMA | {"league__players": SIDES, "learning__steps": "1", "evaluation__every": "0"}
     changes["collection__games_per_step"] = "20"
     run(configure(model, **changes), tmp_path / "run")

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from policy_learners import RECORDS, make_learners, make_policy
 from selfplay.training.learners import BatchOf
 from selfplay.training.local_learners import LocalLearners
 from selfplay.training.run_directory import RunDirectory
-from test_learning_policies import RECORDS, make_learners, make_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # plain models
 

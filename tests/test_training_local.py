@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from file_limits import files_no_longer_than
-from selfplay.config import Config, load_config
+from game_runs import FEWER_GAMES, MAGNET, SMALL, configure, cut_back, metrics_of, resumed, run
+from kill_resume import accounts_balance, differences, fingerprint
+from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.manifest import seal
 from selfplay.learning.learner import Learner
@@ -27,44 +28,6 @@ from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import build_trainer, resume, train
-from tiny_models import roomy_model
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from kill_resume import accounts_balance, differences, fingerprint
-
-SMALL = {
-    "model.dtype": "float32",
-    "model.threads": "1",
-    "lora.rank": "2",
-    "inference.max_tokens": "4",
-    "collection.games_per_step": "8",
-    "learning.steps": "4",
-    "learning.max_batch_tokens": "4096",
-    "evaluation.every": "2",
-    "evaluation.games": "4",
-    "evaluation.games_during": "4",
-    "evaluation.opponents": "['random']",
-    "run.save_every": "2",
-    "run.keep_checkpoints": "5",
-}
-FEWER_GAMES = {"collection__games_per_step": "4", "evaluation__games": "2"}
-
-
-@pytest.fixture(scope="session")
-def model() -> Path:
-    """A tiny model whose context is long enough for a few-shot prompt, in which every byte is a token."""
-    return roomy_model()
-
-
-def configure(model: Path, preset: str = "quickstart", **changes: str) -> Config:
-    overrides = SMALL | {"model.name": str(model)} | {k.replace("__", "."): v for k, v in changes.items()}
-    return load_config(preset, overrides)
-
-
-def run(config: Config, path: Path) -> str:
-    text = io.StringIO()
-    train(config, path, Console(file=text, width=100))
-    return text.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +41,6 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 def copied(finished: tuple[Path, str], tmp_path: Path) -> Path:
     """A copy of the finished run."""
     return Path(shutil.copytree(finished[0], tmp_path / "run"))
-
-
-def metrics_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_writes_all_promised_files_and_figures(finished):
@@ -104,7 +63,6 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
     assert min(moved) > 0
 
 
-MAGNET = {"learning__algorithm": '{type = "magnet"}', "learning__momentum": "0.8"}
 ALL_ACTIONS = {"learning__algorithm": '{type = "all_actions"}'}
 SEVERAL_STEPS = {
     "learning__algorithm": '{type = "ppo", regulariser = "uniform"}',
@@ -388,21 +346,6 @@ def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_ac
     accounts = [line for line in said.splitlines() if line.startswith(("trained on:", "games:", "answers:"))]
     assert len(accounts) == 3
     assert [line for line in accounts if line not in again] == []
-
-
-def cut_back(path: Path, to: int) -> None:
-    """Return a run that was killed before it saved its end."""
-    directory = RunDirectory.open(path)
-    directory.report_file.unlink()
-    for step in directory.saved_steps():
-        if step > to:
-            shutil.rmtree(directory.checkpoint(step))
-
-
-def resumed(path: Path) -> str:
-    text = io.StringIO()
-    resume(path, Console(file=text, width=100))
-    return text.getvalue()
 
 
 class InterruptedAt(io.StringIO):

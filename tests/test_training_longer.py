@@ -5,6 +5,8 @@ import re
 import pytest
 from rich.console import Console
 
+from game_runs import CONSTANT, configure, metrics_of, run
+from kill_resume import differences, fingerprint
 from selfplay.cli.main import main
 from selfplay.config import dump_config, load_config
 from selfplay.core import InputError
@@ -12,18 +14,6 @@ from selfplay.evaluation import MatchResult, write_evaluation
 from selfplay.training.resumed_config import resumed_config
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.single_process import resume
-from test_training_local import (  # noqa: F401 - a fixture
-    MAGNET,
-    configure,
-    differences,
-    fingerprint,
-    metrics_of,
-    model,
-    run,
-)
-
-GAMES = {"collection__games_per_step": "4", "evaluation__games": "6", "evaluation__games_during": "2"}
-CONSTANT = {"learning__schedule": "constant"} | GAMES | MAGNET
 
 
 def trained(path):
@@ -37,7 +27,7 @@ def trained(path):
     return found
 
 
-def test_a_run_that_is_made_longer_trains_as_one_that_was_so_from_the_start(model, tmp_path, capsys):  # noqa: F811
+def test_a_run_that_is_made_longer_trains_as_one_that_was_so_from_the_start(model, tmp_path, capsys):
     whole, longer = tmp_path / "whole", tmp_path / "longer"
     run(configure(model, **CONSTANT, learning__steps="4"), whole)
     run(configure(model, **CONSTANT, learning__steps="2"), longer)

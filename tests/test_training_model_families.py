@@ -1,11 +1,7 @@
 """The model families that differ most from Llama, trained by ``selfplay train``."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from model_families import LARGEST_MISMATCH, outcome
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from textual.geometry import Size
 
+from game_runs import configure, metrics_of, run
 from selfplay.cli.main import main
 from selfplay.commands.list_runs import headline
 from selfplay.config import load_config
@@ -15,7 +16,6 @@ from selfplay.read.source import RunDirectorySource
 from selfplay.training.checks import check_config, notes_on
 from selfplay.watch.evaluation import evaluation_panel
 from selfplay.watch.panels import run_panel
-from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
 
 WATCHED = """[
     {id = "leduc_poker", opponents = ["random", "base"], games = 6},
@@ -32,7 +32,7 @@ MATCHES = {
 
 
 @pytest.fixture(scope="module")
-def watched(model, tmp_path_factory):  # noqa: F811
+def watched(model, tmp_path_factory):
     """A run of two updates that learns Kuhn poker, and what it printed."""
     path = tmp_path_factory.mktemp("runs") / "held-out"
     config = configure(
@@ -118,7 +118,7 @@ def test_eval_takes_the_template_of_a_game_that_was_only_watched(watched, tmp_pa
     assert json.loads(capsys.readouterr().out)["template"] == "qwen3-zs"
 
 
-def test_without_games_of_their_own_evaluations_play_those_of_training(model):  # noqa: F811
+def test_without_games_of_their_own_evaluations_play_those_of_training(model):
     envs = '[{id = "kuhn_poker", max_turns = 7}, {id = "kuhn_poker", template = "qwen3-zs", weight = 2.0}]'
     config = configure(model, envs=envs)
     assert [game.key for game in config.evaluated] == [env.key for env in config.envs]
@@ -126,7 +126,7 @@ def test_without_games_of_their_own_evaluations_play_those_of_training(model):  
     assert [config.label(game) for game in config.evaluated] == ["kuhn_poker for 2, fewshot-chat", APART]
 
 
-def test_the_dry_run_names_what_is_watched(model):  # noqa: F811
+def test_the_dry_run_names_what_is_watched(model):
     found = check_config(configure(model, evaluation__envs=WATCHED, evaluation__nash_conv="false"))
     assert "evaluations in leduc_poker, 2 players, template fewshot-chat" in found
     assert "evaluations in kuhn_poker, 2 players, template qwen3-zs" in found
@@ -135,13 +135,13 @@ def test_the_dry_run_names_what_is_watched(model):  # noqa: F811
     assert "opponents in tic_tac_toe: random" in found
 
 
-def test_a_watched_game_that_lists_no_moves_is_evaluated_against_base_with_a_note(model):  # noqa: F811
+def test_a_watched_game_that_lists_no_moves_is_evaluated_against_base_with_a_note(model):
     watched = {"evaluation.envs": '[{id = "DontSayIt-v0-train"}]', "evaluation.opponents": None}
     config = load_config("quickstart", watched)
     assert any("DontSayIt-v0-train does not list its legal moves" in note for note in notes_on(config))
 
 
-def test_seats_have_the_policies_of_training(model):  # noqa: F811
+def test_seats_have_the_policies_of_training(model):
     sides = '[{id = "kuhn_poker", policies = ["one", "two"]}]'
     config = configure(model, envs=sides, evaluation__envs='[{id = "kuhn_poker", template = "qwen3-zs"}]')
     assert [game.seats for game in config.evaluated] == [("one", "two")]

@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from doc_pages import DOCS, save_named_blocks
+from game_runs import SMALL, metrics_of
 from selfplay.cli.main import main
 from selfplay.cluster.train import train as train_on_ray
 from selfplay.config import Config, load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.training.checks import check_config
 from selfplay.training.single_process import train
-from test_docs import DOCS, save_named_blocks
-from test_training_local import SMALL, metrics_of, model  # noqa: F401 - a fixture
 
 LOSSES = """
 from selfplay.learning.algorithms import BaseAlgo
@@ -78,7 +78,7 @@ def files(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def configure(model: Path, algorithm: str, **changes: str) -> Config:  # noqa: F811
+def configure(model: Path, algorithm: str, **changes: str) -> Config:
     one = {"learning.steps": "1", "model.name": str(model), "learning.algorithm": algorithm}
     overrides = SMALL | one | {name.replace("__", "."): value for name, value in changes.items()}
     return load_config("sticks.toml", overrides)
@@ -96,7 +96,7 @@ def has_learned(run: Path) -> bool:
 CLIPPED = '{path = "clipped.py:ClippedPolicyGradient", options = {clip = 0.1, regulariser = "uniform"}}'
 
 
-def test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray(files, model, loopback):  # noqa: F811
+def test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray(files, model, loopback):
     settings = {"learning__learning_rate": "0.01", "lora__target_modules": "['q_proj', 'v_proj']"}
     train(configure(model, CLIPPED, **settings), files / "here", Console(file=io.StringIO()))
     there = configure(model, CLIPPED, run__runtime="ray", **settings)
@@ -114,13 +114,13 @@ def test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray(
 
 
 @pytest.mark.parametrize(("scale", "learns"), [("0.0", False), ("1.0", True)])
-def test_only_the_loss_of_the_named_class_trains(files, model, scale, learns):  # noqa: F811
+def test_only_the_loss_of_the_named_class_trains(files, model, scale, learns):
     algorithm = f'{{path = "losses.py:Scaled", options = {{scale = {scale}}}}}'
     train(configure(model, algorithm), files / "run", Console(file=io.StringIO()))
     assert has_learned(files / "run") == learns
 
 
-def test_an_error_in_a_loss_of_ones_own_is_one_line_and_the_run_can_be_resumed(files, model):  # noqa: F811
+def test_an_error_in_a_loss_of_ones_own_is_one_line_and_the_run_can_be_resumed(files, model):
     config = configure(model, '{path = "losses.py:Raises"}')
     line = r"the algorithm of default failed: IndexError\(.*in losses.py, line 20.*--resume"
     with pytest.raises(SelfplayError, match=line):
@@ -142,7 +142,7 @@ def test_an_algorithm_over_legal_answers_is_refused_if_one_of_its_games_lists_no
     assert check_config(load_config("one.toml", own | {"learning.algorithm": "{type = 'magnet'}"}))
 
 
-def test_a_run_in_a_game_of_ones_own_is_evaluated_in_it_as_it_was_trained(files, model, capsys):  # noqa: F811
+def test_a_run_in_a_game_of_ones_own_is_evaluated_in_it_as_it_was_trained(files, model, capsys):
     config = configure(model, '{type = "reinforce"}', envs__0__template="default")
     train(config, files / "run", Console(file=io.StringIO()))
     capsys.readouterr()
@@ -160,7 +160,7 @@ def test_a_game_of_ones_own_is_described_with_the_prompt_of_its_first_move(files
     assert "players  2-3" in capsys.readouterr().out
 
 
-def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model(files, model):  # noqa: F811
+def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model(files, model):
     config = load_config("sticks.toml", {"model.name": str(model), "envs.0.id": "games.py:Secret"})
     found = check_config(config)
     assert any(line.startswith("opponents in ") and line.endswith(": base") for line in found)
@@ -210,7 +210,7 @@ def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model
         ),
     ],
 )
-def test_a_class_that_cannot_be_used_is_one_line_before_the_run_begins(files, model, changes, line):  # noqa: F811
+def test_a_class_that_cannot_be_used_is_one_line_before_the_run_begins(files, model, changes, line):
     (files / "torn.py").write_text("class Nim(")
     with pytest.raises(InputError, match=f"^{line}") as raised:
         check_config(load_config("sticks.toml", {"model.name": str(model)} | changes))

@@ -5,6 +5,9 @@ import shutil
 import pytest
 
 from core_programs import played
+from game_runs import cut_back, metrics_of, resumed
+from program_runs import adapter
+from seat_runs import MIXED
 from selfplay.config import load_config
 from selfplay.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
 from selfplay.core.credit.base import assign
@@ -17,22 +20,7 @@ from selfplay.replay.transforms import NormalizeRewards, SamplingRewardTransform
 from selfplay.training.assembly import build_learner
 from selfplay.training.programs import build_program
 from selfplay.training.rewards import build_buffer
-from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
-from test_training_programs import adapter
 from tiny_models import tiny_model
-
-MIXED = {
-    "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
-    "learning__policies__first": '{algorithm = {type = "magnet"}, epochs = 3, minibatches = 1}',
-    "learning__policies__second__algorithm": '{type = "a2c", regulariser = "uniform"}',
-    "learning__policies__second__critic": "{gae_lambda = 0.5}",
-    "learning__policies__second__minibatches": "2",
-    "evaluation__nash_conv": "false",
-    # A tiny model makes few legal moves, so only the random player lets the second seat move.
-    "population__sample_mode": "fixed",
-    "population__fixed_opponents": "['random']",
-    "collection__games_per_step": "16",
-}
 
 
 def dotted(changes):
@@ -125,14 +113,6 @@ def test_a_program_keeps_its_credit_for_policies_without_a_critic():
     arena = build_program(config)
     assert arena.credit_assigner == build_program(load_config("proposer-solver", {})).credit_assigner
     assert arena.critics == {"proposer"}
-
-
-@pytest.fixture(scope="module")
-def mixed(model, tmp_path_factory):  # noqa: F811
-    """A run in which one seat learns by magnet, and the other by a2c with a critic."""
-    path = tmp_path_factory.mktemp("mixed") / "run"
-    run(configure(model, run__save_every="1", **MIXED), path)
-    return path
 
 
 def test_one_policy_learns_by_magnet_and_another_with_a_critic(mixed):

@@ -5,38 +5,19 @@ import shutil
 
 import pytest
 
+from game_runs import cut_back, metrics_of, resumed
+from program_runs import OPPONENTS, adapter, configure, logged, run, uids_of
 from selfplay.core import InputError
 from selfplay.record import read_metrics
-from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training.run_directory import RunDirectory
-from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
-from test_training_programs import adapter, configure, run
-
-OPPONENTS = {
-    "population__sample_mode": "random",
-    "population__add_every": "1",
-    "population__max_active_lora": "2",
-    "tracking__games_logged": "100",
-    "run__save_every": "1",
-}
 
 
 @pytest.fixture(scope="module")
-def finished(model, tmp_path_factory):  # noqa: F811
+def finished(model, tmp_path_factory):
     """A run whose roles are trained in turns against copies of each other."""
     path = tmp_path_factory.mktemp("opponents")
     said = run(configure(model, path, **OPPONENTS), path / "run")
     return path / "run", said
-
-
-def logged(path):
-    log = RolloutLog(path / "rollouts")
-    return [rollout for _, rollout in log]
-
-
-def uids_of(path):
-    """Who sat where, by episode; sub-episodes have the seats of their parents."""
-    return {one.id: one.meta["uids"] for one in logged(path) if "uids" in one.meta}
 
 
 def test_in_each_episode_one_role_is_trained_and_a_member_of_the_pool_plays_the_other(finished):
@@ -100,7 +81,7 @@ def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
     assert alone == again
 
 
-def test_episodes_of_a_group_have_the_same_opponents(model, tmp_path):  # noqa: F811
+def test_episodes_of_a_group_have_the_same_opponents(model, tmp_path):
     config = configure(model, tmp_path, "Grouped", **OPPONENTS | {"learning__steps": "2"})
     run(config, tmp_path / "run")
     seen = {}
@@ -112,14 +93,14 @@ def test_episodes_of_a_group_have_the_same_opponents(model, tmp_path):  # noqa: 
     assert all(len(uids) == 1 for uids in seen.values())
 
 
-def test_roles_that_are_not_configured_always_train(model, tmp_path):  # noqa: F811
+def test_roles_that_are_not_configured_always_train(model, tmp_path):
     roles = {"population__roles": "['Seeker']", "learning__steps": "1"}
     run(configure(model, tmp_path, **OPPONENTS | roles), tmp_path / "run")
     (line,) = metrics_of(tmp_path / "run")
     assert (line["learner/hider/records"], line["learner/seeker/records"]) == (4, 8)
 
 
-def test_every_role_is_trained_in_a_share_of_the_groups(model, tmp_path):  # noqa: F811
+def test_every_role_is_trained_in_a_share_of_the_groups(model, tmp_path):
     run(configure(model, tmp_path, **OPPONENTS, population__mirror_share="0.5"), tmp_path / "run")
     trained = {}
     for one in logged(tmp_path / "run"):
@@ -131,7 +112,7 @@ def test_every_role_is_trained_in_a_share_of_the_groups(model, tmp_path):  # noq
 
 
 @pytest.mark.parametrize("opponent", ["base", "teacher"])
-def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, finished, tmp_path, opponent):  # noqa: F811
+def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, finished, tmp_path, opponent):
     fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": f"['{opponent}']"}
     if opponent == "teacher":
         fixed["frozen__teacher"] = str(finished[0] / "checkpoints" / "step-000004" / "seeker")
@@ -152,6 +133,6 @@ def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, fini
         ({"population__fixed_opponents": "['random']"}, "random cannot play a role of a program"),
     ],
 )
-def test_impossible_opponents_are_one_line(model, tmp_path, changes, line):  # noqa: F811
+def test_impossible_opponents_are_one_line(model, tmp_path, changes, line):
     with pytest.raises(InputError, match=line):
         run(configure(model, tmp_path, **changes), tmp_path / "run")

@@ -4,15 +4,14 @@ import shutil
 
 import torch
 
+from game_runs import cut_back, metrics_of, resumed
+from program_runs import OPPONENTS, adapter, configure, run
 from selfplay.replay.rollout_log import RolloutLog
-from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
-from test_training_program_opponents import OPPONENTS
-from test_training_programs import adapter, configure, run
 
 OVERLAP = OPPONENTS | {"collection__max_staleness": "1"}
 
 
-def test_every_step_is_played_and_learned_once_and_evaluations_are_kept_apart(model, tmp_path):  # noqa: F811
+def test_every_step_is_played_and_learned_once_and_evaluations_are_kept_apart(model, tmp_path):
     said = run(configure(model, tmp_path, **OVERLAP), tmp_path / "run")
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
@@ -29,7 +28,7 @@ def test_every_step_is_played_and_learned_once_and_evaluations_are_kept_apart(mo
         )
 
 
-def test_a_run_is_resumed_without_the_step_that_was_in_progress(model, tmp_path):  # noqa: F811
+def test_a_run_is_resumed_without_the_step_that_was_in_progress(model, tmp_path):
     config = configure(model, tmp_path, **OVERLAP)
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")

@@ -7,48 +7,19 @@ import shutil
 import pytest
 from peft import PeftModel
 from rich.console import Console
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from game_runs import metrics_of
 from program_files import write_program
+from program_runs import SMALL, adapter, configure, run
 from selfplay.config import load_config
 from selfplay.core import InputError, SelfplayError
 from selfplay.record.tracker import is_wall_clock
 from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.single_process import resume, train
-from test_training_local import metrics_of, model  # noqa: F401 - a fixture
-
-SMALL = {
-    "model.dtype": "float32",
-    "model.threads": "1",
-    "lora.rank": "2",
-    "inference.max_tokens": "4",
-    "learning.steps": "4",
-    "learning.algorithm.regulariser": "none",
-    "evaluation.every": "2",
-    "run.save_every": "2",
-    "run.keep_checkpoints": "5",
-}
+from selfplay.training.single_process import resume
 
 
-def configure(model, directory, kind="HideAndSeek", **changes):  # noqa: F811
-    file = directory / "program.toml"
-    file.write_text(f'[program]\ntype = "python"\npath = "{write_program(directory)}:{kind}"\n')
-    overrides = SMALL | {"model.name": str(model)}
-    return load_config(str(file), overrides | {k.replace("__", "."): v for k, v in changes.items()})
-
-
-def run(config, path):
-    text = io.StringIO()
-    train(config, path, Console(file=text, width=100))
-    return text.getvalue()
-
-
-def adapter(path, step, policy):
-    return load_file(path / "checkpoints" / f"step-{step:06d}" / policy / "adapter_model.safetensors")
-
-
-def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):  # noqa: F811
+def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
     said = run(configure(model, tmp_path), tmp_path / "run")
     for policy in ("hider", "seeker"):
         before, after = adapter(tmp_path / "run", 0, policy), adapter(tmp_path / "run", 4, policy)
@@ -62,7 +33,7 @@ def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
     assert "odd letters" in said
 
 
-def test_a_role_is_measured_at_a_temperature_of_its_own(model, tmp_path):  # noqa: F811
+def test_a_role_is_measured_at_a_temperature_of_its_own(model, tmp_path):
     run(configure(model, tmp_path, "Measured", roles__Seeker__test_temperature="0"), tmp_path / "run")
     assert temperatures(tmp_path / "run" / "evaluation") == {("Hider", 1.0), ("Seeker", 0.0)}
     assert temperatures(tmp_path / "run" / "rollouts") == {("Hider", 1.0), ("Seeker", 1.0)}
@@ -73,7 +44,7 @@ def temperatures(directory):
     return {(step["role_id"], step["temperature"]) for line in lines for step in line["rollout"]["steps"]}
 
 
-def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):  # noqa: F811
+def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):
     run(configure(model, tmp_path), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]
     assert last["learner/hider/records"] == 4
@@ -86,7 +57,7 @@ def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):  # noqa: F
     assert state["versions"] == {"hider": 4, "seeker": 4}
 
 
-def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, tmp_path):  # noqa: F811
+def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, tmp_path):
     said = run(configure(model, tmp_path, "Disputed", learning__steps="2"), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]
     assert last["accounts/failed"] == last["accounts/failed JudgeError"] == 2
@@ -95,7 +66,7 @@ def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, 
     assert "failed, by type of error: 2 JudgeError" in said
 
 
-def test_the_log_keeps_parents_and_children(model, tmp_path):  # noqa: F811
+def test_the_log_keeps_parents_and_children(model, tmp_path):
     run(configure(model, tmp_path), tmp_path / "run")
     rollouts = RolloutLog(tmp_path / "run" / "rollouts").read(2)
     assert [one.episode_type for one in rollouts[:3]] == ["hide", "seek", "seek"]
@@ -104,7 +75,7 @@ def test_the_log_keeps_parents_and_children(model, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["HideAndSeek", "Sampled"])
-def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path, kind):  # noqa: F811
+def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path, kind):
     config = configure(model, tmp_path, kind, learning__average_decay="0.9")
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -121,7 +92,7 @@ def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path, kind):  
     assert timeless[0] == timeless[1]
 
 
-def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_path):  # noqa: F811
+def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_path):
     file = write_program(tmp_path)
     file.write_text(file.read_text().replace('policy="hider"', 'policy="default"'))
     source = (
@@ -150,13 +121,13 @@ def test_a_program_with_one_policy_has_the_files_of_a_run_of_games(model, tmp_pa
         ),
     ],
 )
-def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):  # noqa: F811
+def test_the_error_for_a_program_that_cannot_be_built_is_one_line(model, tmp_path, kind, changes, line):
     with pytest.raises(InputError, match=line):
         run(configure(model, tmp_path, kind, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_each_policy_may_have_an_algorithm_and_rates_of_its_own_and_resumes_with_them(model, tmp_path):  # noqa: F811
+def test_each_policy_may_have_an_algorithm_and_rates_of_its_own_and_resumes_with_them(model, tmp_path):
     own = {
         "learning__warmup_steps": "0",
         "learning__learning_rate_end": "1e-5",
@@ -179,14 +150,14 @@ def test_each_policy_may_have_an_algorithm_and_rates_of_its_own_and_resumes_with
         assert all((whole[name] == cut[name]).all() for name in whole)
 
 
-def test_a_failed_write_is_reported_in_one_line(model, tmp_path):  # noqa: F811
+def test_a_failed_write_is_reported_in_one_line(model, tmp_path):
     options = {"program__options": f'{{spoils = "{tmp_path / "run" / "rollouts"}"}}'}
     with pytest.raises(SelfplayError, match=r"cannot be written .*rollouts.* --resume") as failed:
         run(configure(model, tmp_path, "Spoiling", **options), tmp_path / "run")
     assert "\n" not in str(failed.value)
 
 
-def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):  # noqa: F811
+def test_a_program_with_an_empty_batch_stops_with_the_reason(model, tmp_path):
     with pytest.raises(SelfplayError, match="nothing to play"):
         run(configure(model, tmp_path, "Silent"), tmp_path / "run")
 

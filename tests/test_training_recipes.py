@@ -1,14 +1,11 @@
 """Runs of every recipe with a tiny model in one process: a program of one turn and, slowly, Kuhn poker."""
 
-import math
-
 import pytest
-from safetensors.torch import load_file
 
+from game_runs import SMALL, quiet
+from recipe_runs import OVER_LEGAL_ANSWERS, adapter, assert_trained, kuhn
 from selfplay.config import load_config, recipe_names
 from selfplay.training.single_process import train
-from test_cluster_programs import quiet
-from test_training_local import SMALL, metrics_of, model  # noqa: F401 - a fixture
 
 LETTERS = """
 from selfplay.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
@@ -43,46 +40,10 @@ FOR_GAMES = (
     *("collection.games_per_step", "evaluation.games"),
     *("evaluation.games_during", "evaluation.opponents"),
 )
-OVER_LEGAL_ANSWERS = ("all_actions", "magnet", "neurd")
 WITHOUT_LEGAL_ANSWERS = [name for name in recipe_names() if name not in OVER_LEGAL_ANSWERS]
-# A tiny model finds the legal answers by the regulariser; only then do rewards differ.
-KUHN = {
-    "learning.steps": "40",
-    "learning.learning_rate": "0.01",
-    "lora.rank": "4",
-    "run.save_every": "40",
-    "evaluation.every": "40",
-}
-FINDS_ANSWERS = {
-    "learning.algorithm.regulariser": "uniform",
-    "learning.algorithm.regulariser_weight": "1.0",
-    "learning.algorithm.regulariser_weight_end": "0.1",
-}
 
 
-def kuhn(model, name, **changes):  # noqa: F811
-    own = {} if name in OVER_LEGAL_ANSWERS else FINDS_ANSWERS
-    return load_config("quickstart", SMALL | {"model.name": str(model)} | KUHN | own | changes, name)
-
-
-def adapter(path, step):
-    return load_file(path / "checkpoints" / f"step-{step:06d}" / "adapter_model.safetensors")
-
-
-def assert_trained(path, steps):
-    """Check that every update was made, rewards taught something, figures are numbers, the adapter moved."""
-    lines = metrics_of(path)
-    assert [line["step"] for line in lines] == list(range(1, steps + 1))
-    assert all(math.isfinite(line["learner/loss"]) for line in lines)
-    if "learner/value_loss" in lines[0]:
-        assert max(line["learner/value_loss"] for line in lines) > 0
-    else:
-        assert min(line["answers/zero_advantage_share"] for line in lines) < 1
-    first, last = adapter(path, 0), adapter(path, steps)
-    assert any((first[name] != last[name]).any() for name in first)
-
-
-def train_on_letters(program, name, model, directory):  # noqa: F811
+def train_on_letters(program, name, model, directory):
     directory.mkdir()
     (directory / "letters.py").write_text(program)
     (directory / "letters.toml").write_text(PROGRAM)
@@ -93,13 +54,13 @@ def train_on_letters(program, name, model, directory):  # noqa: F811
 
 
 @pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
-def test_every_recipe_trains(name, model, tmp_path):  # noqa: F811
+def test_every_recipe_trains(name, model, tmp_path):
     assert_trained(train_on_letters(LETTERS, name, model, tmp_path / "letters"), 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITHOUT_LEGAL_ANSWERS)
-def test_opposite_rewards_teach_every_recipe_something_else(name, model, tmp_path):  # noqa: F811
+def test_opposite_rewards_teach_every_recipe_something_else(name, model, tmp_path):
     opposite = LETTERS.replace(") % 2)}", ") % 2 == 0)}")
     assert opposite != LETTERS
     first, second = (
@@ -111,7 +72,7 @@ def test_opposite_rewards_teach_every_recipe_something_else(name, model, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_trains_for_forty_updates_on_kuhn_poker(name, model, tmp_path):  # noqa: F811
+def test_every_recipe_trains_for_forty_updates_on_kuhn_poker(name, model, tmp_path):
     train(kuhn(model, name), tmp_path / "run", quiet())
     assert_trained(tmp_path / "run", 40)
     assert (tmp_path / "run" / "evaluation" / "step-000040-kuhn_poker-nash-conv.json").exists()

@@ -8,29 +8,23 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from game_runs import cut_back, metrics_of, resumed
+from program_runs import adapter, configure, run, steps_of
 from selfplay.core import InputError
 from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, MANIFEST_FILE
-from selfplay.replay.rollout_log import RolloutLog
-from test_training_local import cut_back, metrics_of, model, resumed  # noqa: F401 - a fixture
-from test_training_programs import adapter, configure, run
 
 SHOWN = {"tracking__games_logged": "100", "learning__steps": "2"}
 
 
 @pytest.fixture(scope="module")
-def earlier(model, tmp_path_factory):  # noqa: F811
+def earlier(model, tmp_path_factory):
     """A finished run."""
     path = tmp_path_factory.mktemp("earlier")
     run(configure(model, path, learning__learning_rate="0.02"), path / "run")
     return path / "run"
 
 
-def steps_of(path, role):
-    rollouts = [rollout for _, rollout in RolloutLog(path / "rollouts")]
-    return [step for rollout in rollouts for step in rollout.steps if step.role_id == role]
-
-
-def test_roles_have_their_own_temperature_limit_and_stop_strings(model, tmp_path):  # noqa: F811
+def test_roles_have_their_own_temperature_limit_and_stop_strings(model, tmp_path):
     roles = {
         "roles__Hider__temperature": "0.5",
         "roles__Hider__max_tokens": "2",
@@ -48,14 +42,14 @@ def test_roles_have_their_own_temperature_limit_and_stop_strings(model, tmp_path
     assert max(mismatches) < 1e-4, "the learner divides by the role's temperature"
 
 
-def test_a_role_of_the_base_model_plays_and_is_not_trained(model, tmp_path):  # noqa: F811
+def test_a_role_of_the_base_model_plays_and_is_not_trained(model, tmp_path):
     run(configure(model, tmp_path, roles__Seeker__policy="base", **SHOWN), tmp_path / "run")
     assert {step.policy for step in steps_of(tmp_path / "run", "Seeker")} == {""}
     assert metrics_of(tmp_path / "run")[-1]["learner/records"] == 4
     assert not (tmp_path / "run" / "checkpoints" / "step-000002" / "seeker").exists()
 
 
-def test_a_frozen_adapter_of_an_earlier_run_plays_a_role(model, earlier, tmp_path):  # noqa: F811
+def test_a_frozen_adapter_of_an_earlier_run_plays_a_role(model, earlier, tmp_path):
     frozen = {"frozen__teacher": f"{earlier / 'checkpoints' / 'step-000004' / 'seeker'}"}
     changes = frozen | {"roles__Seeker__policy": "teacher"} | SHOWN
     run(configure(model, tmp_path, **changes), tmp_path / "run")
@@ -68,7 +62,7 @@ def test_a_frozen_adapter_of_an_earlier_run_plays_a_role(model, earlier, tmp_pat
     assert texts[0] != texts[1], "the teacher answers, and not the base model"
 
 
-def test_a_policy_starts_from_an_adapter_of_an_earlier_run(model, earlier, tmp_path):  # noqa: F811
+def test_a_policy_starts_from_an_adapter_of_an_earlier_run(model, earlier, tmp_path):
     run(configure(model, tmp_path, start__hider=f"{earlier}@2", **SHOWN), tmp_path / "run")
     given, started = adapter(earlier, 2, "hider"), adapter(tmp_path / "run", 0, "hider")
     assert all((given[name] == started[name]).all() for name in given)
@@ -78,7 +72,7 @@ def test_a_policy_starts_from_an_adapter_of_an_earlier_run(model, earlier, tmp_p
     assert load_file(tmp_path / "run" / "checkpoints" / "step-000000" / "hider" / "adapter_model.safetensors")
 
 
-def test_a_run_is_resumed_with_the_adapters_it_started_with(model, earlier, tmp_path):  # noqa: F811
+def test_a_run_is_resumed_with_the_adapters_it_started_with(model, earlier, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(earlier, source)
     given = {
@@ -103,7 +97,7 @@ def test_a_run_is_resumed_with_the_adapters_it_started_with(model, earlier, tmp_
 
 
 def test_a_run_is_resumed_with_the_teacher_it_started_with_though_there_is_a_newer_one(
-    model,  # noqa: F811
+    model,
     earlier,
     tmp_path,
 ):
@@ -127,7 +121,7 @@ def test_a_run_is_resumed_with_the_teacher_it_started_with_though_there_is_a_new
     assert answers[0] == answers[1]
 
 
-def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlier, tmp_path):  # noqa: F811
+def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlier, tmp_path):
     config = configure(model, tmp_path, start__hider=f"{earlier}@2", lora__rank="4")
     with pytest.raises(InputError, match=rf"start\.hider: {earlier}/.*its rank is 2, the run's 4"):
         run(config, tmp_path / "run")
@@ -137,7 +131,7 @@ def test_the_error_for_an_adapter_of_another_shape_names_its_entry(model, earlie
 @pytest.mark.parametrize("fault", ["cut weights", "another scale"])
 def test_the_error_for_an_adapter_that_cannot_be_loaded_names_the_place_that_was_given(
     fault,
-    model,  # noqa: F811
+    model,
     earlier,
     tmp_path,
 ):
@@ -165,7 +159,7 @@ def test_the_error_for_an_adapter_that_cannot_be_loaded_names_the_place_that_was
         ({"roles__Hider__policy": "base", "roles__Seeker__policy": "base"}, "roles: no role trains a policy"),
     ],
 )
-def test_impossible_roles_are_one_line(model, tmp_path, changes, line):  # noqa: F811
+def test_impossible_roles_are_one_line(model, tmp_path, changes, line):
     with pytest.raises(InputError, match=line):
         run(configure(model, tmp_path, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()

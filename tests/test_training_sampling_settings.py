@@ -1,9 +1,9 @@
 """How answers are drawn is set alike for games and programs: for the run, and for a game or a role."""
 
+from game_runs import SMALL, metrics_of, run
+from program_runs import configure as configured_program
 from selfplay.config import load_config
 from selfplay.replay.rollout_log import RolloutLog
-from test_training_local import SMALL, metrics_of, model, run  # noqa: F401 - a fixture
-from test_training_programs import configure as configured_program
 
 LETTERS = "abcdefghijklm"
 SHOWN = {"tracking.games_logged": "100", "learning.steps": "2"}
@@ -27,7 +27,7 @@ def mismatch(path, name):
     return max(line[f"{name}/mismatch"] for line in metrics_of(path))
 
 
-def test_a_games_own_settings_take_the_place_of_the_runs(model, tmp_path):  # noqa: F811
+def test_a_games_own_settings_take_the_place_of_the_runs(model, tmp_path):
     (tmp_path / "games.toml").write_text(GAMES)
     config = load_config(str(tmp_path / "games.toml"), SMALL | SHOWN | RUN | {"model.name": str(model)})
     run(config, tmp_path / "run")
@@ -41,7 +41,7 @@ def test_a_games_own_settings_take_the_place_of_the_runs(model, tmp_path):  # no
     assert mismatch(tmp_path / "run", "learner") < 1e-4, "the learner divides by each game's temperature"
 
 
-def test_a_roles_own_settings_take_the_place_of_the_runs(model, tmp_path):  # noqa: F811
+def test_a_roles_own_settings_take_the_place_of_the_runs(model, tmp_path):
     own = {"roles.Hider.temperature": "0.8", "roles.Hider.max_tokens": "16", "roles.Hider.stop": "[]"}
     changes = {name.replace(".", "__"): value for name, value in (SHOWN | RUN | own).items()}
     run(configured_program(model, tmp_path, **changes), tmp_path / "run")

@@ -7,43 +7,21 @@ import shutil
 import pytest
 from rich.console import Console
 
+from game_runs import configure, cut_back, metrics_of, resumed, run
+from program_runs import adapter
+from seat_runs import DILEMMA, OPPONENTS, SIDES, games, match
 from selfplay.cli.main import main
-from selfplay.commands.evaluate import evaluate
 from selfplay.commands.play import play
 from selfplay.config import load_config
 from selfplay.core import InputError, MockInferenceClient
-from selfplay.replay.rollout_log import RolloutLog
-from test_training_local import configure, cut_back, metrics_of, model, resumed, run  # noqa: F401 - a fixture
-from test_training_programs import adapter
-
-DILEMMA = "IteratedPrisonersDilemma-v0-train"
-SIDES = {
-    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 6, policies = ["first", "second"]}}]',
-    "evaluation__opponents": "['base']",
-    "evaluation__nash_conv": "false",
-    "rewards__final": '[{type = "win_draw_loss", win = 1.0, draw = 0.5, loss = -1.0}]',
-    "rewards__sampling": "[]",
-}
-OPPONENTS = {
-    "population__sample_mode": "random",
-    "population__add_every": "1",
-    "population__max_active_lora": "2",
-    "population__fixed_opponents": "['base']",
-    "tracking__games_logged": "1000",
-    "run__save_every": "1",
-}
 
 
 @pytest.fixture(scope="module")
-def sides(model, tmp_path_factory):  # noqa: F811
+def sides(model, tmp_path_factory):
     """A run with an adapter for each seat, both of which play every game."""
     path = tmp_path_factory.mktemp("sides") / "run"
     run(configure(model, tracking__games_logged="1000", run__save_every="1", **SIDES), path)
     return path
-
-
-def games(path):
-    return [rollout for _, rollout in RolloutLog(path / "rollouts")]
 
 
 def test_each_seat_plays_and_trains_its_own_policy(sides):
@@ -104,10 +82,6 @@ def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, 
     assert "player 0 (model):" in capsys.readouterr().out
 
 
-def match(path, opponent, env=DILEMMA):
-    return evaluate(str(path), env, str(opponent), 4).result
-
-
 def test_the_policies_of_a_run_play_those_of_another_checkpoint_in_their_seats(sides):
     result = match(sides, f"{sides}@0")
     assert result.games == 4
@@ -121,7 +95,7 @@ def test_a_game_for_whose_seats_a_run_has_no_policies_is_one_line(sides):
         match(sides, "base", "kuhn_poker")
 
 
-def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
+def test_each_side_meets_copies_of_the_other(model, tmp_path):
     changes = SIDES | OPPONENTS | {"learning__steps": "2", "evaluation__every": "0"}
     run(configure(model, **changes), tmp_path / "run")
     met = set()
@@ -135,7 +109,7 @@ def test_each_side_meets_copies_of_the_other(model, tmp_path):  # noqa: F811
     assert {"fixed-base", "first-ckpt-0", "second-ckpt-0"} < met
 
 
-def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):  # noqa: F811
+def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):
     """With one game an update, one side learns and the other stays a version behind."""
     run(
         configure(model, **SIDES | OPPONENTS | {"collection__games_per_step": "1", "evaluation__every": "0"}),

@@ -5,6 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
+from game_runs import configure, run
 from run_files import nash
 from selfplay.config.population import EvaluationSettings
 from selfplay.core import InputError
@@ -13,7 +14,6 @@ from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.training.checks import check_config
 from selfplay.training.settled import has_settled
 from selfplay.training.single_process import resume
-from test_training_local import configure, model, run  # noqa: F401 - a fixture
 
 
 def write(directory, step, mean, games=100, opponent="random"):
@@ -78,7 +78,7 @@ def test_an_evaluation_without_matches_says_nothing(tmp_path):
     assert not has_settled(tmp_path, rule(2))
 
 
-def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  # noqa: F811
+def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):
     changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
     still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
     path = tmp_path / "run"
@@ -92,7 +92,7 @@ def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):  
     assert (path / "metrics.jsonl").read_text() == lines
 
 
-def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path):  # noqa: F811
+def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path):
     changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
     still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
     games = {"evaluation__games": "24", "evaluation__games_during": "4"}
@@ -111,6 +111,6 @@ def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path
     assert rated == sum(played), "the last 24 games begin with the 4 that found the run settled"
 
 
-def test_patience_without_evaluations_is_refused(model):  # noqa: F811
+def test_patience_without_evaluations_is_refused(model):
     with pytest.raises(InputError, match=r"evaluation\.patience: nothing is measured during training"):
         check_config(configure(model, evaluation__every="0", evaluation__patience="2"))

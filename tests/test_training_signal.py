@@ -6,14 +6,14 @@ import math
 import pytest
 from rich.console import Console
 
+from game_runs import configure, metrics_of, run
 from program_files import write_program
+from program_runs import SMALL
 from selfplay.config import load_config
 from selfplay.core import TrainingRecord
 from selfplay.read.warnings import WarningLog, warnings_of
 from selfplay.training.figures import answer_figures
 from selfplay.training.single_process import train
-from test_training_local import configure, metrics_of, model, run  # noqa: F401 - a fixture
-from test_training_programs import SMALL
 
 
 def record(role, advantage, logprobs, *, reason="stop", policy="default"):
@@ -67,7 +67,7 @@ def test_rewards_of_0_are_not_advantages_of_0_where_a_policy_has_a_critic():
     assert "answers/zero_advantage_share" not in answer_figures([judged], {"judged"})
 
 
-def test_a_run_with_a_critic_does_not_warn_of_rewards_of_0(model, tmp_path):  # noqa: F811
+def test_a_run_with_a_critic_does_not_warn_of_rewards_of_0(model, tmp_path):
     # Every game is a draw, and the critic's values are not 0 after the first update.
     draws = '[{type = "win_draw_loss", win = 0.0, loss = 0.0}]'
     config = configure(model, learning__critic="{}", rewards__final=draws, evaluation__every="0")
@@ -149,7 +149,7 @@ def test_an_update_that_learned_gives_no_warning():
     assert warnings_of(learned) == []
 
 
-def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):  # noqa: F811
+def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):
     said = run(configure(model, learning__steps="2"), tmp_path / "run")
     last = metrics_of(tmp_path / "run")[-1]
     for name in ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate"):
@@ -160,7 +160,7 @@ def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):  # noqa: 
     assert "no advantage " in said
 
 
-def program_run(model, tmp_path, old, new):  # noqa: F811
+def program_run(model, tmp_path, old, new):
     file = write_program(tmp_path)
     source = file.read_text()
     assert old in source
@@ -172,7 +172,7 @@ def program_run(model, tmp_path, old, new):  # noqa: F811
     return said.getvalue(), metrics_of(tmp_path / "run")
 
 
-def test_a_program_without_a_signal_warns_once(model, tmp_path):  # noqa: F811
+def test_a_program_without_a_signal_warns_once(model, tmp_path):
     said, metrics = program_run(model, tmp_path, "sign * sum(ord(letter)", "0 * sum(ord(letter)")
     assert [line["answers/zero_advantage_share"] for line in metrics] == [1.0] * 4
     assert [line["program/equal_group_share"] for line in metrics] == [1.0] * 4
@@ -180,7 +180,7 @@ def test_a_program_without_a_signal_warns_once(model, tmp_path):  # noqa: F811
     assert "warning after update 1: every advantage is 0" in said
 
 
-def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):  # noqa: F811
+def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):
     kept = "state.child_results += await"
     forgot = "state.trajectory.pop()\n        state.child_results += await"
     source = "text = rollout.steps[-1].completion_text"
@@ -195,7 +195,7 @@ def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):  # noqa: 
     assert said.getvalue().count("Hider gets rewards but has no step") == 1
 
 
-def test_the_duration_of_every_evaluation_is_in_the_metrics(model, tmp_path):  # noqa: F811
+def test_the_duration_of_every_evaluation_is_in_the_metrics(model, tmp_path):
     said = run(configure(model, learning__steps="3", evaluation__every="2"), tmp_path / "run")
     evaluated = ["time/evaluation_seconds" in line for line in metrics_of(tmp_path / "run")]
     assert evaluated == [True, True, True]  # before the first update, after the second, after the last

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +27,7 @@ from selfplay.watch.population import population_panel
 from selfplay.watch.tables import ratings_table
 from selfplay.watch.terminal_interface import VIEWS, TerminalInterface
 from selfplay.watch.themes import DARK, LIGHT
+from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, said, write_log
 
 SIZES = [(80, 24), (200, 60)]
@@ -220,24 +220,6 @@ def test_the_time_so_far_includes_the_first_step_and_evaluation_as_in_the_report
     view = read_all(run)
     assert "time so far     5 min 0 s" in run_panel(view, Size(60, 10)).plain
     assert view.seconds() == load_run(run).seconds() == 300.0
-
-
-def words_on(app: TerminalInterface) -> str:
-    """Return all text on the screen, line by line."""
-    root = ElementTree.fromstring(app.export_screenshot())
-    lines: dict[float, list[tuple[float, str]]] = {}
-    for element in root.iter("{http://www.w3.org/2000/svg}text"):
-        place = float(element.get("x", "0")), element.text or ""
-        lines.setdefault(float(element.get("y", "0")), []).append(place)
-    rows = ("".join(text for _, text in sorted(found)) for _, found in sorted(lines.items()))
-    return "\n".join(rows).replace("\xa0", " ")
-
-
-async def look(app, pilot):
-    await app.workers.wait_for_complete()
-    await app.look()
-    await pilot.pause()
-    await pilot.pause()
 
 
 EXPECTED = {

@@ -8,7 +8,7 @@ from selfplay.read.series import Series
 from selfplay.watch.actor_tables import MAX_ROWS, actors_panel
 from selfplay.watch.panels import speed_panel, time_panel, work_panel
 from selfplay.watch.terminal_interface import TerminalInterface
-from test_watch import look, words_on
+from watch_screens import look, words_on
 
 ENGINE = {"tok_s": 4812.3, "running": 118, "queued": 14, "idle_share": 0.04}
 ACTORS = {

@@ -1,0 +1,58 @@
+"""Runs of games whose seats train different policies."""
+
+import pytest
+
+from game_runs import configure, run
+from selfplay.commands.evaluate import evaluate
+from selfplay.replay.rollout_log import RolloutLog
+
+DILEMMA = "IteratedPrisonersDilemma-v0-train"
+
+
+SIDES = {
+    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 6, policies = ["first", "second"]}}]',
+    "evaluation__opponents": "['base']",
+    "evaluation__nash_conv": "false",
+    "rewards__final": '[{type = "win_draw_loss", win = 1.0, draw = 0.5, loss = -1.0}]',
+    "rewards__sampling": "[]",
+}
+
+
+OPPONENTS = {
+    "population__sample_mode": "random",
+    "population__add_every": "1",
+    "population__max_active_lora": "2",
+    "population__fixed_opponents": "['base']",
+    "tracking__games_logged": "1000",
+    "run__save_every": "1",
+}
+
+
+def games(path):
+    return [rollout for _, rollout in RolloutLog(path / "rollouts")]
+
+
+def match(path, opponent, env=DILEMMA):
+    return evaluate(str(path), env, str(opponent), 4).result
+
+
+MIXED = {
+    "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
+    "learning__policies__first": '{algorithm = {type = "magnet"}, epochs = 3, minibatches = 1}',
+    "learning__policies__second__algorithm": '{type = "a2c", regulariser = "uniform"}',
+    "learning__policies__second__critic": "{gae_lambda = 0.5}",
+    "learning__policies__second__minibatches": "2",
+    "evaluation__nash_conv": "false",
+    # A tiny model makes few legal moves, so only the random player lets the second seat move.
+    "population__sample_mode": "fixed",
+    "population__fixed_opponents": "['random']",
+    "collection__games_per_step": "16",
+}
+
+
+@pytest.fixture(scope="module")
+def mixed(model, tmp_path_factory):
+    """A run in which one seat learns by magnet, and the other by a2c with a critic."""
+    path = tmp_path_factory.mktemp("mixed") / "run"
+    run(configure(model, run__save_every="1", **MIXED), path)
+    return path
