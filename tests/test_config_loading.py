@@ -371,14 +371,6 @@ def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
         assert load_config("debate", used | {"buffer.log_batches": "false"}).uses_buffer
 
 
-def test_the_factors_of_policies_have_been_replaced_by_rates_of_their_own():
-    line = problem({"learning.policy_rates": "{default = 2.0}"})
-    assert line.startswith("learning.policy_rates: there is no such field any more")
-    assert "Write [learning.policies.NAME] with learning_rate and learning_rate_end" in line
-    assert "\n" not in line
-    assert load_config("quickstart", {"learning.policy_rates": "{}"}) == load_config("quickstart", {})
-
-
 @pytest.mark.parametrize(
     ("places", "problem"),
     [

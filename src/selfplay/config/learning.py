@@ -1,9 +1,9 @@
 """The learner and its critic. What a critic's fields do is in ``learning.critic`` and ``learning.gae``."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from selfplay.config.algorithms import (
     Algorithm,
@@ -194,17 +194,3 @@ class LearningSettings(Settings):
         own = self.policies.get(policy)
         is_own = own is not None and getattr(own, name) is not None
         return f"learning.policies.{policy}.{name}" if is_own else f"learning.{name}"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_policy_rates(cls, data: Any) -> Any:
-        """Say what replaces ``policy_rates``; runs of before have an empty table of this name."""
-        if not isinstance(data, dict) or "policy_rates" not in data:
-            return data
-        if not data["policy_rates"]:
-            return {name: value for name, value in data.items() if name != "policy_rates"}
-        raise InputError(
-            "learning.policy_rates",
-            "there is no such field any more: a policy has rates of its own, not factors",
-            "Write [learning.policies.NAME] with learning_rate and learning_rate_end, times the factor",
-        )

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from selfplay.config.fields import ANY_ENTRY, config_fields
+from selfplay.config.fields import ANY_ENTRY, config_fields, models_in
 from selfplay.core import InputError
 from selfplay.core.text import printable
 
@@ -52,7 +52,7 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         return _wrong_choice(field, shown, detail["ctx"]["expected"])
     if kind == "list_type" and isinstance(detail["input"], dict):
         return InputError(field, f"must be a list (got {shown})", f"Write [[{field}]], one for each entry")
-    if kind == "list_type" and detail["loc"][-1] == "envs":
+    if kind == "list_type" and _holds_tables(location):
         return InputError(field, f"must be a list of tables (got {shown})", f"Write [[{field}]]")
     if kind in _TYPES:
         problem, fix = _TYPES[kind]
@@ -140,6 +140,12 @@ def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[st
         entry = (*pattern, ANY_ENTRY)
         pattern = entry if part.isdigit() or entry in entries else (*pattern, part)
     return pattern
+
+
+def _holds_tables(location: Location) -> bool:
+    """Return whether the field at a location is a list of tables."""
+    pattern = _pattern(location)
+    return any(field.path == pattern and models_in(field.info.annotation) for field in config_fields())
 
 
 def _hint_for_unknown(location: Location, field: str) -> str:

@@ -169,6 +169,7 @@ class CreditSettings(Settings):
         if self.type == "python" and self.path is None:
             raise InputError("credit.path", "is missing", "Name a file and a class: my_credit.py:MyCredit")
         if self.type != "python" and (self.path is not None or self.options):
-            problem = f"and its options are for classes of your own, but type is {self.type}"
-            raise InputError("credit.path", problem, "Leave them out")
+            field = "credit.options" if self.path is None else "credit.path"
+            problem = f"is for a class of your own, but type is {self.type}"
+            raise InputError(field, problem, "Leave it out")
         return self
