@@ -102,6 +102,33 @@ def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn
     assert metrics_of(there)[-1].keys() >= {f"learner/{policy}/loss" for policy in BOTH}
 
 
+PLACES = {
+    "learning__steps": "2",
+    "population__sample_mode": "fixed",
+    "population__fixed_opponents": "['base', 'teacher']",
+    "population__places": "{base = 'first', teacher = 'second'}",
+    "evaluation__every": "0",
+    "evaluation__opponents": "['base']",
+}
+
+
+def test_a_fixed_opponent_plays_in_the_seats_of_its_policy_on_ray_as_in_one_process(
+    model,
+    given,
+    tmp_path,
+    loopback,
+):
+    changes = SIDES | PLACES | {"frozen__teacher": str(given / "teacher")}
+    train_locally(configure(model, **changes), tmp_path / "here", quiet())
+    train(configure(model, **changes | ON_RAY), tmp_path / "there", quiet())
+    met = [[tuple(game.meta["uids"]) for game in games(tmp_path / run)] for run in ("here", "there")]
+    assert met[0] == met[1]
+    assert {*met[1]} == {("fixed-base", "second"), ("first", "fixed-teacher")}
+    for policy in BOTH:
+        one, other = (adapter(tmp_path / run, 2, policy) for run in ("here", "there"))
+        assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
 @pytest.mark.slow  # in one process it is tested by default, in test_training_policy_critics
 def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):  # noqa: F811
     train(configure(model, run__save_every="1", **MIXED | ON_RAY), tmp_path / "run", quiet())

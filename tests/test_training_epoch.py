@@ -55,7 +55,6 @@ def test_services_of_an_earlier_start_cannot_write(tmp_path):
         lambda: pool.add_checkpoint("v1", 1),
         lambda: pool.publish("v1", 1),
         lambda: buffer.add_games([FinishedGame(0, [])]),
-        lambda: buffer.clear(),
         lambda: buffer.learned_batch(1),
         lambda: tracker.log({"loss": 2.0}),
         lambda: tracker.flush(2),

@@ -190,8 +190,6 @@ class Config(Settings):
         places = self.population.places
         if not places:
             return self
-        if self.run.runtime == "ray":
-            raise InputError("population.places", "is for runs in one process", "Leave it out")
         known = f"There are: {', '.join(self.policies)}"
         unknown = {*places.values()} - {*self.policies}
         if unknown:
