@@ -14,7 +14,7 @@ from selfplay.core import InputError, SelfplayError
 from selfplay.core.files import append_at, replaced_file, write_file
 from selfplay.core.single_writer import Epoch
 
-FORMAT = 4
+FORMAT = 5
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
 PIECE = 16
 """Rows that are encoded together: other threads run between two pieces."""

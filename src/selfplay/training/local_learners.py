@@ -9,20 +9,13 @@ from selfplay.core.adapters import STATE_FILE
 from selfplay.core.manifest import damaged
 from selfplay.core.own_classes import is_own
 from selfplay.core.own_code import own_code
-from selfplay.learning.base_fingerprint import check_base
-from selfplay.learning.checkpoints import (
-    SavedLearner,
-    check_policies,
-    load_checkpoint,
-    save_checkpoint,
-    write_adapters,
-)
+from selfplay.learning.checkpoints import write_adapters
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.saved_states import newest_whole
 from selfplay.training.learners import Batch, Saved, State, learn
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.saved_state import STATE_FORMAT, SavedState, read_saved_state
+from selfplay.training.saved_state import SavedState, load_learners, save_learners
 
 
 class LocalLearners:
@@ -109,19 +102,10 @@ class LocalLearners:
     async def keep(self, state: State) -> None:
         """See :class:`Learners`."""
         saved = await self.saved()
-        learners = self.learners.items()
-        content = await state() | {
-            "format": STATE_FORMAT,
-            "step": saved.step,
-            "versions": saved.versions,
-            "started": {policy: learner.started for policy, learner in learners if learner.started},
-            "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
-            "trained_records": saved.trained_records,
-        }
-        parts = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
+        content = await state() | {"step": saved.step, "trained_records": saved.trained_records}
         self.directory.check_epoch()
         path = self.directory.checkpoint(saved.step)
-        save_checkpoint(path, self.model, self.base_name, parts, content)
+        save_learners(path, self.model, self.base_name, self.learners, content)
 
     def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         learner = self.learners[policy]
@@ -135,19 +119,7 @@ class LocalLearners:
 
     def _load(self, step: int) -> tuple[SavedState, dict[str, Any]]:
         path = self.directory.checkpoint(step)
-        state, content = read_saved_state(path, step)
+        state, content = load_learners(path, step, self.model, self.learners)
         if not isinstance(state.source, dict):
             raise damaged(path / STATE_FILE)
-        check_base(path, self.model.base, "checkpoint")
-        checkpoint = load_checkpoint(path)
-        check_policies(path, checkpoint, self.learners)
-        for policy, learner in self.learners.items():
-            learner.load_tensors(
-                checkpoint.learners[policy],
-                state.versions[policy],
-                state.samples_seen[policy],
-                state.started.get(policy, 0),
-            )
-            if learner.result != policy:
-                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
         return state, content

@@ -1,7 +1,8 @@
 """SavedState: what ``state.json`` of a checkpoint holds, for those who write it and those who read it."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,7 +11,11 @@ from selfplay.core.adapters import STATE_FILE
 from selfplay.core.manifest import damaged
 from selfplay.learning.saved_states import read_state
 
-STATE_FORMAT = 4
+if TYPE_CHECKING:
+    from selfplay.learning.learner import Learner
+    from selfplay.learning.policy import PolicyModel
+
+STATE_FORMAT = 5
 """Format of a checkpoint. It changes with the other files too."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Logs = dict[str, tuple[Count, str]]
@@ -77,4 +82,48 @@ def read_saved_state(directory: Path, step: int) -> tuple[SavedState, dict[str, 
     state, content = read_state(directory, SavedState, STATE_FORMAT)
     if state.step != step:
         raise damaged(directory / STATE_FILE)
+    return state, content
+
+
+def save_learners(
+    directory: Path,
+    model: "PolicyModel",
+    base_name: str,
+    learners: Mapping[str, "Learner"],
+    content: dict[str, Any],
+) -> None:
+    """Write a checkpoint of all learners, by policy, with what else ``state.json`` is to hold."""
+    from selfplay.learning.checkpoints import SavedLearner, save_checkpoint
+
+    counters = {
+        "format": STATE_FORMAT,
+        "versions": {policy: learner.version for policy, learner in learners.items()},
+        "started": {policy: learner.started for policy, learner in learners.items() if learner.started},
+        "samples_seen": {policy: learner.samples_seen for policy, learner in learners.items()},
+    }
+    parts = [SavedLearner(policy, one.result, one.tensors()) for policy, one in learners.items()]
+    save_checkpoint(directory, model, base_name, parts, content | counters)
+
+
+def load_learners(
+    directory: Path, step: int, model: "PolicyModel", learners: Mapping[str, "Learner"]
+) -> tuple[SavedState, dict[str, Any]]:
+    """Load the checkpoint of update ``step`` into all learners; return its state, typed and as it is.
+
+    Raises:
+        DamagedState: it is damaged, or of another update.
+        InputError: it is of another base model, of other policies or of another version of selfplay.
+    """
+    from selfplay.learning.base_fingerprint import check_base
+    from selfplay.learning.checkpoints import check_policies, load_checkpoint
+
+    state, content = read_saved_state(directory, step)
+    check_base(directory, model.base, "checkpoint")
+    checkpoint = load_checkpoint(directory)
+    check_policies(directory, checkpoint, learners)
+    for policy, learner in learners.items():
+        version, seen = state.versions[policy], state.samples_seen[policy]
+        learner.load_tensors(checkpoint.learners[policy], version, seen, state.started.get(policy, 0))
+        if learner.result != learner.adapter:
+            model.load_adapter_state(checkpoint.adapters[policy], learner.result)
     return state, content

@@ -18,7 +18,7 @@ from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements, remove_directory
 from selfplay.core.single_writer import Epoch
 from selfplay.training.learners import Batch, Records, Saved, learn
-from selfplay.training.saved_state import STATE_FORMAT, read_saved_state
+from selfplay.training.saved_state import load_learners, save_learners
 
 if TYPE_CHECKING:
     from selfplay.cluster.learners.group import LearnerGroup
@@ -186,42 +186,16 @@ class LearnerService:
         write_adapters(directory, self.model, self.base_name, results)
 
     def _write_checkpoint(self, place: Path, last: dict[str, Any], state: dict[str, Any]) -> None:
-        from selfplay.learning.checkpoints import SavedLearner, save_checkpoint
-
         self._check_epoch()
-        learners = self.learners.items()
-        content = (
-            state
-            | last
-            | {
-                "format": STATE_FORMAT,
-                "versions": {policy: learner.version for policy, learner in learners},
-                "started": {policy: learner.started for policy, learner in learners if learner.started},
-                "samples_seen": {policy: learner.samples_seen for policy, learner in learners},
-            }
-        )
-        saved = [SavedLearner(policy, learner.result, learner.tensors()) for policy, learner in learners]
-        save_checkpoint(place, self.model, self.base_name, saved, content)
+        save_learners(place, self.model, self.base_name, self.learners, state | last)
 
     def _load(self, step: int) -> None:
-        from selfplay.learning.base_fingerprint import check_base
-        from selfplay.learning.checkpoints import check_policies, load_checkpoint
-
-        place = self._step_directory(step)
-        state, _ = read_saved_state(place, step)
-        check_base(place, self.model.base, "checkpoint")
-        checkpoint = load_checkpoint(place)
-        check_policies(place, checkpoint, self.learners)
+        _, content = load_learners(self._step_directory(step), step, self.model, self.learners)
         for policy, learner in self.learners.items():
-            versions, seen = state.versions[policy], state.samples_seen[policy]
-            began = state.started.get(policy, 0)
-            learner.load_tensors(checkpoint.learners[policy], versions, seen, began)
-            if learner.result != learner.adapter:
-                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
             if self._differs(policy) and not self._place("versions", policy).exists():
                 self._write_adapter("versions", policy, learner.adapter)
-        self._last = {name: checkpoint.state[name] for name in self._last}
-        self._state = checkpoint.state
+        self._last = {name: content[name] for name in self._last}
+        self._state = content
 
     def _saved_steps(self) -> list[int]:
         names = [path.name for path in (self.directory / "learner").glob("*")]
