@@ -8,10 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from rich.console import Console
 
-from game_runs import configure
 from ray_simulation import RestartingHandle, SimulatedHost, SimulatedLearner, VirtualTimeLoop
 from selfplay.cluster.engines.client import EngineClient
 from selfplay.cluster.engines.service import EngineService
@@ -280,22 +278,6 @@ class Services:
 
     def copies(self) -> list[str]:
         return [one.uid for one in self.pool.pool.opponents() if one.kind == "checkpoint"]
-
-
-@pytest.fixture
-def config(model) -> Config:
-    return configure(
-        model,
-        learning__steps="4",
-        learning__average_decay="0.5",
-        learning__max_mismatch="100",
-        collection__games_per_step=str(GAMES),
-        population__sample_mode="random",
-        population__add_every="1",
-        evaluation__every="1",
-        run__save_every="1",
-        run__keep_best="made-up",
-    )
 
 
 def game(index: int, version: int = 0, steps: int = 2, error: str | None = None) -> FinishedGame:

@@ -1,5 +1,6 @@
 """Settings of all tests, and runs that several files look at."""
 
+import asyncio
 import random
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,17 @@ def program_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_program(tmp_path_factory.mktemp("watched") / "program")
 
 
+@pytest.fixture(scope="session")
+def mixed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which one seat learns by magnet, and the other by a2c with a critic."""
+    from game_runs import configure, run
+    from seat_runs import MIXED
+
+    path = tmp_path_factory.mktemp("mixed") / "run"
+    run(configure(model, run__save_every="1", **MIXED), path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def without_compiler() -> Iterator[None]:
     """Switch torch's compiler off in clusters that start from now on: actors load a second faster without.
@@ -107,3 +119,17 @@ def loopback(monkeypatch: pytest.MonkeyPatch, without_compiler: None) -> None:
     import ray
 
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that are slept; nobody really sleeps."""
+    asked: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        asked.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    return asked

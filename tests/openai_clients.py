@@ -39,17 +39,3 @@ async def failure(client: OpenAIClient, kind: type[Exception] = EpisodeError) ->
     assert "\n" not in line
     assert len(line) < 400
     return line
-
-
-@pytest.fixture
-def pauses(monkeypatch) -> list[float]:
-    """The seconds that are slept; nobody really sleeps."""
-    asked: list[float] = []
-    sleep = asyncio.sleep
-
-    async def note(seconds: float) -> None:
-        asked.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", note)
-    return asked

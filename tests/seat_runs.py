@@ -1,8 +1,5 @@
 """Runs of games whose seats train different policies."""
 
-import pytest
-
-from game_runs import configure, run
 from selfplay.commands.evaluate import evaluate
 from selfplay.replay.rollout_log import RolloutLog
 
@@ -48,11 +45,3 @@ MIXED = {
     "population__fixed_opponents": "['random']",
     "collection__games_per_step": "16",
 }
-
-
-@pytest.fixture(scope="module")
-def mixed(model, tmp_path_factory):
-    """A run in which one seat learns by magnet, and the other by a2c with a critic."""
-    path = tmp_path_factory.mktemp("mixed") / "run"
-    run(configure(model, run__save_every="1", **MIXED), path)
-    return path

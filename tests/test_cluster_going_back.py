@@ -16,6 +16,7 @@ from cluster_overlaps import (
     Services,
     run_on_virtual_time,
 )
+from game_runs import configure
 from selfplay.cluster import games as cluster_games
 from selfplay.collection.buffer import Demand
 from selfplay.collection.local_handle import LocalHandle
@@ -24,6 +25,22 @@ from selfplay.core import SelfplayError
 from selfplay.record import read_metrics
 from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
 from selfplay.training.game_feed import BatchInBuffer
+
+
+@pytest.fixture
+def config(model) -> Config:
+    return configure(
+        model,
+        learning__steps="4",
+        learning__average_decay="0.5",
+        learning__max_mismatch="100",
+        collection__games_per_step=str(GAMES),
+        population__sample_mode="random",
+        population__add_every="1",
+        evaluation__every="1",
+        run__save_every="1",
+        run__keep_best="made-up",
+    )
 
 
 def steps(directory: Path) -> list[int]:

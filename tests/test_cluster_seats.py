@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from game_runs import configure, metrics_of, quiet
 from program_runs import adapter
-from seat_runs import MIXED, OPPONENTS, SIDES, games, mixed  # noqa: F401 - a fixture
+from seat_runs import MIXED, OPPONENTS, SIDES, games
 from selfplay.cluster.train import train
 from selfplay.learning.checkpoints import save_adapter
 from selfplay.training.assembly import build_policy
@@ -130,7 +130,7 @@ def test_a_fixed_opponent_plays_in_the_seats_of_its_policy_on_ray_as_in_one_proc
 
 
 @pytest.mark.slow  # in one process it is tested by default, in test_training_policy_critics
-def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):  # noqa: F811
+def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):
     train(configure(model, run__save_every="1", **MIXED | ON_RAY), tmp_path / "run", quiet())
     assert_learned_the_same(mixed, tmp_path / "run")
     (here,), (there,) = ([metrics_of(run)[-1]] for run in (mixed, tmp_path / "run"))

@@ -13,12 +13,10 @@ from email.utils import formatdate
 
 import pytest
 
-from openai_clients import KEY, LIMIT, QUESTION, client_of, failure, pauses
+from openai_clients import KEY, LIMIT, QUESTION, client_of, failure
 from replying_server import Reply, completion, error, http, serving, with_tokens
 from selfplay.core import ContextError, EpisodeError, InputError, TransientError
 from selfplay.inference.openai_client import OpenAIClient
-
-__all__ = ["pauses"]
 
 
 @pytest.fixture(autouse=True)
