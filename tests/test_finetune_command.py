@@ -10,6 +10,7 @@ import pytest
 
 from finetune_commands import SMALL, finetune, finetune_at, words_of
 from finetune_runs import files_of
+from matrices import first_of
 from replying_server import completion, http, serving
 from selfplay.cli.main import main
 from selfplay.config import load_config
@@ -111,7 +112,7 @@ async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
     assert files_of(runs) == before
 
 
-@pytest.mark.parametrize("place", ["RunDirectory.write_config", "RunDirectory.lock", "Epoch.begin"])
+@pytest.mark.parametrize("place", first_of(["RunDirectory.write_config", "RunDirectory.lock", "Epoch.begin"]))
 async def test_a_run_killed_before_it_has_a_configuration_frees_its_name(runs, place):
     name, method = place.split(".")
     killed = (

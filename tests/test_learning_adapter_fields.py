@@ -99,7 +99,11 @@ SERVED = {field: VALUES[field][0] for field in (
     "exclude_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "use_rslora", "init_lora_weights",
     "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern",
 )}  # fmt: skip
-CASES = [(field, value) for field, values in VALUES.items() for value in values]
+CASES = [
+    pytest.param(field, value, marks=pytest.mark.slow if number else ())
+    for field, values in VALUES.items()
+    for number, value in enumerate(values)
+]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from selfplay.learning.batch import Tokens
 from selfplay.learning.policy import BASE
 from tiny_models import algorithm_of, make_record, tiny_policy
 
-Pair = tuple[list[float], list[float]]
+Found = tuple[list[float], list[float], dict[str, float]]
 
 
 def tokens_of(advantage_S: torch.Tensor, behaviour_S: torch.Tensor, answers: list[int]) -> Tokens:
@@ -37,15 +37,17 @@ def losses(
     advantages: list[float],
     answers: list[int] | None = None,
     old: float = 0.1,
-) -> Pair:
-    """Return each token's loss and its derivative with respect to log pi, at pi = ratio * old."""
+) -> Found:
+    """Return each token's loss, its derivative by log pi at pi = ratio * old, and the sums of metrics."""
+    noted: dict[str, float] = {}
+    algorithm.add_metric = lambda name, values_S: noted.update({name: float(values_S.sum())})
     old_S = torch.log(torch.full((len(ratios),), old))
     logprobs_S = (old_S + torch.log(torch.tensor(ratios))).requires_grad_()
     advantage_S = torch.tensor(advantages)
     tokens = tokens_of(advantage_S, old_S, answers or list(range(len(ratios))))
     loss_S = algorithm.token_loss(logprobs_S, old_S, advantage_S, tokens)
     loss_S.sum().backward()
-    return loss_S.tolist(), logprobs_S.grad.tolist()
+    return loss_S.tolist(), logprobs_S.grad.tolist(), noted
 
 
 RATIOS = [0.5, 0.5, 1.0, 1.1, 2.0, 2.0, 9.0]
@@ -63,10 +65,10 @@ ADVANTAGES = [3.0, -3.0, 2.0, -1.0, 3.0, -3.0, -1.0]
 )
 def test_ppo_clips_the_ratio_in_the_direction_of_the_advantage(options, expected, gradient):
     algorithm = algorithm_of(Ppo, **options)
-    loss, derivative = losses(algorithm, RATIOS, ADVANTAGES)
+    loss, derivative, metrics = losses(algorithm, RATIOS, ADVANTAGES)
     assert loss == pytest.approx(expected)
     assert derivative == pytest.approx(gradient)
-    assert algorithm._metric_sums["clip_fraction"] == gradient.count(0)
+    assert metrics["clip_fraction"] == gradient.count(0)
 
 
 def test_gspo_clips_the_geometric_mean_of_an_answers_ratios():
@@ -74,26 +76,26 @@ def test_gspo_clips_the_geometric_mean_of_an_answers_ratios():
     ratios = [1.0004 * 4, 1.0004 / 4, 1.0, 4.0, 2.0]
     advantages = [1.0, 1.0, 1.0, 1.0, -1.0]
     algorithm = algorithm_of(Gspo, clip_low=3e-4, clip_high=5e-4)
-    loss, derivative = losses(algorithm, ratios, advantages, [0, 0, 1, 1, 2])
+    loss, derivative, metrics = losses(algorithm, ratios, advantages, [0, 0, 1, 1, 2])
     mean = 1.0004
     assert loss == pytest.approx([-mean, -mean, -1.0005, -1.0005, 2])
     assert derivative == pytest.approx([-mean, -mean, 0, 0, 2])
-    assert algorithm._metric_sums["clip_fraction"] == 2
+    assert metrics["clip_fraction"] == 2
     assert algorithm.settings.aggregation == "seq-mean-token-mean"
 
 
 def test_cispo_bounds_the_weight_and_keeps_the_gradient():
     algorithm = algorithm_of(Cispo, clip_high=1.5)
-    loss, derivative = losses(algorithm, [0.1, 1.0, 2.0, 9.0], [1.0, -1.0, 2.0, -1.0])
+    loss, derivative, metrics = losses(algorithm, [0.1, 1.0, 2.0, 9.0], [1.0, -1.0, 2.0, -1.0])
     log_pi = torch.log(torch.tensor([0.01, 0.1, 0.2, 0.9])).tolist()
     weight = [0.1, -1.0, 4.0, -2.5]
     assert derivative == pytest.approx([-one for one in weight])
     assert loss == pytest.approx([-w * one for w, one in zip(weight, log_pi, strict=True)])
-    assert algorithm._metric_sums["clip_fraction"] == 1
+    assert metrics["clip_fraction"] == 1
 
 
 def test_sapo_closes_its_gate_slowly_and_is_the_policy_gradient_where_nothing_has_changed():
-    loss, derivative = losses(Sapo(), [1.0, 1.0, 3.0, 3.0], [2.0, -2.0, 1.0, -1.0])
+    loss, derivative, _ = losses(Sapo(), [1.0, 1.0, 3.0, 3.0], [2.0, -2.0, 1.0, -1.0])
     gates = [1 / (1 + 2.718281828459045 ** (-tau * 2)) for tau in (1.0, 1.05)]
     assert loss == pytest.approx([-4.0, 4 / 1.05, -4 * gates[0], 4 / 1.05 * gates[1]])
     assert derivative[:2] == pytest.approx([-2, 2])
@@ -103,20 +105,22 @@ def test_sapo_closes_its_gate_slowly_and_is_the_policy_gradient_where_nothing_ha
 def test_dppo_masks_by_the_change_of_the_probability():
     # Changes of 0.1 (a ratio of 1.5), 0.3, 0.3, -0.1 and -0.15 from 0.2.
     algorithm = algorithm_of(Dppo, clip_low=0.12, clip_high=0.25)
-    loss, derivative = losses(algorithm, [1.5, 2.5, 2.5, 0.5, 0.25], [1.0, 1.0, -1.0, -1.0, -1.0], old=0.2)
+    loss, derivative, metrics = losses(
+        algorithm, [1.5, 2.5, 2.5, 0.5, 0.25], [1.0, 1.0, -1.0, -1.0, -1.0], old=0.2
+    )
     assert derivative == pytest.approx([-1.5, 0, 2.5, 0.5, 0])
     assert loss[0] == pytest.approx(-1.5 * float(torch.log(torch.tensor(0.3))))
-    assert algorithm._metric_sums["clip_fraction"] == 2
+    assert metrics["clip_fraction"] == 2
 
 
 def test_dppo_bounds_the_weight_of_a_token_that_was_very_unlikely():
-    _, derivative = losses(Dppo(), [1e4], [1.0], old=1e-6)
+    _, derivative, _ = losses(Dppo(), [1e4], [1.0], old=1e-6)
     assert derivative == pytest.approx([-20])
 
 
 @pytest.mark.parametrize("kind", [Ppo, Gspo, Cispo, Dppo, Reinforce])
 def test_every_loss_is_the_policy_gradient_in_the_first_step(kind):
-    _, derivative = losses(kind(), [1.0, 1.0, 1.0], [2.0, -1.0, 0.0])
+    _, derivative, _ = losses(kind(), [1.0, 1.0, 1.0], [2.0, -1.0, 0.0])
     assert derivative == pytest.approx([-2, 1, 0])
 
 

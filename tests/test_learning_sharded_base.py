@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from matrices import first_of
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.learning.algorithms import Reinforce, TokenLoss
 from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.batch import Batch
 from selfplay.learning.data_parallel import DataParallel, host_store, reach_store
 from selfplay.learning.learner import Learner
-from tiny_models import constant, make_record, tiny_policy
+from tiny_models import ARCHITECTURES, constant, make_record, tiny_policy
 
 ADDRESS = "127.0.0.1"
 TIMEOUT_SECONDS = 60
@@ -71,8 +72,8 @@ def assert_equal(left: Weights, right: Weights) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("size", first_of([3, 2]))
 def test_learners_with_parts_make_the_updates_of_learners_with_the_whole_base(size, architecture, dtype):
     batches = [records_of(0), records_of(1, long=4), [*records_of(2)[:1]]]
     parts, wholes = (
