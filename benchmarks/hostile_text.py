@@ -43,18 +43,17 @@ from selfplay.envs.game import Game
 from selfplay.envs.templates import get_template
 from selfplay.inference.server import create_app
 from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
+from selfplay.read.cards import card_of
 from selfplay.read.charts import Chart, Line
-from selfplay.watch.actor_tables import actors_panel
-from selfplay.watch.game import game_text
 from selfplay.watch.header import header
-from selfplay.watch.panels import run_panel, speed_panel
+from selfplay.watch.panels import actors_panel, population_panel, ratings_panel, run_panel
 from selfplay.watch.plot import draw_chart
-from selfplay.watch.population import population_panel
-from selfplay.watch.tables import ratings_table
+from selfplay.watch.text import card_text
 from test_core_text import hostile_game, hostile_view
 from test_report_hostile import hostile_page
 from tiny_models import tiny_policy
 from tokenizer_families import FAMILIES, as_usual, control_ids, tokenizer_of
+from watched_runs import text_of
 
 ORDINARY = (
     "I win.",
@@ -238,13 +237,13 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
     text, room = hostile(rng, pieces=4), Size(rng.randrange(20, 140), rng.randrange(5, 50))
     counts[TEXTS] += 1
     view = hostile_view(text)
-    panels = (run_panel, speed_panel, actors_panel, ratings_table, population_panel)
-    drawn = [panel(view, room) for panel in panels]
-    drawn += [header(view, 0.0, room.width), game_text(hostile_game(text), room.width)]
-    drawn.append(
-        draw_chart(Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])]), "update", room.width, room.height)
-    )
-    counts[TERMINAL] += sum(len(ACTS_ON_A_TERMINAL.findall(content.plain)) for content in drawn)
+    game, width = hostile_game(text), room.width
+    panels = (run_panel, actors_panel, ratings_panel, population_panel)
+    drawn = [text_of(panel(view, room), width) for panel in panels]
+    drawn += [text_of(card_text(card_of(one)), width) for one in (game, *game.children)]
+    chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])])
+    drawn += [header(view, 0.0, width).plain, draw_chart(chart, "update", width, room.height).plain]
+    counts[TERMINAL] += sum(len(ACTS_ON_A_TERMINAL.findall(shown)) for shown in drawn)
 
 
 class Server:

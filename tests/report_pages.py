@@ -8,6 +8,8 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+from run_files import match, nash
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.report import build_report
 
 CONFIG = """\
@@ -93,20 +95,8 @@ def write_evaluations(directory: Path, step: int, rng: random.Random) -> None:
     for opponent, best in (("random", 0.66), ("optimal", 0.47)):
         wins = round(400 * (0.36 + (best - 0.36) * learned) + rng.gauss(0, 8))
         draws = 12 if opponent == "optimal" and step else 0
-        match = {
-            "step": step,
-            "env_id": "kuhn_poker",
-            "kind": "match",
-            "opponent": opponent,
-            "games": 400,
-            "wins": wins,
-            "draws": draws,
-            "losses": 400 - wins - draws,
-            "invalid": {"model": invalid, "opponent": 0},
-            "by_seat": {"0": {"games": 200}, "1": {"games": 200}},
-            "win_rate": [0.1, 0.2, 0.3],
-        }
-        (directory / f"step-{step:06d}-{opponent}.json").write_text(json.dumps(match))
+        result = match(wins, 400, draws=draws, invalid=invalid, opponent=opponent)
+        write_evaluation(directory, step, opponent, result)
     policy = {}
     for card in "012":
         for history, actions in (
@@ -118,18 +108,10 @@ def write_evaluations(directory: Path, step: int, rng: random.Random) -> None:
             chance = min(0.97, max(0.03, 0.3 + learned * (int(card) - 1) * 0.6 + rng.gauss(0, 0.03)))
             first, second = actions.split()
             policy[card + history] = {first: 1 - chance, second: chance}
-    exact = {
-        "step": step,
-        "env_id": "kuhn_poker",
-        "kind": "nash_conv",
-        "nash_conv": 1.41 - 1.2 * learned,
-        "legal_mass": 0.66 + 0.339 * learned,
-        "policy": policy,
-        "observations": {
-            state: f"Your card: {'JQK'[int(state[0])]}. History: {state[1:]}." for state in policy
-        },
-    }
-    (directory / f"step-{step:06d}-nashconv.json").write_text(json.dumps(exact))
+    observations = {state: f"Your card: {'JQK'[int(state[0])]}. History: {state[1:]}." for state in policy}
+    mass = 0.66 + 0.339 * learned
+    exact = nash(1.41 - 1.2 * learned, mass=mass, policy=policy, observations=observations)
+    write_evaluation(directory, step, "nashconv", exact)
 
 
 def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> None:
@@ -139,6 +121,11 @@ def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> Non
             "rollout_id": rollout["id"],
             "pid": logged["pid"],
             "step_index": 0,
+            "role_id": "player_0",
+            "env_id": "kuhn_poker",
+            "policy_version": 0,
+            "obs": "",
+            "act": "",
             "rewards": {"final": 2.0, "final_transformed": 1.9, "step": 1.9, "sampled": 0.83},
         }
         for rollout in rollouts
@@ -215,6 +202,9 @@ def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | Non
             "turns": turns,
             "final_rewards": {"0": -1.0 if invalid else reward, "1": 1.0 if invalid else -reward},
             "num_turns": len(turns),
+            "game_info": {},
+            "action_seq": [],
+            "raised": None,
             "invalid_pid": 0 if invalid else None,
             "truncated": False,
         },

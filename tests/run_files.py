@@ -12,8 +12,16 @@ from selfplay.evaluation import GameRecord, MatchResult, NashConvResult, write_e
 PROGRAM = '[program]\ntype = "debate"\ntopics = ["Cats are better than dogs."]\n'
 
 
-def match(wins: int, games: int, *, draws: int = 0, opponent: str = "random", env_id: str = "kuhn_poker"):
-    """A match with so many wins, each worth 1, and draws; the rest is lost."""
+def match(
+    wins: int,
+    games: int,
+    *,
+    draws: int = 0,
+    invalid: int = 0,
+    opponent: str = "random",
+    env_id: str = "kuhn_poker",
+):
+    """A match with so many wins, each worth 1, and draws; the rest is lost, so many by an invalid move."""
     seats = 2 if opponent else 1
     result = MatchResult(
         env_id=env_id, num_players=seats, model="default", opponent=opponent, seed=0, requested_games=games
@@ -21,11 +29,14 @@ def match(wins: int, games: int, *, draws: int = 0, opponent: str = "random", en
     for number in range(games):
         outcome = "win" if number < wins else "draw" if number < wins + draws else "loss"
         reward = {"win": 1.0, "draw": 0.0, "loss": -1.0}[outcome]
-        result.add(GameRecord(number % seats, reward, outcome, None, False, 3, 0))
+        side = "model" if number >= games - invalid else None
+        result.add(GameRecord(number % seats, reward, outcome, side, False, 3, 0))
     return result
 
 
-def nash(value: float, *, mass: float = 0.9, env_id: str = "kuhn_poker") -> NashConvResult:
+def nash(
+    value: float, *, mass: float = 0.9, env_id: str = "kuhn_poker", policy=None, observations=None
+) -> NashConvResult:
     """A NashConv."""
     return NashConvResult(
         env_id=env_id,
@@ -36,8 +47,8 @@ def nash(value: float, *, mass: float = 0.9, env_id: str = "kuhn_poker") -> Nash
         best_response_values=[value / 2] * 2,
         legal_mass=mass,
         min_legal_mass=mass,
-        policy={},
-        observations={},
+        policy=policy or {},
+        observations=observations or {},
     )
 
 

@@ -14,15 +14,14 @@ from hostile_text import ACTS_ON_A_TERMINAL, HTML, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
 from selfplay.cli.main import main
 from selfplay.commands.compare import differing_fields, figure_names, read_entries
-from selfplay.commands.compare_page import comparison_html
-from selfplay.commands.compare_table import OVER, WITHIN, comparison_tables
+from selfplay.commands.compare_page import MOST_FIELDS, OVER, WITHIN, comparison_html, comparison_text
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import interval_over_runs
 from selfplay.evaluation.figures import FigureName
 from selfplay.evaluation.measures import MeasureResult
 
 RANDOM = "kuhn_poker-random"
-WINS = FigureName("win rate against random", "kuhn_poker")
+WINS = FigureName("win rate", "kuhn_poker", "random")
 NASH = FigureName("NashConv", "kuhn_poker")
 
 
@@ -64,7 +63,7 @@ def other(tmp_path):
 
 def text_of(entries, width=80) -> str:
     text = io.StringIO()
-    Console(file=text, width=width).print(comparison_tables(entries))
+    Console(file=text, width=width).print(comparison_text(entries))
     return text.getvalue()
 
 
@@ -112,7 +111,7 @@ def test_fields_that_differ_are_named_with_their_values(tmp_path):
         "lora.rank": [4, 8],
     }
     said = text_of(read_entries(paths))
-    assert re.search(r"lora\.rank\n +a +4\n? *\n +b +8", said), said
+    assert re.search(r"lora\.rank\n +a +4 *\n +b +8", said), said
 
 
 def test_games_and_a_program_differ_in_fields_that_only_one_has(tmp_path):
@@ -124,6 +123,27 @@ def test_games_and_a_program_differ_in_fields_that_only_one_has(tmp_path):
     different = differing_fields(read_entries(paths))
     assert different["program.type"] == [None, "debate"]
     assert different["envs.0.id"] == ["kuhn_poker", None]
+
+
+def test_the_terminal_lists_only_some_fields_of_unlike_runs_and_the_page_lists_all(tmp_path):
+    (tmp_path / "debate.toml").write_text(PROGRAM)
+    paths = [
+        str(write_run(tmp_path / "a")),
+        str(write_run(tmp_path / "b", preset=str(tmp_path / "debate.toml"))),
+    ]
+    entries = read_entries(paths)
+    different, said = differing_fields(entries), text_of(entries)
+    assert len(different) > MOST_FIELDS
+    assert sum(f"{name}\n" in said for name in different) <= MOST_FIELDS
+    assert f"and {len(different) - MOST_FIELDS} more fields, which the page lists" in said
+    assert all(name in comparison_html(entries) for name in different)
+
+
+def test_a_damaged_evaluation_is_one_line(tmp_path):
+    paths = [str(write_run(tmp_path / name, {4: {"n": nash(0.5)}})) for name in "ab"]
+    (tmp_path / "b" / "evaluation" / "step-000004-n.json").write_text("{")
+    with pytest.raises(InputError, match=r"step-000004-n\.json: is not an evaluation, or is damaged"):
+        read_entries(paths)
 
 
 def test_a_figure_of_several_runs_is_their_mean_with_the_interval_over_runs(seeds, other):
@@ -161,10 +181,10 @@ def test_the_table_says_counts_intervals_and_what_they_mean(seeds, other):
     said = text_of(read_entries([*seeds, other]))
     rows = {" ".join(line.split()) for line in said.splitlines()}
     low, mid, high = interval_over_runs([0.50, 0.53, 0.56])
-    assert f"seed-0, seed-1, seed-2 {mid:.1%} ({100 * low:.1f} to {100 * high:.1f}) 3 runs, 300 games" in rows
-    assert "other 70.0% (60.4 to 78.1) 1 run, 100 games" in rows
+    assert f"seed-0, seed-1, seed-2 {mid:.1%} {100 * low:.1f} to {100 * high:.1f} 3 runs, 300 games" in rows
+    assert "other 70.0% 60.4 to 78.1 1 run, 100 games" in rows
     assert "other 0.2000 1 run" in rows, "an exact measure of one run has no interval"
-    assert "seed-0, seed-1, seed-2 3 update 4 smollm2-135m" in rows
+    assert "seed-0, seed-1, seed-2 3 update 4 smollm2-135m kuhn_poker" in rows
     assert max(map(len, said.splitlines())) <= 80
     whole = " ".join(said.split())
     assert OVER in whole
@@ -175,10 +195,10 @@ def test_the_table_says_counts_intervals_and_what_they_mean(seeds, other):
 
 def test_draws_are_left_out_where_no_run_ever_drew(seeds, tmp_path):
     entries = read_entries(seeds)
-    assert FigureName("draw rate against random", "kuhn_poker") not in figure_names(entries)
+    assert FigureName("draw rate", "kuhn_poker", "random") not in figure_names(entries)
     write_run(tmp_path / "drawn", {0: {RANDOM: match(5, 10, draws=1)}, 4: {RANDOM: match(5, 10)}})
     entries = read_entries([*seeds, str(tmp_path / "drawn")])
-    assert FigureName("draw rate against random", "kuhn_poker") in figure_names(entries)
+    assert FigureName("draw rate", "kuhn_poker", "random") in figure_names(entries)
 
 
 def test_figures_have_their_environment_only_where_there_are_several(seeds, tmp_path):
@@ -204,8 +224,8 @@ def test_an_unplayable_nash_conv_is_marked(tmp_path):
         for name, mass, rank in (("a", 0.05, "4"), ("b", 0.9, "8"))
     ]
     said = text_of(read_entries(paths))
-    assert "0.5000 (!)" in said
-    assert "(!) This policy" in said
+    assert "0.5000 cannot be played" in said
+    assert "A policy that gives legal answers so rarely" in said
 
 
 def test_a_measure_that_is_a_share_by_chance_is_a_mean(tmp_path):
@@ -283,9 +303,9 @@ def test_the_page_shows_the_numbers_of_the_table(seeds, other):
     page = comparison_html(entries)
     low, mid, high = interval_over_runs([0.50, 0.53, 0.56])
     for said in (
-        f"{mid:.1%} ({100 * low:.1f} to {100 * high:.1f})",
+        f'<b>{mid:.1%}</b> <span class="muted">{100 * low:.1f} to {100 * high:.1f}</span>',
         "3 runs, 300 games",
-        "70.0% (60.4 to 78.1)",
+        '<b>70.0%</b> <span class="muted">60.4 to 78.1</span>',
         escape(OVER),
         escape(WITHIN),
         "learning.learning_rate",
@@ -335,7 +355,7 @@ def test_hostile_text_in_runs_is_only_text_on_the_page_and_in_the_terminal(tmp_p
     (tmp_path / "calm").mkdir()
     calm = [str(write_run(tmp_path / "calm" / n, {0: {}}, lora__rank=r)) for n, r in (("a", "4"), ("b", "8"))]
     plain.feed(comparison_html(read_entries(calm)))
-    assert ours.tags <= plain.tags | {"h3", "i", "div", "p"}
+    assert ours.tags <= plain.tags | {"h3", "i", "div", "p", "b"}
     assert ours.attributes <= plain.attributes | {"style", "class", "id", "colspan"}
     assert not any(name.startswith("on") for name in ours.attributes)
     assert ours.links == []

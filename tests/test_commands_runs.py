@@ -19,8 +19,8 @@ from selfplay.config import load_config
 from selfplay.core import InputError
 from selfplay.core.files import lock_directory
 from selfplay.evaluation.measures import MeasureResult
+from selfplay.record.start_log import note_failure, note_session
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.start_log import note_failure, note_session
 
 RANDOM = "kuhn_poker-random"
 

@@ -8,26 +8,23 @@ from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from selfplay.cli import main as command_line
-from selfplay.core import InputError, VerboseLogger
+from selfplay.core import InputError, Rollout, VerboseLogger
 from selfplay.core.text import one_line, printable, speech
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.tables import comparison_table
+from selfplay.population.match_table import MatchRecord
+from selfplay.read.cards import card_of
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
-from selfplay.read.population import Meeting
-from selfplay.read.rollouts import LoggedRollout
 from selfplay.read.run_view import RunView
 from selfplay.training.progress import RunProgress, print_ending, print_stopped
 from selfplay.training.progress_views import print_line
-from selfplay.watch.actor_tables import actors_panel
-from selfplay.watch.evaluation import evaluation_panel
-from selfplay.watch.game import game_text
+from selfplay.watch import panels
 from selfplay.watch.header import header
-from selfplay.watch.panels import run_panel, speed_panel
 from selfplay.watch.plot import draw_chart
-from selfplay.watch.population import population_panel
-from selfplay.watch.tables import ratings_table
+from selfplay.watch.text import card_text
 from selfplay.watch.widgets import ChartWidget
+from watched_runs import text_of
 
 
 def terminal() -> Console:
@@ -138,7 +135,7 @@ def hostile_view(text: str) -> RunView:
         f"inference/{text}/tok_s": 3.0,
         "step": 1.0,
     }
-    meetings = {text: {"other": Meeting(2, 1, 0)}, "other": {text: Meeting(2, 1, 0)}}
+    meetings = {text: {"other": MatchRecord(2, 1, 0)}, "other": {text: MatchRecord(2, 1, 0)}}
     return RunView(
         text,
         config={"model": {"name": text}, "envs": [{"id": text}]},
@@ -151,12 +148,21 @@ def hostile_view(text: str) -> RunView:
 
 def hostile_game(text: str) -> LoggedEpisode:
     """Return a game and a conversation as its part, in which every name and word is hostile."""
-    names = {"meta": {"error": text, "uids": [text, "x"]}, "rewards": {text: 1.0}}
+    names = {"meta": {"error": text}, "rewards": {text: 1.0}}
     said = {"author": text, "to": text, "text": text}
-    chat = LoggedRollout(text, extras={"transcript": [said], text: text, "note": text}, **names)
-    turn = {"pid": 0, "model": text, "observation": text, "text": f"so {text}", "action": text}
-    extras = {"turns": [turn | {"kind": text}], "game_info": {"0": {"reason": text}}}
-    game = LoggedRollout(text, extras=extras, **names)
+    chat = Rollout(episode_type=text, extras={"transcript": [said], text: text, "note": text}, **names)
+    turn = {"pid": 0, "kind": text, "model": text, "observation": text, "text": f"so {text}", "action": text}
+    extras = {
+        "turns": [turn | {"well_formed": False, "invalid": True}],
+        "final_rewards": {0: 1.0},
+        "game_info": {0: {"reason": text}},
+        "num_turns": 1,
+        "invalid_pid": None,
+        "raised": text,
+        "truncated": False,
+        "action_seq": [text],
+    }
+    game = Rollout(episode_type=text, extras=extras, **names)
     return LoggedEpisode(1, 0, game, children=[LoggedEpisode(1, 1, chat, depth=1)])
 
 
@@ -166,9 +172,12 @@ def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
 
     view, room = hostile_view(text), Size(100, 40)
     game = hostile_game(text)
-    panels = (run_panel, speed_panel, evaluation_panel, actors_panel, ratings_table, population_panel)
-    drawn = [panel(view, room) for panel in panels]
-    drawn += [header(view, 0.0, 100), header(RunView(text), 0.0, 100), game_text(game, 100)]
+    shown = (panels.run_panel, panels.actors_panel, panels.ratings_panel, panels.population_panel)
+    for panel in shown:
+        assert_shown(text_of(panel(view, room), 100))
+    for episode in (game, *game.children):
+        assert_shown(text_of(card_text(card_of(episode)), 100))
+    drawn = [header(view, 0.0, 100), header(RunView(text), 0.0, 100)]
     chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0]), Line("b", [1.0], [0.5])])
     drawn += [draw_chart(chart, "update", 100, 12), draw_chart(chart, "update", 100, 1)]
     for content in drawn:

@@ -17,7 +17,7 @@ def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
         "win rate against random",
         "draw rate against random",
         "loss rate against random",
-        "games lost by an invalid move against random",
+        "games ended by an invalid move against random",
         "invalid moves against random",
         "mean reward against random",
     ]
@@ -36,7 +36,7 @@ def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
 
 
 def test_a_game_for_one_player_has_no_opponent_in_its_figures():
-    assert figures_of(match(3, 10, opponent=""))[0].name == ("win rate", "kuhn_poker")
+    assert figures_of(match(3, 10, opponent=""))[0].name == ("win rate", "kuhn_poker", "")
 
 
 def test_less_nash_conv_is_better_and_an_unplayable_one_is_marked():
@@ -50,7 +50,7 @@ def test_less_nash_conv_is_better_and_an_unplayable_one_is_marked():
 
 def test_a_measure_has_the_programs_own_name_and_none_without_values():
     (figure,) = figures_of(MeasureResult("words a turn", [2.0, 4.0]))
-    assert (figure.name, figure.value, figure.kind) == (("words a turn", ""), 3.0, "mean")
+    assert (figure.name, figure.value, figure.kind) == (("words a turn", "", ""), 3.0, "mean")
     assert figures_of(MeasureResult("won by Aff", [1.0, 0.0]))[0].kind == "share"
     assert figures_of(MeasureResult("words a turn", [])) == []
 

@@ -18,7 +18,7 @@ from selfplay.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from selfplay.read.evaluation_files import EvaluationFiles
+from selfplay.read.evaluations import EvaluationFiles, of_measure
 
 TEMPLATE = get_template("fewshot-chat")
 
@@ -82,13 +82,9 @@ async def test_the_report_reads_written_evaluations(tmp_path):
     write_evaluation(tmp_path, 10, "random", match)
     files = EvaluationFiles(tmp_path, whole=True)
     files.read()
-    read_match, read_exact = files.evaluations()
-    assert (read_match.step, read_match.kind, read_match.env_id) == (10, "match", "kuhn_poker")
-    assert (read_match.opponent, read_match.games) == ("random", 20)
-    assert (read_match.wins, read_match.draws, read_match.losses) == (match.wins, match.draws, match.losses)
-    assert read_match.invalid == match.invalid
-    assert (read_exact.step, read_exact.nash_conv) == (20, exact.nash_conv)
-    assert (read_exact.legal_mass, read_exact.policy) == (exact.legal_mass, exact.policy)
+    (won,) = of_measure(files.figures(), "win rate").values()
+    assert {step: figure.interval for step, figure in won.items()} == {10: match.win_rate}
+    assert files.exact() == {"kuhn_poker": {20: exact}}
 
 
 async def test_an_evaluation_replaces_that_of_the_same_name_and_leaves_nothing_else(tmp_path):

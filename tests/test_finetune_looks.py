@@ -19,17 +19,19 @@ from selfplay.commands.list_runs import read_run
 from selfplay.core.confidence_intervals import wilson_interval
 from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, load_rollouts
 from selfplay.finetune.statistics import RunRecords
+from selfplay.read.cards import card_of
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.source import RunDirectorySource
 from selfplay.read.whole_run import load_run
 from selfplay.report.page import report_html
-from selfplay.watch.game import game_text
 from selfplay.watch.header import header
+from selfplay.watch.panels import jobs_panel, run_panel, statistics_panel
 from selfplay.watch.terminal_interface import TerminalInterface
-from selfplay.watch.tuning_panels import jobs_panel, models_panel, stage_panel, statistics_panel
+from selfplay.watch.text import card_text
 from watch_screens import look, words_on
+from watched_runs import text_of
 
-PANELS = (stage_panel, jobs_panel, models_panel, statistics_panel)
+PANELS = (run_panel, jobs_panel, statistics_panel)
 ROOM = Size(60, 40)
 
 
@@ -131,7 +133,7 @@ def test_proofs_are_whole_with_the_verdict_beside_the_truth(runs):
                 for message in answer["messages"].values():
                     assert message in text
     tags = [attributes["data-tags"].split() for tag, attributes in page.elements if "data-tags" in attributes]
-    assert all(len({"verdict-right", "verdict-wrong", "no-verdict"} & set(own)) == 1 for own in tags)
+    assert all(len({"right-verdict", "wrong-verdict", "no-verdict"} & set(own)) == 1 for own in tags)
     assert "Iteration 1" in text
 
 
@@ -194,10 +196,10 @@ def test_rollouts_are_counted_while_they_are_played_and_the_last_proof_is_shown(
     assert view.tuning.text == "playing, 3 of 6 rollouts"
     assert view.game.rollout.id == json.loads(lines[2])["rollout"]["id"]
     assert "1 of 2 iterations done; playing, 3 of 6 rollouts" in header(view, 0.0, 120).plain
-    assert "━" in stage_panel(view, ROOM).plain
+    assert "of 2; playing, 3 of 6 rollouts" in text_of(run_panel(view, ROOM))
     proof = json.loads(lines[2])["rollout"]["extras"]
-    text = game_text(view.game, 100).plain
-    assert proof["claim"] in text
+    text = " ".join(text_of(card_text(card_of(view.game)), 100).split())
+    assert " ".join(proof["claim"].split()) in text
     assert f"the claim is {'right' if proof['y'] else 'wrong'}" in text
 
 
@@ -239,12 +241,12 @@ async def test_watch_shows_the_stage_the_jobs_the_statistics_and_the_proof(runs)
     async with app.run_test(size=(150, 48)) as pilot:
         await look(app, pilot)
         screen = words_on(app)
-        for expected in ("finished", "Stage", "Jobs", "Last statistics", "succeeded", "pure_text_ei"):
+        for expected in ("finished", "Iterations", "Jobs", "Last statistics", "succeeded"):
             assert expected in screen
-        for other in ("Accounts", "Work of the last step", "Ratings", "Matches"):
+        for other in ("Last update", "Ratings", "Matches"):
             assert other not in screen
         await pilot.press("3")
-        assert "Stage" in words_on(app)
+        assert "Iterations" in words_on(app)
         await pilot.press("2")
         await pilot.pause()
         assert "Accuracy of the verifier" in words_on(app)
@@ -259,30 +261,39 @@ async def test_watch_of_another_run_has_no_panels_of_fine_tuning(tmp_path):
     async with app.run_test(size=(150, 48)) as pilot:
         await look(app, pilot)
         screen = words_on(app)
-        assert "Accounts" in screen
+        assert "Last update" in screen
         assert "Ratings" in screen
-        for other in ("Stage", "Jobs", "Last statistics"):
+        for other in ("Iterations", "Jobs", "Last statistics"):
             assert other not in screen
 
 
 def hostile_run(directory, text):
     """A run in which every name and word is ``text``."""
-    answer = {"messages": {text: text, "x": text}, "raw": text, "decision": {"verdict": "none", "raw": text}}
-    answer |= {"retries": 1, "cut": True}
-    last = {"messages": {}, "raw": text, "decision": {"verdict": "accept", "raw": text}, "valid": False}
+    undecided = {"verdict": "none", "value": 0.0, "raw": text}
+    answer = {"messages": {text: text, "x": text}, "raw": text, "decision": undecided}
+    answer |= {"valid": True, "retries": 1, "cut": True}
+    last = answer | {"messages": {}, "decision": undecided | {"verdict": "accept"}, "valid": False}
     extras = {
+        "protocol": text,
         "question": text,
         "claim": text,
         "y": 0,
-        "stances": {text: text},
-        "rounds": [{"answers": {text: answer}, "rewards": {text: 1.0}}, {"answers": {text: last}}],
-        "decision": {"verdict": text, "raw": text},
+        "id": text,
+        "seed": 0,
+        "stances": {text: "accept"},
+        "branches": [0, 0],
+        "rounds": [{"answers": {text: one}, "rewards": {text: 1.0}} for one in (answer, last)],
+        "decision": undecided | {"verdict": text},
+        "decided_by": None,
+        "terminated": False,
     }
     step = {"role_id": text, "prompt": [{"role": text, "content": text}], "info": {"round": 0}}
+    step["completion"] = [{"role": text, "content": text}]
     rollout = {"episode_type": text, "id": text, "extras": extras, "steps": [step]}
     job = {"iteration": 0, "group": text, "job": text, "status": text, "model": text, "error": text}
     record = {"name": text, "model": text, "method": text, "examples": 1, "job": text}
-    state = {"iteration": 0, "train_loop_stage": text}
+    record |= {"unique_name": text, "sha256": text}
+    state = {"iteration": 0, "train_loop_stage": "test"}
     state["shared_model_groups"] = {text: {"fine_tuned_model_name": text}}
     for name, content in {
         "rollouts/step-000000.jsonl": {"rollout": rollout},
@@ -320,8 +331,8 @@ def test_hostile_text_of_proofs_and_jobs_does_not_reach_the_terminal(text):
     with TemporaryDirectory() as directory:
         view = RunDirectorySource(hostile_run(Path(directory), text)).read()
     assert view.tuning is not None
-    drawn = [panel(view, ROOM).plain for panel in PANELS]
-    drawn += [header(view, 0.0, 100).plain, game_text(view.game, 60).plain]
+    drawn = [text_of(panel(view, ROOM)) for panel in PANELS]
+    drawn += [header(view, 0.0, 100).plain, text_of(card_text(card_of(view.game)), 60)]
     assert not any(ACTS_ON_A_TERMINAL.search(one) for one in drawn)
 
 

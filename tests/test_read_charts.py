@@ -1,11 +1,11 @@
 """The one list of charts: what is worth plotting of games and of programs."""
 
-import json
-
+from run_files import match
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import WHOLE
+from selfplay.read.metrics import Series
 from selfplay.read.run_view import RunView
-from selfplay.read.series import Series
 from selfplay.read.whole_run import load_run
 from selfplay.report.figures import figure_sections
 from selfplay.watch.widgets import CURVES, RATES
@@ -82,12 +82,9 @@ def test_several_environments_are_named_in_the_lines(tmp_path):
 
 
 def test_draws_and_failures_have_charts_only_if_there_were_any(tmp_path):
-    match = {"step": 1, "kind": "match", "env_id": "a", "opponent": "random", "games": 4, "wins": 2}
     for draws, run in ((0, tmp_path / "without"), (2, tmp_path / "with")):
-        metrics = {"accounts/failed": 0, "accounts/retried": draws}
-        evaluation = run_of(run, step=1, **metrics) / "evaluation"
-        evaluation.mkdir()
-        (evaluation / "step-000001-random.json").write_text(json.dumps(match | {"draws": draws}))
+        run_of(run, step=1, **{"accounts/failed": 0, "accounts/retried": draws})
+        write_evaluation(run / "evaluation", 1, "random", match(2, 5, draws=draws))
     charts = charts_of(read_all(tmp_path / "without"))
     assert list(charts) == ["Win rate in evaluation matches", "Games with an invalid move"]
     charts = charts_of(read_all(tmp_path / "with"))
@@ -95,12 +92,13 @@ def test_draws_and_failures_have_charts_only_if_there_were_any(tmp_path):
     assert charts["Failed and retried games"] == ["retried"]
 
 
-def test_a_match_whose_counts_do_not_add_up_is_left_out(tmp_path):
-    match = {"step": 1, "kind": "match", "env_id": "a", "opponent": "random", "games": 4, "wins": 5}
-    evaluation = run_of(tmp_path / "run", step=1) / "evaluation"
-    evaluation.mkdir()
-    (evaluation / "step-000001-random.json").write_text(json.dumps(match))
-    assert read_all(tmp_path / "run").evaluations == []
+def test_a_match_whose_counts_do_not_add_up_is_left_out_and_told(tmp_path):
+    run = run_of(tmp_path / "run", step=1)
+    path = write_evaluation(run / "evaluation", 1, "random", match(2, 5))
+    path.write_text(path.read_text().replace('"wins": 2', '"wins": 6'))
+    view = read_all(run)
+    assert view.figures == {}
+    assert view.damaged_evaluations == [path.name]
 
 
 def test_idle_shares_and_ages_of_records_are_shares():
@@ -172,3 +170,37 @@ def test_a_run_draws_members_of_its_pool(games_run):
     view = read_all(games_run)
     assert "Draws of each copy" in charts_of(view)
     assert sum(one.drawn for one in view.ratings()) == 24, "three updates of eight games"
+
+
+COUNTS = {
+    "league/default/games/self_play": Series([1.0, 2.0, 3.0], [6.0, 6.0, 12.0]),
+    "league/default/games/pfsp": Series([2.0, 3.0], [2.0, 4.0]),
+    "league/attacker/games/main": Series([1.0, 3.0], [2.0, 4.0]),
+    "league/attacker/win_rate/default": Series([2.0], [0.25]),
+}
+
+
+def league_charts(series):
+    found = chart_sections(RunView("run", series=series)).get("Population", [])
+    return {one.title: {line.name: (line.steps, line.values) for line in one.lines} for one in found}
+
+
+def test_shares_are_of_all_games_so_far():
+    drawn = league_charts(COUNTS)
+    assert drawn["Games of each player"] == {
+        "attacker": ([1.0, 2.0, 3.0], [0.25, 0.2, 0.2]),
+        "default": ([1.0, 2.0, 3.0], [0.75, 0.8, 0.8]),
+    }
+    assert drawn["Whom default met"] == {
+        "prioritised copies": ([1.0, 2.0, 3.0], [0.0, 0.25, 0.25]),
+        "main players (self-play)": ([1.0, 2.0, 3.0], [1.0, 0.75, 0.75]),
+    }
+    assert "Whom attacker met" not in drawn, "it met only main players"
+
+
+def test_win_rates_are_named_by_both_players():
+    assert league_charts(COUNTS)["Win rates between players"] == {"attacker against default": ([2.0], [0.25])}
+
+
+def test_a_run_without_a_league_has_no_such_charts():
+    assert league_charts({"learner/loss": Series([1.0], [1.0])}) == {}

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.read import line_tail
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.result_files import write_evaluation
+from selfplay.read import metrics
+from selfplay.read.cards import card_of, dialogue
 from selfplay.read.episodes import outlines_of, read_outline
-from selfplay.read.metrics import MAX_RATED, MetricsTail
+from selfplay.read.metrics import MAX_POINTS, MAX_RATED, NEWEST, GrowingSeries, MetricsTail, Series
 from selfplay.read.run_view import RunView
-from selfplay.read.series import MAX_POINTS, NEWEST, GrowingSeries, Series
 from selfplay.read.source import MAX_PARTS, RunDirectorySource
-from selfplay.read.turns import dialogue
 from selfplay.read.whole_run import load_run
 from selfplay.training.run_directory import RunDirectory
 from selfplay.watch.header import header
@@ -28,7 +29,7 @@ def test_a_finished_run_of_games_is_read_whole(games_run):
     assert (view.name, view.step, view.total_steps, view.unit) == ("games", 3, 3, "games")
     assert view.is_finished
     assert view.plays() == ["kuhn_poker"]
-    assert {evaluation.step for evaluation in view.evaluations} == {0, 1, 2, 3}
+    assert {step for series in view.figures.values() for step in series} == {0, 1, 2, 3}
     assert view.meetings_step == 3
     assert view.meetings["fixed-random"]["default"].games > 0
     assert {"fixed-random", "ckpt-3"} <= {rating.uid for rating in view.ratings()}
@@ -36,7 +37,7 @@ def test_a_finished_run_of_games_is_read_whole(games_run):
     assert set(view.phases()) == {"play", "learn", "evaluate", "the rest"}
     assert view.game is not None
     assert view.game.step == 3
-    assert view.game.rollout.game.turns[0].pid in (0, 1)
+    assert card_of(view.game).turns[0].speaker in ("seat 0", "seat 1")
     assert (view.damaged_lines, view.trouble) == (0, "")
     after = sorted((path, path.stat().st_mtime_ns) for path in games_run.rglob("*"))
     assert before == after
@@ -50,12 +51,12 @@ def test_a_programs_run_is_read_with_its_policies_and_sub_episodes(program_run):
     assert view.game is not None
     assert view.game.rollout.episode_type == "hide"
     assert [part.rollout.episode_type for part in view.game.children] == ["seek", "seek"]
-    assert [turn.author for turn in dialogue(view.game.rollout)] == ["", "Hider"]
+    assert [turn.speaker for turn in dialogue(view.game.rollout)] == ["", "Hider"]
 
 
 def test_the_view_does_not_depend_on_the_size_of_a_piece(games_run, monkeypatch):
     whole = read_all(games_run)
-    monkeypatch.setattr(line_tail, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(metrics, "CHUNK_BYTES", 100)
     source = RunDirectorySource(games_run)
     shares = [source.read().share_read for _ in range(3)]
     assert shares[0] < shares[1] < shares[2] == 1
@@ -169,7 +170,7 @@ def test_a_line_that_is_nested_too_deeply_is_damaged(tmp_path):
 def test_a_view_carries_no_more_of_a_conversation_than_is_shown(tmp_path):
     run = run_of(tmp_path / "run")
     prompt = [{"role": "user", "content": text} for text in ("rules", "your turn")]
-    step = {"role_id": "A", "prompt": prompt, "prompt_token_ids": [1], "completion_token_ids": [2]}
+    step = {"role_id": "A", "prompt": prompt, "completion": [], "prompt_token_ids": [1]}
     children = [said(f"child {n}", meta={"parent_id": "top"}, steps=[step]) for n in range(MAX_PARTS + 3)]
     write_log(run, 1, [said("top", steps=[step]), *children])
     game = read_all(run).game
@@ -182,13 +183,16 @@ def test_a_view_carries_no_more_of_a_conversation_than_is_shown(tmp_path):
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path):
     path = tmp_path / "step-000001.jsonl"
-    lines = [json.dumps({"rollout": {"id": str(number)}}) + "\n" for number in range(100)]
+    lines = [
+        json.dumps({"rollout": {"episode_type": "solve", "id": f"{number:02}"}}) + "\n"
+        for number in range(100)
+    ]
     path.write_text("".join(lines))
     for tail_bytes in range(1, 3 * len(lines[-1])):
         outlines = outlines_of(path, path.stat().st_size - tail_bytes)
         assert len(outlines) == tail_bytes // len(lines[-1])
         assert [one.rollout.id for outline in outlines for one in read_outline(outline)] == [
-            str(number) for number in range(100 - len(outlines), 100)
+            f"{number:02}" for number in range(100 - len(outlines), 100)
         ]
 
 
@@ -208,30 +212,26 @@ def test_other_damaged_files_are_left_out(games_run, tmp_path):
     for path in (run / "rollouts").iterdir():
         path.write_text('{"rollout": 3}\n\n{"rollout": {"id": [')
     view = read_all(run)
-    assert (view.config, view.evaluations, view.meetings, view.game) == ({}, [], {}, None)
+    assert (view.config, view.figures, view.meetings, view.game) == ({}, {}, {}, None)
     assert view.step == 3
     assert view.trouble == ""
 
 
 def test_changed_and_deleted_evaluations_are_noticed(tmp_path):
     run = run_of(tmp_path / "run")
-    (run / "evaluation").mkdir()
     source = RunDirectorySource(run)
-    assert source.read().evaluations == []
+    assert source.read().figures == {}
 
-    def write(step, mean):
-        values = {"step": step, "kind": "measure", "name": "exact", "mean": mean, "is_share": True}
-        scratch = run / "evaluation" / "scratch.tmp"
-        scratch.write_text(json.dumps(values))
-        scratch.replace(run / "evaluation" / f"step-{step:06d}-exact.json")
+    def means():
+        return [one.value for series in source.read().figures.values() for one in series.values()]
 
-    write(0, 0.25)
-    write(10, 0.5)
-    assert [one.mean for one in source.read().evaluations] == [0.25, 0.5]
-    (run / "evaluation" / "step-000010-exact.json").unlink()
-    assert [one.mean for one in source.read().evaluations] == [0.25]
-    write(10, 0.75)
-    assert [one.mean for one in source.read().evaluations] == [0.25, 0.75]
+    write_evaluation(run / "evaluation", 0, "exact", MeasureResult("exact", [0.25]))
+    path = write_evaluation(run / "evaluation", 10, "exact", MeasureResult("exact", [0.5]))
+    assert means() == [0.25, 0.5]
+    path.unlink()
+    assert means() == [0.25]
+    write_evaluation(run / "evaluation", 10, "exact", MeasureResult("exact", [0.75]))
+    assert means() == [0.25, 0.75]
 
 
 def test_a_deleted_run_is_reported_and_the_last_view_stays(games_run, tmp_path):

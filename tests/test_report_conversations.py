@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 
 from report_pages import HOSTILE, Page, build
 from report_programs import CONFIG, a_rollout, play, step_of, text_of, write_log
-from selfplay.core import EpisodeRequest
+from selfplay.core import EpisodeRequest, Rollout, Step
 from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import write_evaluation
+from selfplay.read.cards import dialogue, title_of
 from selfplay.read.episodes import MAX_DEPTH
-from selfplay.read.rollouts import LoggedRollout, LoggedStep
-from selfplay.read.turns import dialogue
 from selfplay.read.whole_run import load_run
-from selfplay.report.conversations import title_of
-from selfplay.report.episodes import training_html
 from selfplay.report.page import report_html
 
 
@@ -30,7 +27,7 @@ def test_a_debate_reads_as_a_dialogue_with_private_observations(tmp_path):
     assert "environment to Aff only Topic: Parks You are Aff; only you know fact Aff-7." in text
     assert "environment to Neg only The judge nods at you." in text
     assert "version 0, mean log-prob -0.500, " in text
-    assert "reward -1 advantage 0" in text
+    assert "reward -1 → advantage 0" in text
     assert "Continues the prompt of turn 1:" in text
     assert "verdict Aff" in text
     # The dialogue, Aff's first prompt and what only Neg's first prompt shows.
@@ -64,16 +61,16 @@ def test_each_child_has_a_line_below_its_parent(tmp_path):
     run = load_run(tmp_path)
     assert [len(one.children) for one in run.episodes] == [3]
     assert run.episodes_in_log == 1
-    text = text_of(training_html(run))
+    text = text_of(report_html(run))
     assert "3 sub-episodes with mean reward Solver +0.5" in text
     assert "23 + 48 Solver 71 +1 solve" in text
     assert "40 + 31 Solver It is 17. 0 solve" in text
     assert "23 + 48 solve failed" in text
 
 
-def logged(role: str, text: str) -> LoggedStep:
-    """Make one model call in the form that the report reads."""
-    return LoggedStep(
+def logged(role: str, text: str) -> Step:
+    """Make one model call, asked by its role's name."""
+    return Step(
         role, [{"role": "user", "content": f"asked {role}"}], [{"role": "assistant", "content": text}]
     )
 
@@ -87,11 +84,13 @@ def test_turns_are_matched_with_steps_by_text_and_unmatched_steps_come_before_th
         logged("C", "x"),
     ]
     said = [("", "go"), ("B", "hi"), ("A", "yes"), ("A", "no"), ("A", "by the program")]
-    rollout = LoggedRollout(
-        steps=steps, extras={"transcript": [{"author": who, "text": text} for who, text in said]}
+    rollout = Rollout(
+        episode_type="talk",
+        steps=steps,
+        extras={"transcript": [{"author": who, "text": text} for who, text in said]},
     )
     turns = dialogue(rollout)
-    assert [(turn.author, turn.text, turn.number) for turn in turns] == [
+    assert [(turn.speaker, turn.text, turn.number) for turn in turns] == [
         ("", "go", 0),
         ("B", "hi", 1),
         ("A", "thinking", 2),
@@ -101,19 +100,23 @@ def test_turns_are_matched_with_steps_by_text_and_unmatched_steps_come_before_th
         ("C", "x", 6),
     ]
     assert [turn.step for turn in turns] == [None, steps[1], steps[0], steps[2], steps[3], None, steps[4]]
-    assert [turn.asked for turn in turns] == ["", "", "asked A", "", "", "", "asked C"]
+    assert [turn.heard for turn in turns] == ["", "", "asked A", "", "", "", "asked C"]
 
 
 def test_equal_answers_keep_their_own_steps():
     steps = [logged("A", "same") for _ in range(3)]
-    turns = dialogue(LoggedRollout(steps=steps, extras={"transcript": [{"author": "A", "text": "same"}] * 3}))
+    turns = dialogue(
+        Rollout(
+            episode_type="talk", steps=steps, extras={"transcript": [{"author": "A", "text": "same"}] * 3}
+        )
+    )
     assert [turn.step is step for turn, step in zip(turns, steps, strict=True)] == [True] * 3
 
 
 def test_a_malformed_transcript_is_replaced_by_the_steps():
     for transcript in (None, "spoken", [3], [{"author": 5}]):
-        rollout = LoggedRollout(steps=[logged("A", "yes")], extras={"transcript": transcript})
-        assert [(turn.author, turn.text) for turn in dialogue(rollout)] == [("A", "yes")]
+        rollout = Rollout(episode_type="talk", steps=[logged("A", "yes")], extras={"transcript": transcript})
+        assert [(turn.speaker, turn.text) for turn in dialogue(rollout)] == [("A", "yes")]
 
 
 def test_episodes_are_taken_from_the_first_middle_and_last_step_with_a_failed_one(tmp_path):

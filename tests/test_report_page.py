@@ -10,15 +10,17 @@ import plotly.graph_objects as go
 import pytest
 
 from report_pages import CONFIG, HOSTILE, RULES, Page, build, line, make_rollout, write_run
-from selfplay.core import AgentSpec, InputError, PlaySpec, Rollout, Step
-from selfplay.evaluation.match_result import GameRecord, MatchResult
+from run_files import match, nash
+from selfplay.core import InputError
+from selfplay.evaluation.match_result import GameRecord
+from selfplay.evaluation.measures import MeasureResult
 from selfplay.evaluation.result_files import write_evaluation
-from selfplay.read.turns import game_turns
+from selfplay.read.cards import card_of
 from selfplay.read.whole_run import load_run
-from selfplay.replay.rollout_log import RolloutLog
 from selfplay.report import build_report
-from selfplay.report.episodes import shared_beginning, training_html
+from selfplay.report.cards import shared_beginning
 from selfplay.report.figures import figure_sections
+from selfplay.report.page import report_html
 
 
 def test_a_complete_run_gives_every_section_charts_and_games(tmp_path):
@@ -95,25 +97,34 @@ def test_a_run_that_has_only_metrics_gives_their_charts(tmp_path):
 
 
 def test_a_single_evaluation_has_no_before_column(tmp_path):
-    (tmp_path / "evaluation").mkdir()
-    match = {"env_id": "a", "kind": "match", "opponent": "random", "games": 100, "wins": 60, "losses": 40}
-    (tmp_path / "evaluation" / "step-000007-random.json").write_text(json.dumps(match))
+    write_evaluation(tmp_path / "evaluation", 7, "random", match(60, 100, env_id="a"))
     html = build(tmp_path)
     assert "100 games, update 7<" in html
-    assert "<td>Wins</td><td></td><td><b>60.0%</b>" in html
-    assert "Mean reward" not in html
-    assert 'class="dot before"' not in html
+    assert '<td>Win rate</td><td></td><td><b>60.0%</b> <span class="muted">50.2 to 69.1</span></td>' in html
+    assert "var(--before)" not in html.partition("<main>")[2]
 
 
-def test_mean_rewards_stand_beside_the_shares_of_a_match(tmp_path):
-    (tmp_path / "evaluation").mkdir()
-    for step, low in ((0, -0.25), (4, 1.5)):
-        reward = [low, low + 0.5, low + 1]
-        match = {"env_id": "a", "kind": "match", "games": 10, "draws": 10, "mean_reward": reward}
-        (tmp_path / "evaluation" / f"step-{step:06d}-alone.json").write_text(json.dumps(match))
+def test_a_game_that_all_win_or_lose_together_is_judged_by_its_mean_reward(tmp_path):
+    for step, reward in ((0, -1.0), (4, 0.5)):
+        result = match(0, 0)
+        for number in range(10):
+            result.add(GameRecord(number % 2, reward, "draw", None, False, 1, 0))
+        write_evaluation(tmp_path / "evaluation", step, "random", result)
     html = build(tmp_path)
-    assert "<td>Mean reward</td><td><b>0.25</b>" in html
-    assert '<td><b>2</b> <span class="interval">1.5 to 2.5</span></td>' in html
+    text = " ".join(" ".join(Page(html).text).split())
+    assert "Mean reward against random -1 → 0.5 kuhn_poker" in text
+    assert "Mean reward in evaluation matches" in text
+    assert "<td>Mean reward</td><td><b>-1</b>" in html
+    assert "in rate" not in text, "neither a win rate nor a tile of wins"
+
+
+def test_a_figure_that_is_no_longer_measured_has_no_value_after(tmp_path):
+    write_evaluation(tmp_path / "evaluation", 0, "a", MeasureResult("old", [0.5, 0.2]))
+    for step in (0, 4):
+        write_evaluation(tmp_path / "evaluation", step, "b", MeasureResult("score", [float(step)] * 2))
+    html = build(tmp_path)
+    assert '<td>old <span class="muted">2 items</span></td><td><b>0.35</b> ' in html
+    assert re.search(r"<td>old .*?</td><td><b>.*?</td><td></td>", html)
 
 
 def test_damaged_and_unrelated_files_are_skipped(tmp_path):
@@ -150,11 +161,10 @@ def write_hostile_run(run_dir: Path) -> None:
     lines = [json.dumps(line(rollout, 10)) + "\n" for rollout in rollouts]
     (run_dir / "rollouts" / "step-000010.jsonl").write_text("".join(lines))
     (run_dir / "batches" / "batch-000010.jsonl.gz").unlink()
-    match = {"step": 10, "env_id": HOSTILE, "kind": "match", "opponent": HOSTILE, "games": 4, "wins": 2}
-    exact = {"kind": "nash_conv", "env_id": HOSTILE, "nash_conv": 1.0, "policy": {HOSTILE: {HOSTILE: 1.0}}}
-    exact["observations"] = {HOSTILE: HOSTILE}
-    (run_dir / "evaluation" / "step-000010-hostile.json").write_text(json.dumps(match))
-    (run_dir / "evaluation" / "step-000010-exact.json").write_text(json.dumps(exact))
+    hostile = match(2, 4, env_id=HOSTILE, opponent=HOSTILE)
+    exact = nash(1.0, env_id=HOSTILE, policy={HOSTILE: {HOSTILE: 1.0}}, observations={HOSTILE: HOSTILE})
+    write_evaluation(run_dir / "evaluation", 10, "hostile", hostile)
+    write_evaluation(run_dir / "evaluation", 10, "exact", exact)
     (run_dir / "config.toml").write_text(f"[model]\nname = '''{HOSTILE}'''\n")
     with (run_dir / "metrics.jsonl").open("a") as file:
         values = {
@@ -182,7 +192,7 @@ def test_text_of_models_and_configuration_never_becomes_html(tmp_path):
 
 
 def test_the_shared_beginning_of_prompts_is_shown_once(tmp_path):
-    html = training_html(load_run(write_run(tmp_path / "run", steps=10)))
+    html = report_html(load_run(write_run(tmp_path / "run", steps=10)))
     assert html.count(RULES[2]["content"]) == 1
     assert "seat 0 and seat 1 in kuhn_poker (4 messages)" in html
 
@@ -197,14 +207,11 @@ def test_a_shared_beginning_ends_where_prompts_part_and_before_the_last_message(
 
 def test_turns_are_matched_with_their_model_calls(tmp_path):
     games = load_run(write_run(tmp_path / "run", steps=10)).episodes
-    against_script = next(game.rollout for game in games if len(game.rollout.steps) == 2)
-    pairs = game_turns(against_script)
-    assert [step is not None for _, step in pairs] == [True, False, True]
-    assert [step.info["extracted_action"] for turn, step in pairs if step] == ["check", "call"]
-    against_script.extras["turns"][0]["kind"] = "script"  # as in a random opening
-    assert [step is not None for _, step in game_turns(against_script)] == [False, False, True]
-    del against_script.extras["turns"]
-    assert [turn.kind for turn, _ in game_turns(against_script)] == ["policy", "policy"]
+    against_script = next(game for game in games if len(game.rollout.steps) == 2)
+    calls = [turn.step for turn in card_of(against_script).turns]
+    assert [step and step.info["extracted_action"] for step in calls] == ["check", None, "call"]
+    against_script.rollout.extras["turns"][0]["kind"] = "script"  # as in a random opening
+    assert [turn.step is not None for turn in card_of(against_script).turns] == [False, False, True]
 
 
 def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
@@ -225,44 +232,9 @@ def test_games_are_taken_from_the_first_middle_and_last_step_with_an_invalid_mov
     run = load_run(run_dir)
     assert run.episodes_in_log == 180
     assert sorted({game.step for game in run.episodes}) == [1, 3, 5, 9]
-    assert [(one.step, one.index) for one in run.episodes if one.rollout.game.has_invalid_move] == [(3, 1)]
+    invalid = [one for one in run.episodes if ("invalid move", "bad") in card_of(one).marks]
+    assert [(one.step, one.index) for one in invalid] == [(3, 1)]
     assert len(run.episodes) == 19
-
-
-def test_the_report_reads_files_written_by_the_rollout_log_and_evaluations(tmp_path):
-    step = Step("player_0", RULES[:1], RULES[1:2], [1, 2], [3], [-0.5], 1.0, pid=0, env_id="kuhn_poker")
-    agents = (AgentSpec("policy"), AgentSpec("script", "random"))
-    turn = {"pid": 0, "kind": "policy", "model": "default", "observation": "o", "text": "t", "action": "a"}
-    extras = {
-        "final_rewards": {0: -1.0, 1: 1.0},
-        "turns": [{**turn, "well_formed": True, "invalid": True}],
-        "num_turns": 1,
-        "invalid_pid": 0,
-        "truncated": False,
-    }
-    rollout = Rollout(
-        episode_type="game", artifact=PlaySpec("kuhn_poker", 2, agents, 1), steps=[step], extras=extras
-    )
-    failed = Rollout(
-        episode_type="game",
-        artifact=PlaySpec("kuhn_poker", 2, agents, 2),
-        meta={"error": "the engine stopped"},
-    )
-    RolloutLog(tmp_path / "rollouts").write(4, [rollout, failed])
-    match = MatchResult(
-        env_id="kuhn_poker", num_players=2, model="m", opponent="random", seed=0, requested_games=1
-    )
-    match.add(GameRecord(0, -1.0, "loss", "model", False, 2, 1))
-    write_evaluation(tmp_path / "evaluation", 4, "random", match)
-
-    run = load_run(tmp_path)
-    assert [game.rollout.id for game in run.episodes] == [rollout.id, failed.id]
-    assert run.episodes[0].rollout.game.has_invalid_move
-    assert run.episodes[0].rollout.seat_rewards == {"seat 0": -1.0, "seat 1": 1.0}
-    assert [(found.losses, found.invalid["model"]) for found in run.evaluations] == [(1, 1)]
-    text = " ".join(Page(build(tmp_path)).text)
-    assert "seat 1, random" in text
-    assert "the engine stopped" in text
 
 
 def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
@@ -271,7 +243,7 @@ def test_very_long_games_and_answers_are_cut_with_a_note(tmp_path):
     extras = run.episodes[0].rollout.extras
     text, observation = "a" * 10_000, "\n".join(f"line {number}" for number in range(500))
     extras["turns"] = [extras["turns"][0] | {"text": text, "observation": observation}] * 100
-    html = training_html(run)
+    html = report_html(run)
     assert "20 more turns are not shown" in html
     assert "[4,000 more characters]" in html
-    assert len(html) < 80 * 15_000
+    assert len(html.partition("<main>")[2].partition("</main>")[0]) < 80 * 15_000

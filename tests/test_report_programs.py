@@ -176,9 +176,9 @@ def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
         write_evaluation(directory, step, "distance", MeasureResult("distance", distances))
     write_evaluation(directory, 20, "nothing", MeasureResult("nothing", []))
     html = build(tmp_path)
-    assert '<b>10.0%</b> <span class="interval">5.5 to 17.4</span>' in html
-    assert '<b>60.0%</b> <span class="interval">50.2 to 69.1</span>' in html
-    assert '<b>0.467</b> <span class="interval">0.401 to 0.532</span>' in html
+    assert '<b>10.0%</b> <span class="muted">5.5 to 17.4</span>' in html
+    assert '<b>60.0%</b> <span class="muted">50.2 to 69.1</span>' in html
+    assert '<b>0.467</b> <span class="muted">0.401 to 0.532</span>' in html
     assert '<div class="range-ends"><span>-0.0132</span><span>0.532</span></div>' in html
     assert "nothing" not in text_of(html)
     ((figure, _),) = figure_sections(load_run(tmp_path)).values()
@@ -192,7 +192,7 @@ def test_one_measurement_has_no_before(tmp_path):
     write_evaluation(tmp_path / "evaluation", 7, "d", MeasureResult("distance", [0.5, 0.2]))
     html = build(tmp_path)
     assert "update 7<" in html
-    assert 'class="dot before"' not in html
+    assert "var(--before)" not in html.partition("<main>")[2]
     assert "50%" not in text_of(html)
 
 

@@ -7,10 +7,12 @@ import pytest
 
 from report_pages import HOSTILE, Page, build
 from report_programs import CONFIG, step_of, text_of, write_log
+from run_files import match, nash
 from selfplay.core import Rollout
+from selfplay.evaluation.result_files import write_evaluation
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import SMALL, chart, lines_of, with_wide_axis
-from selfplay.read.series import Series
+from selfplay.read.metrics import Series
 from selfplay.read.whole_run import load_run
 from selfplay.replay.rollout_log import write_rollouts
 from selfplay.report.page import report_html
@@ -188,16 +190,21 @@ def test_an_axis_of_tiny_shares_reaches_one_percent():
     assert axis(0.3)["rangemode"] == "tozero"
 
 
-def write_match(path, step, wins, *, nash=False, text="[0]"):
-    directory = path / "evaluation"
-    directory.mkdir(exist_ok=True)
-    match = {"step": step, "env_id": "kuhn_poker", "kind": "match", "opponent": "random", "games": 10}
-    name = f"step-{step:06d}-kuhn_poker-random"
-    (directory / f"{name}.json").write_text(json.dumps(match | {"wins": wins, "losses": 10 - wins}))
+def write_match(path, step, wins, *, text="[0]"):
+    evaluation = write_evaluation(path / "evaluation", step, "kuhn_poker-random", match(wins, 10))
     turn = {"pid": 0, "kind": "model", "model": "default", "observation": text, "text": text, "action": text}
-    extras = {"turns": [turn], "final_rewards": {0: 1.0, 1: -1.0}, "num_turns": 1}
+    extras = {
+        "turns": [{**turn, "well_formed": True, "invalid": False}],
+        "final_rewards": {0: 1.0, 1: -1.0},
+        "game_info": {},
+        "num_turns": 1,
+        "invalid_pid": None,
+        "raised": None,
+        "truncated": False,
+        "action_seq": [text],
+    }
     games = [Rollout(episode_type="kuhn_poker", id=f"match-{number}", extras=extras) for number in range(3)]
-    write_rollouts(directory / f"{name}.jsonl", step, games)
+    write_rollouts(evaluation.with_suffix(".jsonl"), step, games)
 
 
 def test_games_of_the_first_and_last_evaluation_have_their_win_rate(tmp_path):
@@ -205,8 +212,8 @@ def test_games_of_the_first_and_last_evaluation_have_their_win_rate(tmp_path):
         write_match(tmp_path, step, wins)
     html = build(tmp_path)
     text = text_of(html)
-    assert "After update 0: kuhn_poker against random won 20.0% of 10 games" in text
-    assert "After update 10: kuhn_poker against random won 70.0% of 10 games" in text
+    assert "After update 0: kuhn_poker against random win rate 20.0%, " in text
+    assert "After update 10: kuhn_poker against random win rate 70.0%, " in text
     assert "After update 5" not in text
     assert html.count('<details class="game"') == 6
     assert "seat 0, trained" in text
@@ -275,7 +282,8 @@ def test_conversations_can_be_filtered_by_reward_failure_and_cut_answers(tmp_pat
     ]
     write_log(tmp_path, 1, rollouts)
     html = build(tmp_path)
-    assert [set(tags) for tags in tags_of(html)] == [{"r1p", "r2z", "cut"}, {"failed"}, {"r1n", "r0p"}]
+    cut_tag = "cut-at-the-token-limit"
+    assert [set(tags) for tags in tags_of(html)] == [{"r1p", "r2z", cut_tag}, {"failed"}, {"r1n", "r0p"}]
     options = [attrs["value"] for tag, attrs in Page(html).elements if tag == "option"]
     assert options == ["", *(f"r{place}{sign}" for place in range(3) for sign in "pzn")]
 
@@ -286,11 +294,8 @@ def test_games_can_be_filtered_by_reward_and_by_fault(tmp_path):
 
 
 def test_the_nash_conv_of_an_unplayable_policy_is_marked(tmp_path):
-    (tmp_path / "evaluation").mkdir()
-    for step, legal_mass in ((0, 1e-9), (9, 0.9)):
-        exact = {"step": step, "kind": "nash_conv", "env_id": "kuhn_poker", "nash_conv": 1.08}
-        exact |= {"legal_mass": legal_mass, "is_playable": legal_mass >= 0.1}
-        (tmp_path / "evaluation" / f"step-{step:06d}-nash.json").write_text(json.dumps(exact))
+    for step, mass in ((0, 1e-9), (9, 0.9)):
+        write_evaluation(tmp_path / "evaluation", step, "nash", nash(1.08, mass=mass))
     html = build(tmp_path)
     assert html.count('<b>1.0800</b> <span class="badge warn">cannot be played</span>') == 1
     assert "it loses by invalid moves" in html

@@ -14,9 +14,9 @@ from program_runs import configure as configure_program
 from selfplay.commands.list_runs import headline
 from selfplay.core import InputError
 from selfplay.evaluation.figures import read_figures
+from selfplay.record.start_log import note_session
 from selfplay.replay.rollout_log import LogLine
 from selfplay.training.single_process import resume
-from selfplay.training.start_log import note_session
 
 
 def lines_of(path):

@@ -14,8 +14,8 @@ from selfplay.core import InputError
 from selfplay.evaluation.figures import read_figures
 from selfplay.read.source import RunDirectorySource
 from selfplay.training.checks import check_config, notes_on
-from selfplay.watch.evaluation import evaluation_panel
-from selfplay.watch.panels import run_panel
+from selfplay.watch.panels import evaluation_panel, run_panel
+from watched_runs import text_of
 
 WATCHED = """[
     {id = "leduc_poker", opponents = ["random", "base"], games = 6},
@@ -82,9 +82,11 @@ def test_the_watched_games_are_printed_reported_and_shown(watched):
     assert "plays <b>kuhn_poker</b>, evaluated in <b>leduc_poker, kuhn_poker, tic_tac_toe</b>" in page
     assert all(label in page for label in ("leduc_poker against base", f"{APART} against optimal"))
     view = RunDirectorySource(path).read()
-    shown = str(evaluation_panel(view, Size(100, 60)))
+    shown = text_of(evaluation_panel(view, Size(100, 60)))
     assert all(label in shown for label in ("leduc_poker", "tic_tac_toe"))
-    assert "leduc_poker, kuhn_poker, tic_tac_toe" in str(run_panel(view, Size(100, 60)))
+    assert "leduc_poker, kuhn_poker, tic_tac_toe" in " ".join(
+        text_of(run_panel(view, Size(100, 60)), 100).split()
+    )
 
 
 def test_the_best_adapter_and_the_headline_may_be_of_a_watched_game(watched):

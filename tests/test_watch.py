@@ -8,29 +8,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.geometry import Size
 
-from selfplay.read import line_tail
+from run_files import nash
+from selfplay.core import Rollout
+from selfplay.evaluation.measures import MeasureResult
+from selfplay.evaluation.result_files import write_evaluation
+from selfplay.population.match_table import MatchRecord
+from selfplay.read import metrics
+from selfplay.read.cards import card_of
 from selfplay.read.charts import Chart, Line
 from selfplay.read.episodes import LoggedEpisode
+from selfplay.read.metrics import Series
 from selfplay.read.numbers import number_text
-from selfplay.read.population import Meeting, Population
-from selfplay.read.rollouts import LoggedRollout
+from selfplay.read.population import Population
 from selfplay.read.run_view import RunView
-from selfplay.read.series import Series
 from selfplay.read.source import RunDirectorySource
 from selfplay.read.whole_run import load_run
 from selfplay.training.run_directory import RunDirectory
-from selfplay.watch.game import game_text
+from selfplay.watch import panels
 from selfplay.watch.header import header
-from selfplay.watch.panels import accounts_panel, run_panel
-from selfplay.watch.plot import draw_chart, sparkline
-from selfplay.watch.population import population_panel
-from selfplay.watch.tables import ratings_table
+from selfplay.watch.plot import draw_chart
 from selfplay.watch.terminal_interface import VIEWS, TerminalInterface
+from selfplay.watch.text import card_text
 from selfplay.watch.themes import DARK, LIGHT
 from watch_screens import look, words_on
-from watched_runs import append, read_all, run_of, said, write_log
+from watched_runs import append, read_all, run_of, said, text_of, write_log
 
 SIZES = [(80, 24), (200, 60)]
+ENGINE = {"tok_s": 4812.3, "running": 118, "queued": 14, "idle_share": 0.04}
+ACTORS = {
+    "Learner": {"step": 41, "state": "learning", "seconds": 3.2},
+    "Engine-0": ENGINE,
+    "Buffer": {"steps": 900, "games": 380},
+    "Collector-0": {"in_flight": 256, "evaluating": 16},
+}
+
+
+def lines_of(panel, view, *, width=80, height=40) -> list[str]:
+    """Return the lines of a panel without the spaces between its columns."""
+    shown = text_of(panel(view, Size(width, height)), width).splitlines()
+    assert all(len(line) <= width for line in shown)
+    return [" ".join(line.split()) for line in shown]
 
 
 def test_a_programs_extras_may_contain_anything(tmp_path):
@@ -40,21 +57,34 @@ def test_a_programs_extras_may_contain_anything(tmp_path):
     write_log(
         run, 1, [{"episode_type": "debate", "extras": extras, "steps": [step], "rewards": {"Aff": 1.0}}]
     )
-    text = game_text(read_all(run).game, 60).plain
+    text = text_of(card_text(card_of(read_all(run).game)), 60)
     for expected in ("debate", "Aff +1", "why?", "winner: Aff"):
         assert expected in text
 
 
-@given(text=st.text(max_size=300), width=st.integers(20, 120))
+def game_extras(text: str) -> dict:
+    turn = {"pid": 0, "kind": "model", "model": "random", "observation": text, "text": text, "action": text}
+    return {
+        "turns": [{**turn, "well_formed": True, "invalid": True}],
+        "final_rewards": {0: 1.0},
+        "game_info": {0: {"reason": text}},
+        "num_turns": 1,
+        "invalid_pid": 0,
+        "raised": None,
+        "truncated": False,
+        "action_seq": [text],
+    }
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=300), width=st.integers(20, 120))
 @settings(max_examples=60, deadline=None)
 def test_any_text_fits_and_contains_no_control_characters(text, width):
-    turn = {"pid": 0, "model": "random", "observation": text, "text": text}
-    game = LoggedEpisode(1, 0, LoggedRollout("solve", extras={"turns": [turn]}))
-    said = {"author": "Solver", "text": text}
-    game.children.append(LoggedEpisode(1, 1, LoggedRollout("solve", extras={"transcript": [said]})))
-    content = game_text(game, width)
-    assert all(line.cell_length <= width for line in content.split("\n"))
-    assert not any(ord(char) < 32 for char in content.plain.replace("\n", ""))
+    game = LoggedEpisode(1, 0, Rollout(episode_type="game", extras=game_extras(text)))
+    transcript = [{"author": "Solver", "text": text}]
+    talk = LoggedEpisode(1, 1, Rollout(episode_type="solve", extras={"transcript": transcript}))
+    for one in (game, talk):
+        shown = text_of(card_text(card_of(one)), width)
+        assert not any(ord(char) < 32 for char in shown.replace("\n", ""))
 
 
 NUMBERS = (
@@ -124,56 +154,51 @@ def test_numbers_are_short(value, percent, text):
     assert number_text(value, percent=percent) == text
 
 
-def test_bars_show_the_last_values():
-    assert sparkline([9.0, 1.0, 2.0, 4.0, 8.0], 4) == "▁▂▄█"
-    assert sparkline([100.0, 99.0], 8)[1] > "▄", "small changes look small"
-    assert sparkline([], 5) == sparkline([1.0], 0) == ""
-
-
 def test_ratings_are_shown_with_their_uncertainty(games_run):
     view = read_all(games_run)
-    lines = ratings_table(view, Size(76, 20)).plain.split("\n")
+    lines = lines_of(panels.ratings_panel, view)
     assert len(lines) == 1 + len(view.ratings())
     best = view.ratings()[0]
     assert lines[1].split()[:3] == [best.uid, f"{best.mu:.1f}", f"{2 * best.sigma:.1f}"]
-    assert lines[0].split()[:5] == ["rating", "±", "2σ", "games", "drawn"]
-    drawn = [int(line.split()[4]) for line in lines[1:] if line.split()[0] != "default"]
-    assert sum(drawn) == 24, "three updates of eight games"
-    assert all(line.count("●") == 1 and len(line) <= 76 for line in lines[1:])
-    assert "No model has been rated" in ratings_table(RunView(""), Size(76, 20)).plain
+    assert lines[0] == "rating ± 2σ games drawn"
+    assert "No model has been rated" in lines_of(panels.ratings_panel, RunView(""))[0]
 
 
-@pytest.mark.parametrize("size", [Size(76, 20), Size(196, 56), Size(30, 8)])
+@pytest.mark.parametrize("size", [Size(80, 20), Size(196, 56), Size(40, 8)])
 def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
     uids = [f"ckpt-{number}" for number in range(40)] + ["fixed-random"]
-    meetings = {uid: {other: Meeting(4, 3, 0) for other in uids if other != uid} for uid in uids}
-    text = population_panel(RunView("", meetings=meetings, meetings_step=7), size).plain
-    lines = text.split("\n")
-    assert len(lines) <= size.height
-    assert all(len(line.rstrip()) <= size.width for line in lines[:-2])
-    assert lines[1].split()[:2] == ["fixed-random", "·"]
-    assert lines[1].split()[2] == "75"
+    meetings = {uid: {other: MatchRecord(4, 3, 0) for other in uids if other != uid} for uid in uids}
+    view = RunView("", meetings=meetings, meetings_step=7)
+    lines = lines_of(panels.population_panel, view, width=size.width)
+    assert lines[1].split()[:3] == ["fixed-random", "·", "75"]
     shown = sum(line.startswith(("ckpt", "fixed")) for line in lines)
-    assert f"{41 - shown} older copies do not fit" in text
+    assert f"{41 - shown} older copies do not fit" in " ".join(lines)
 
 
-def test_games_against_oneself_are_not_a_match():
-    view = RunView("", meetings={"ckpt-0": {"ckpt-0": Meeting(10)}})
-    assert "No matches between models" in population_panel(view, Size(80, 20)).plain
+def test_games_against_oneself_are_no_match_and_neither_is_a_moment_in_which_nobody_has_met():
+    alone = RunView("", meetings={"ckpt-0": {"ckpt-0": MatchRecord(10)}})
+    early = RunView("", moments=[Population((), (), {}, step=3)])
+    for view in (alone, early):
+        assert "No matches between models" in lines_of(panels.population_panel, view)[0]
 
 
-def test_a_moment_in_which_nobody_has_met_yet_shows_so():
-    view = RunView("", moments=[Population(3)])
-    assert "No matches between models" in population_panel(view, Size(80, 20)).plain
-
-
-def test_accounts_add_up(games_run):
-    view = read_all(games_run)
-    words = accounts_panel(view, Size(60, 10)).plain.split()
-    counts = {
-        name: int(words[words.index(name) + 1]) for name in ("started", "finished", "failed", "playing")
+def test_the_figures_of_the_last_update_are_named_and_rounded():
+    latest = {
+        "time/games_per_second": 812.345,
+        "accounts/started": 24.0,
+        "overlap/staleness_1": 0.2,
+        "learner/a/packed_tokens": 300.0,
+        "learner/b/packed_tokens": 200.0,
     }
-    assert counts["started"] == counts["finished"] + counts["failed"] + counts["playing"] == 24
+    series = {name: Series([7.0], [value]) for name, value in latest.items()}
+    series["accounts/failed"] = Series([6.0], [3.0])  # not in the last update
+    view = RunView("run", series=series, latest={"step": 7, **latest})
+    assert lines_of(panels.last_update_panel, view) == [
+        "games per second 812",
+        "started 24",
+        "staleness 1 20%",
+        "packed tokens 500",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,15 +240,15 @@ def test_a_run_that_no_process_trains_is_stopped_unless_it_is_finished(
 def test_the_time_so_far_includes_the_first_step_and_evaluation_as_in_the_report(tmp_path):
     first = {"time/play_seconds": 100.0, "time/learn_seconds": 40.0, "time/evaluation_seconds": 60.0}
     run = run_of(tmp_path / "run", step=1, wall_time=1000.0, **first)
-    assert "time so far     3 min 20 s" in run_panel(read_all(run), Size(60, 10)).plain
+    assert "Time 3 min 20 s including 1 min 0 s of evaluation" in lines_of(panels.run_panel, read_all(run))
     append(run, {"step": 2, "wall_time": 1100.0, "time/play_seconds": 90.0, "time/save_seconds": 5.0})
     view = read_all(run)
-    assert "time so far     5 min 0 s" in run_panel(view, Size(60, 10)).plain
+    assert "Time 5 min 0 s including 1 min 0 s of evaluation" in lines_of(panels.run_panel, view)
     assert view.seconds() == load_run(run).seconds() == 300.0
 
 
 EXPECTED = {
-    "overview": ("Speed", "Time of the last update", "Evaluation", "Accounts", "Work of the last update"),
+    "overview": ("Run", "Updates", "Evaluation", "Before"),
     "curves": ("update",),
     "ratings": ("rating", "±"),
     "population": ("default", "random", "rating"),
@@ -250,7 +275,7 @@ async def test_every_view_is_there_at_every_size(games_run, size, light):
 async def test_every_view_of_a_programs_run_is_there(program_run):
     app = TerminalInterface(RunDirectorySource(program_run))
     expected = {
-        "overview": "episodes",
+        "overview": "Episodes",
         "curves": "Reward by role",
         "ratings": "seeker",
         "game": "Last episode",
@@ -285,7 +310,7 @@ async def test_a_run_can_be_watched_from_its_start(tmp_path):
 
 
 async def test_a_long_file_is_read_in_pieces_without_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr(line_tail, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(metrics, "CHUNK_BYTES", 200)
     run = run_of(tmp_path / "run")
     for step in range(1, 101):
         append(run, {"step": step, "wall_time": step})
@@ -360,3 +385,104 @@ async def test_a_slow_source_does_not_block_the_keys():
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "slow" in words_on(app)
+
+
+class Still:
+    """A source whose view the test sets."""
+
+    def __init__(self, **fields) -> None:
+        self.view = RunView("run", **fields)
+
+    def read(self) -> RunView:
+        return self.view
+
+
+async def test_actors_come_first_with_their_activity_and_go():
+    source = Still(actors=ACTORS)
+    app = TerminalInterface(source)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await look(app, pilot)
+        text = words_on(app)
+        assert text.index("Actors") < text.index("Run")
+        for expected in ("4,812", "96%", "update 41, learning for 3.2 s", "900 answers, 380 games"):
+            assert expected in text
+        source.view = RunView("run")
+        await look(app, pilot)
+        assert "Actors" not in words_on(app)
+
+
+def test_engines_are_rows_of_numbers_and_several_are_summed_up():
+    slow = {"tok_s": 1000, "running": 2, "queued": 0, "idle_share": 0.54}
+    view = RunView("run", actors={"Engine-10": slow, "Engine-2": ENGINE})
+    rows = lines_of(panels.actors_panel, view)
+    assert rows[0] == "tokens/s running queued busy"
+    assert rows[1] == "2 engines 5,812 120 14 71%"
+    assert rows[2] == "Engine-2 4,812 118 14 96%"
+    assert rows[3].startswith("Engine-10 ")
+
+
+def test_silent_actors_are_marked_and_unknown_fields_are_shown():
+    silent = {"silent_seconds": 44}
+    load = {"checkpoints": 12, "mode": "mirror", "odd": float("nan"), "on": True}
+    actors = {"Engine-0": ENGINE | silent, "Learner": {"state": "waiting"} | silent, "ModelPool": load}
+    rows = lines_of(panels.actors_panel, RunView("run", actors=actors))
+    assert rows[1].endswith("96% silent for 44 s")
+    assert rows[2] == "Learner waiting silent for 44 s"
+    assert rows[3] == "ModelPool checkpoints 12, mode mirror, odd nan, on True"
+
+
+def test_a_large_cluster_is_abbreviated():
+    actors = {f"Engine-{number}": ENGINE for number in range(60)}
+    rows = lines_of(panels.actors_panel, RunView("run", actors=actors))
+    assert len(rows) <= panels.MOST_ROWS + 3
+    assert rows[-1] == f"and {60 - panels.MOST_ROWS} more"
+
+
+def run_with_nash_conv(path, *masses):
+    """A run that measured NashConv after each step, given the environment and the mass on legal answers."""
+    run = run_of(path, step=len(masses), wall_time=1.0)
+    for step, (env_id, mass) in enumerate(masses):
+        write_evaluation(run / "evaluation", step, env_id, nash(1.08, mass=mass, env_id=env_id))
+    return run
+
+
+def test_the_warnings_are_of_the_last_step(tmp_path):
+    run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"answers/zero_advantage_share": 1.0})
+    assert "every advantage is 0" in lines_of(panels.warnings_panel, read_all(run))[0]
+    append(run, {"step": 2, "wall_time": 2.0, "answers/zero_advantage_share": 0.5})
+    assert panels.warnings_panel(read_all(run), Size(60, 10)) is None
+
+
+def test_a_nash_conv_of_a_policy_that_cannot_be_played_is_marked_and_warned_of_if_it_is_the_last(tmp_path):
+    once = read_all(run_with_nash_conv(tmp_path / "once", ("kuhn_poker", 1e-9), ("kuhn_poker", 0.9)))
+    shown = " ".join(lines_of(panels.evaluation_panel, once))
+    assert "1.0800 cannot be played 1.0800 Probability" in shown
+    assert panels.warnings_panel(once, Size(60, 10)) is None
+    masses = ("kuhn_poker", 0.9), ("leduc_poker", 0.5), ("kuhn_poker", 0.00012)
+    run = run_with_nash_conv(tmp_path / "now", *masses)
+    append(run, {"step": 4, "wall_time": 2.0, "answers/zero_advantage_share": 1.0})
+    warned = " ".join(lines_of(panels.warnings_panel, read_all(run), width=60))
+    assert warned.startswith("! every advantage is 0")
+    assert warned.endswith("(and 1 more, see the report)")
+
+
+async def test_the_overview_shows_a_warning_only_where_there_is_one(tmp_path):
+    run = run_with_nash_conv(tmp_path / "run", ("kuhn_poker", 1e-9))
+    app = TerminalInterface(RunDirectorySource(run))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await look(app, pilot)
+        assert "is of a policy that cannot be played: 0.00% of its" in words_on(app)
+        write_evaluation(run / "evaluation", 1, "kuhn_poker", nash(0.5))
+        await look(app, pilot)
+        assert "! " not in words_on(app)
+
+
+def test_what_the_last_evaluation_did_not_measure_is_not_shown_as_now(tmp_path):
+    run = run_of(tmp_path / "run", step=1, wall_time=1.0)
+    write_evaluation(run / "evaluation", 0, "old", MeasureResult("old", [1.0, 0.5]))
+    write_evaluation(run / "evaluation", 1, "new", MeasureResult("new", [3.0, 5.0]))
+    rows = text_of(panels.evaluation_panel(read_all(run), Size(80, 40))).splitlines()
+    (head,) = [row for row in rows if "Before" in row]
+    (old,) = [row for row in rows if row.strip().startswith("old")]
+    (new,) = [row for row in rows if row.strip().startswith("new")]
+    assert old.index("0.75") < head.index("After") <= new.index("4")

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from program_files import write_program
 from selfplay.config import load_config
@@ -77,10 +77,18 @@ def read_all(path: Path) -> RunView:
     return view
 
 
+def text_of(drawn: RenderableType | None, width: int = 80) -> str:
+    """Return what a terminal of this width shows of a panel."""
+    shown = io.StringIO()
+    if drawn is not None:
+        Console(file=shown, width=width).print(drawn)
+    return shown.getvalue()
+
+
 def write_log(path: Path, step: int, rollouts: list[dict[str, Any]]) -> None:
     """Write a rollout log."""
     (path / "rollouts").mkdir(exist_ok=True)
-    lines = (json.dumps({"step": step, "rollout": rollout}) + "\n" for rollout in rollouts)
+    lines = (json.dumps({"rollout": rollout}) + "\n" for rollout in rollouts)
     (path / "rollouts" / f"step-{step:06d}.jsonl").write_text("".join(lines))
 
 

@@ -16,11 +16,10 @@ def compare(
     """Compare runs in a table and on a page with curves; seeds of one configuration become one entry."""
     check_writable("--out", out)
     from selfplay.commands.compare import read_entries
-    from selfplay.commands.compare_page import comparison_html
-    from selfplay.commands.compare_table import comparison_tables
+    from selfplay.commands.compare_page import comparison_html, comparison_text
 
     entries = read_entries(runs)
     page = comparison_html(entries)
-    Console().print(comparison_tables(entries))
+    Console().print(comparison_text(entries))
     write_text(out, page)
     print(f"\npage: {out}")

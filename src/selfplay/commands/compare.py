@@ -13,8 +13,9 @@ from selfplay.config.loading import flat_fields, load_config
 from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval, interval_over_runs
 from selfplay.core.shell_command import shell_command
-from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, read_figures
-from selfplay.evaluation.result_files import evaluated_steps
+from selfplay.evaluation.figures import DRAWS, Figure, FigureName, Kind, kind_of
+from selfplay.read.run_view import RunView
+from selfplay.read.source import RunDirectorySource, read_to_end
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_names import find_run
 
@@ -27,12 +28,11 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run and all its evaluations, as figures by update and name."""
+    """A run with all that it recorded."""
 
     name: str
-    path: Path
     config: Config
-    evaluations: dict[int, dict[FigureName, Figure]]
+    view: RunView
 
     @cached_property
     def fields(self) -> Values:
@@ -43,7 +43,11 @@ class ComparedRun:
     @property
     def last(self) -> int | None:
         """The update of the last evaluation."""
-        return max(self.evaluations, default=None)
+        return self.view.last_evaluation if self.view.figures else None
+
+    def figure(self, name: FigureName, step: int | None) -> Figure | None:
+        """Return a figure after an update, if it was measured then."""
+        return None if step is None else self.view.figures.get(name, {}).get(step)
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,8 @@ class Summary:
 
     @property
     def kind(self) -> Kind:
-        """The figures' kind. A mean may be taken for a share where all its values are 0 and 1 by chance."""
-        kinds = [figure.kind for figure in self.figures]
-        return kinds[0] if len(set(kinds)) == 1 else "mean"
+        """The figures' kind."""
+        return kind_of(self.figures)
 
     @property
     def is_exact(self) -> bool:
@@ -85,7 +88,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedEntry:
     """The runs of one configuration."""
 
     runs: tuple[ComparedRun, ...]
@@ -100,23 +103,22 @@ class Entry:
 
     def last(self, name: FigureName) -> Summary | None:
         """Return a figure at the end: that of each run's last evaluation; ``None`` if no run has it."""
-        found = [run.evaluations[run.last].get(name) for run in self.runs if run.last is not None]
+        found = [run.figure(name, run.last) for run in self.runs]
         figures = tuple(figure for figure in found if figure is not None)
         return Summary(figures) if figures else None
 
     def curve(self, name: FigureName) -> dict[int, Summary]:
         """Return a figure by update, for the updates at which every run of the entry has it."""
-        steps = sorted({step for run in self.runs for step in run.evaluations})
         curve = {}
-        for step in steps:
-            found = [run.evaluations.get(step, {}).get(name) for run in self.runs]
+        for step in sorted(self.runs[0].view.figures.get(name, {})):
+            found = [run.figure(name, step) for run in self.runs]
             figures = tuple(figure for figure in found if figure is not None)
             if len(figures) == len(self.runs):
                 curve[step] = Summary(figures)
         return curve
 
 
-def read_entries(names: Sequence[str]) -> list[Entry]:
+def read_entries(names: Sequence[str]) -> list[ComparedEntry]:
     """Read runs, given by name or path, and group those of one configuration, in the order of the names.
 
     A second run with the same seed is an entry of its own: it is no further evidence.
@@ -141,10 +143,10 @@ def read_entries(names: Sequence[str]) -> list[Entry]:
         fields = json.dumps(run.fields, sort_keys=True)
         entries.setdefault((fields, twins[fields, run.config.seed]), []).append(run)
         twins[fields, run.config.seed] += 1
-    return [Entry(tuple(runs)) for runs in entries.values()]
+    return [ComparedEntry(tuple(runs)) for runs in entries.values()]
 
 
-def differing_fields(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+def differing_fields(entries: Sequence[ComparedEntry]) -> dict[str, list[Any]]:
     """Return the fields of the configuration that differ between entries, each with the value of every entry.
 
     A field that an entry does not have is ``None``.
@@ -155,22 +157,26 @@ def differing_fields(entries: Sequence[Entry]) -> dict[str, list[Any]]:
     return {name: found for name, found in values.items() if any(one != found[0] for one in found)}
 
 
-def figure_names(entries: Iterable[Entry]) -> dict[FigureName, str]:
+def figure_names(entries: Iterable[ComparedEntry]) -> dict[FigureName, str]:
     """Return the names of all figures, each with its text: with the environment only if there are several.
 
     Draws are left out where no run ever drew.
     """
-    runs = [run for entry in entries for run in entry.runs]
-    found = [figure for run in runs for figures in run.evaluations.values() for figure in figures.values()]
-    shown = (figure.name for figure in found if figure.value or not figure.name.name.startswith(DRAWS))
-    names = list(dict.fromkeys(shown))
+    names = {
+        name: None
+        for entry in entries
+        for run in entry.runs
+        for name, series in run.view.figures.items()
+        if name.measure != DRAWS or any(figure.value for figure in series.values())
+    }
     alone = len({name.env_id for name in names if name.env_id}) <= 1
     return {name: name.name if alone else str(name) for name in names}
 
 
 def _read_run(name: str, path: Path) -> ComparedRun:
     run = RunDirectory.open(path)
-    evaluations = {}
-    for step in evaluated_steps(run.evaluation):
-        evaluations[step] = {figure.name: figure for figure in read_figures(run.evaluation, step)}
-    return ComparedRun(name, path, load_config(str(run.config_file), {}), evaluations)
+    view = read_to_end(RunDirectorySource(path))
+    for damaged in view.damaged_evaluations:
+        problem = "is not an evaluation, or is damaged"
+        raise InputError(str(run.evaluation / damaged), problem, "Evaluate again")
+    return ComparedRun(name, load_config(str(run.config_file), {}), view)

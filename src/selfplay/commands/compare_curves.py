@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from selfplay.commands.compare import Entry, figure_names
+from selfplay.commands.compare import ComparedEntry, figure_names
 from selfplay.core.confidence_intervals import Interval, interval_over_runs
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import WHOLE, Chart, Line, banded_line
-from selfplay.read.source import read_run
+from selfplay.read.run_view import RunView
 
 ALL_RUNS = "The line of several runs is their mean, at the updates that all of them have."
 BANDS = f"Bands are 95% intervals: of one run over its games, of several over the runs. {ALL_RUNS}"
@@ -21,22 +20,13 @@ Place = tuple[str, str, str]
 """A line in a run's report: its section, its chart's title and its name."""
 
 
-def compared_sections(entries: Sequence[Entry]) -> dict[str, list[Chart]]:
-    """Return the charts by section, without sections that have none.
-
-    Raises:
-        InputError: a run cannot be read.
-    """
+def compared_sections(entries: Sequence[ComparedEntry]) -> dict[str, list[Chart]]:
+    """Return the charts by section, without sections that have none."""
     found = {EVALUATIONS: list(_evaluation_charts(entries)), **_report_charts(entries)}
     return {title: charts for title, charts in found.items() if charts}
 
 
-def notes_of(sections: Mapping[str, Sequence[Chart]]) -> dict[str, str]:
-    """Return what the bands mean, by section."""
-    return {title: BANDS if title == EVALUATIONS else RUNS_BANDS for title in sections}
-
-
-def _evaluation_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
+def _evaluation_charts(entries: Sequence[ComparedEntry]) -> Iterator[Chart]:
     for name, text in figure_names(entries).items():
         curves = [entry.curve(name) for entry in entries]
         if max(map(len, curves)) < 2:
@@ -53,9 +43,9 @@ def _evaluation_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
             yield Chart(title, lines)
 
 
-def _report_charts(entries: Sequence[Entry]) -> dict[str, list[Chart]]:
+def _report_charts(entries: Sequence[ComparedEntry]) -> dict[str, list[Chart]]:
     """Return a chart for each line of the runs' reports."""
-    reports = [[_report_lines(run.path) for run in entry.runs] for entry in entries]
+    reports = [[_report_lines(run.view) for run in entry.runs] for entry in entries]
     first: dict[Place, Chart] = {}
     for found in (report for runs in reports for report in runs):
         first = {place: chart for place, (chart, _) in found.items()} | first
@@ -72,10 +62,10 @@ def _report_charts(entries: Sequence[Entry]) -> dict[str, list[Chart]]:
     return sections
 
 
-def _report_lines(run_dir: Path) -> dict[Place, tuple[Chart, Line]]:
+def _report_lines(run: RunView) -> dict[Place, tuple[Chart, Line]]:
     return {
         (section, chart.title, line.name): (chart, line)
-        for section, charts in chart_sections(read_run(run_dir)).items()
+        for section, charts in chart_sections(run).items()
         if section != OF_EVALUATIONS
         for chart in charts
         for line in chart.lines

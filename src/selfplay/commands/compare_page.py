@@ -1,116 +1,150 @@
-"""The comparison of runs as one HTML page that looks like a run's report and needs no network."""
+"""The comparison of runs in the terminal and as a page: entries, differences, final figures and curves."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Any
 
-from selfplay.commands.compare import Entry, Summary, differing_fields, figure_names
-from selfplay.commands.compare_curves import compared_sections, notes_of
-from selfplay.commands.compare_table import counts_text, notes, steps_text, summary_text, value_text
-from selfplay.read.charts import COLOURS, Chart
-from selfplay.report.page import page_html
-from selfplay.report.plotly import charts_html, figure_of
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from selfplay.commands.compare import ComparedEntry, Summary, differing_fields, figure_names
+from selfplay.commands.compare_curves import BANDS, EVALUATIONS, RUNS_BANDS, compared_sections
+from selfplay.read.charts import COLOURS
+from selfplay.read.tables import Bar, Cell, Row, Table, ends_of, figure_cell
+from selfplay.report.html import Page
+from selfplay.report.plotly import figure_of
+from selfplay.watch.text import table_text
+
+OVER = (
+    "Several runs: their mean with Student's 95% interval, from the spread between runs. It says where the "
+    "mean over many seeds may lie. Where all runs ended alike, it is that of their games."
+)
+WITHIN = (
+    "One run: a 95% interval over its games or items. It says how exactly this run was measured; another "
+    "seed may end elsewhere."
+)
+UNPLAYABLE = "A policy that gives legal answers so rarely cannot be played, whatever its NashConv."
+NOTHING = "Nothing was evaluated."
+MOST_FIELDS = 20
+"""So many fields that differ are listed in the terminal; the page has all."""
+FIELDS = "What differs in the configuration"
 
 
-def comparison_html(entries: Sequence[Entry]) -> str:
-    """Return the whole page. All text of runs is escaped, and the page's policy allows only its own scripts.
+def comparison_text(entries: Sequence[ComparedEntry]) -> Group:
+    """Return the tables of a comparison, for a terminal."""
+    fields = _fields_table(entries, most=MOST_FIELDS)
+    parts: list[RenderableType] = [table_text(_entries_table(entries))]
+    parts += [Text(f"\n{FIELDS}", "bold"), table_text(fields)] if fields.groups else []
+    figures = _figures_table(entries)
+    if not figures.groups:
+        return Group(*parts, Text(f"\n{NOTHING}"))
+    return Group(*parts, Text("\nLast evaluations", "bold"), table_text(figures))
 
-    Raises:
-        InputError: the metrics of a run are damaged.
-    """
+
+def comparison_html(entries: Sequence[ComparedEntry]) -> str:
+    """Return the comparison as a page that needs no network. All text of runs is escaped."""
     sections = compared_sections(entries)
-    drawn = {title: [figure_of(chart) for chart in charts] for title, charts in sections.items()}
-    last = max((step for charts in sections.values() for one in charts for step in _steps(one)), default=0)
-    charts, figures = charts_html(drawn, int(last), notes_of(sections))
+    lines = (line for charts in sections.values() for chart in charts for line in chart.lines)
+    last = max((line.steps[-1] for line in lines), default=0)
     runs = sum(len(entry.runs) for entry in entries)
-    return page_html(
-        figures,
-        title="Comparison of runs",
-        subtitle=escape(f"{runs} runs, {_counted_entries(entries)}"),
-        headline=_entries_html(entries) + _differences_html(entries) + _figures_html(entries),
-        charts=charts,
-    )
+    several = f"{len(entries)} configurations" if len(entries) > 1 else "all of one configuration"
+    page = Page("Comparison of runs", escape(f"{runs} runs, {several}"), last_step=int(last))
+    fields, figures = _fields_table(entries), _figures_table(entries)
+    page.table("Entries", _entries_table(entries))
+    page.table(FIELDS, fields if fields.groups else None)
+    if figures.groups:
+        page.table("Last evaluations", figures)
+    else:
+        page.add(f'<p class="card">{NOTHING}</p>')
+    for title, charts in sections.items():
+        page.charts(title, list(map(figure_of, charts)), BANDS if title == EVALUATIONS else RUNS_BANDS)
+    return page.html()
 
 
-def _steps(chart: Chart) -> Iterator[float]:
-    return (step for line in chart.lines for step in line.steps)
-
-
-def _counted_entries(entries: Sequence[Entry]) -> str:
-    if len(entries) == 1:
-        return "all of one configuration"
-    return f"{len(entries)} configurations"
-
-
-def _entries_html(entries: Sequence[Entry]) -> str:
-    rows = []
-    for place, entry in enumerate(entries):
-        config, names = entry.runs[0].config, ", ".join(run.name for run in entry.runs)
-        trains_on = ", ".join(config.play.names)
-        cells = (names, str(len(entry.runs)), config.model.name, trains_on, f"update {steps_text(entry)}")
-        rows.append(f"<tr><td>{_key(place)}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
-    heads = ("", "Runs", "Number", "Model", "Trains on", "Last evaluation")
-    return _table_html("Entries", heads, rows)
-
-
-def _differences_html(entries: Sequence[Entry]) -> str:
-    different = differing_fields(entries)
-    rows = [
-        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{escape(value_text(one))}</td>' for one in values)}</tr>"
-        for name, values in different.items()
+def _entries_table(entries: Sequence[ComparedEntry]) -> Table:
+    rows: list[Row] = [
+        [
+            _named(entries, place),
+            str(len(entry.runs)),
+            f"update {_steps_text(entry)}",
+            entry.runs[0].config.model.name,
+            ", ".join(entry.runs[0].config.play.names),
+        ]
+        for place, entry in enumerate(entries)
     ]
-    heads = ("Field", *(entry.label for entry in entries))
-    return _table_html("What differs in the configuration", heads, rows) if rows else ""
+    return Table(("Entry", "Runs", "Last evaluation", "Model", "Trains on"), [("", "", rows)])
 
 
-def _figures_html(entries: Sequence[Entry]) -> str:
-    rows = []
-    for name, text in figure_names(entries).items():
-        rows.append(f'<tr class="group"><th colspan="4">{escape(text)}</th></tr>')
-        found = {place: entry.last(name) for place, entry in enumerate(entries)}
-        present = {place: summary for place, summary in found.items() if summary is not None}
-        low, high = _ends(present.values())
-        for place, summary in present.items():
-            rows.append(
-                f"<tr><td>{_key(place)} {escape(entries[place].label)}</td>"
-                f"<td>{escape(counts_text(summary))}</td><td>{escape(summary_text(summary))}</td>"
-                f'<td class="range">{_bar(summary, low, high, place)}</td></tr>'
-            )
-        form = ".0%" if all(one.kind == "share" for one in present.values()) else ".3g"
-        ends = f"<span>{low:{form}}</span><span>{high:{form}}</span>"
-        rows.append(f'<tr><td colspan="3"></td><td><div class="range-ends">{ends}</div></td></tr>')
-    if not rows:
-        return '<p class="card">Nothing was evaluated.</p>'
-    said = "".join(f'<p class="muted">{escape(note)}</p>' for note in notes(entries))
-    return _table_html("Last evaluations", ("", "Measured in", "Value", ""), rows, said)
+def _fields_table(entries: Sequence[ComparedEntry], most: int | None = None) -> Table:
+    """Return the fields that differ with the value of every entry, those that all entries have first."""
+    found = sorted(differing_fields(entries).items(), key=lambda one: None in one[1])
+    groups: list[tuple[str, str, list[Row]]] = [
+        (name, "", [[_named(entries, place), _value_text(value)] for place, value in enumerate(values)])
+        for name, values in found[:most]
+    ]
+    more = len(found) - len(groups)
+    return Table(("", ""), groups, [f"and {more} more fields, which the page lists"] * (more > 0))
 
 
-def _table_html(title: str, heads: Sequence[str], rows: Sequence[str], below: str = "") -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
-    return (
-        f'<section><h2>{escape(title)}</h2><div class="card scroll"><table class="headline">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{below}</div></section>"
-    )
+def _figures_table(entries: Sequence[ComparedEntry]) -> Table:
+    names = figure_names(entries)
+    groups = [
+        (text, "", [*_figure_rows(entries, [entry.last(name) for entry in entries])])
+        for name, text in names.items()
+    ]
+    return Table(("", "Value", "Measured in", ""), [one for one in groups if one[2]], list(_notes(entries)))
 
 
-def _ends(summaries: Iterable[Summary]) -> tuple[float, float]:
-    """Return the range of a figure's bars: all that is possible, or as much of it as the intervals need."""
-    found = list(summaries)
-    least, most = found[0].figures[0].bounds
-    low = min(one.interval.low for one in found) if math.isinf(least) else least
-    high = max(one.interval.high for one in found) if math.isinf(most) else most
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+def _figure_rows(entries: Sequence[ComparedEntry], found: Sequence[Summary | None]) -> Iterator[Row]:
+    present = [one for one in found if one is not None]
+    if not present:
+        return
+    low, high = ends_of([one.interval for one in present], present[0].figures[0].bounds)
+    for place, one in enumerate(found):
+        if one is not None:
+            playable = all(figure.is_playable for figure in one.figures)
+            value = figure_cell(one.interval, one.kind, exactly=one.is_exact, is_playable=playable)
+            bar = Bar(one.interval, low, high, COLOURS[place % len(COLOURS)])
+            yield [_named(entries, place), value, _counts_text(one), Cell(bars=(bar,))]
 
 
-def _bar(summary: Summary, low: float, high: float, place: int) -> str:
-    """Return an interval on a track from ``low`` to ``high``."""
-    left, middle, right = (100 * (end - low) / (high - low) for end in summary.interval)
-    colour = COLOURS[place % len(COLOURS)]
-    return (
-        f'<div class="track"><i class="band" style="left:{left:.2f}%;width:{right - left:.2f}%;'
-        f'background:{colour}"></i><i class="dot" style="left:{middle:.2f}%;background:{colour}"></i></div>'
-    )
+def _named(entries: Sequence[ComparedEntry], place: int) -> Cell:
+    return Cell(entries[place].label, key=COLOURS[place % len(COLOURS)])
 
 
-def _key(place: int) -> str:
-    return f'<span class="key" style="background:{COLOURS[place % len(COLOURS)]}"></span>'
+def _notes(entries: Sequence[ComparedEntry]) -> Iterator[str]:
+    """Yield what the intervals of these entries mean, and what else a reader must know."""
+    sizes = {len(entry.runs) > 1 for entry in entries}
+    if True in sizes:
+        yield OVER
+    if False in sizes:
+        yield WITHIN
+    for entry in entries:
+        if len({run.last for run in entry.runs}) > 1:
+            steps = _steps_text(entry)
+            yield f"{entry.label}: its runs were last evaluated at different updates, {steps}."
+    found = [entry.last(name) for entry in entries for name in figure_names(entries)]
+    if not all(figure.is_playable for one in found if one is not None for figure in one.figures):
+        yield UNPLAYABLE
+
+
+def _counts_text(summary: Summary) -> str:
+    """Return in how many runs a figure was measured, and on how many games in all."""
+    runs, count = len(summary.figures), sum(figure.count for figure in summary.figures)
+    text = "1 run" if runs == 1 else f"{runs} runs"
+    return f"{text}, {count:,} {summary.figures[0].counted}" if count else text
+
+
+def _steps_text(entry: ComparedEntry) -> str:
+    """Return the updates of the runs' last evaluations."""
+    steps = sorted({run.last for run in entry.runs if run.last is not None})
+    if not steps:
+        return "none"
+    return str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+
+
+def _value_text(value: Any) -> str:
+    """Return the value of a field of the configuration."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "not set" if value is None else str(value)

@@ -26,13 +26,13 @@ from selfplay.core.shell_command import shell_command
 from selfplay.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
 from selfplay.read.fine_tuning import FineTuningFiles
+from selfplay.record.start_log import failure_of
 from selfplay.training.best import is_kept_by
 from selfplay.training.evaluation_opponents import evaluation_opponents
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_kinds import PSRO_FILE
 from selfplay.training.run_names import RUNS
 from selfplay.training.settled import has_settled
-from selfplay.training.start_log import failure_of
 
 State = Literal["running", "finished", "stopped", "failed", "damaged"]
 TAIL_BYTES = 1 << 16

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 from selfplay.population.payoffs import PayoffMatrix
-from selfplay.report.heat_map import heat_cells, heat_layout, heat_trace
-from selfplay.report.plotly import Figure
+from selfplay.report.plotly import Figure, heat_cells, heat_layout, heat_trace
 
 _NUMBERS_IN_CELLS = 14
 """Up to this many members, the cells show their numbers."""

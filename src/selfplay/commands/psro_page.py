@@ -6,27 +6,24 @@ from selfplay.commands.payoff_map import payoff_map
 from selfplay.commands.psro_files import PsroState
 from selfplay.commands.psro_table import HEAD, NASH_CONV_NOTE, gain_note, gain_text, row_of
 from selfplay.read.charts import COLOURS
-from selfplay.report.page import page_html
-from selfplay.report.pieces import tiles_of
-from selfplay.report.plotly import Figure, Json, charts_html, plain
+from selfplay.read.tables import Table
+from selfplay.report.html import Page
+from selfplay.report.plotly import Figure, Json, plain
 
 
 def psro_html(state: PsroState, seed: int) -> str:
     """Return the whole page. All text is escaped, and the page's policy allows only its own scripts."""
-    charts, figures = charts_html(
-        {"Towards an equilibrium": [_distance(state), _mixtures(state)], "Who beats whom": [_payoffs(state)]},
-        len(state.iterations) - 1,
-    )
-    return page_html(
-        figures,
-        title=escape(f"PSRO of {state.env_id}"),
-        subtitle=escape(f"solver {state.solver}, {len(state.members)} members, seed {seed}"),
-        tiles=_tiles_html(state),
-        headline=_members_html(state) + charts,
-    )
+    subtitle = escape(f"solver {state.solver}, {len(state.members)} members, seed {seed}")
+    page = Page(f"PSRO of {state.env_id}", subtitle)
+    page.tiles(_tiles(state))
+    rows = [row_of(one, state) for one in state.iterations]
+    page.table("Members", Table(HEAD, [("", "", rows)], [f"{gain_note(state)} {NASH_CONV_NOTE}"]))
+    page.charts("Towards an equilibrium", [_distance(state), _mixtures(state)])
+    page.charts("Who beats whom", [_payoffs(state)])
+    return page.html()
 
 
-def _tiles_html(state: PsroState) -> str:
+def _tiles(state: PsroState) -> list[tuple[str, str, str]]:
     last = state.iterations[-1]
     exact = [one.nash_conv for one in state.iterations if one.nash_conv is not None]
     tiles = [("Best responses", str(len(state.iterations) - 1), "")]
@@ -36,17 +33,7 @@ def _tiles_html(state: PsroState) -> str:
         tiles.append(("Gain of the last best response", f"{last.gain[1]:+.3f}", gain_text(last)))
     trained = sum(one.training_games for one in state.iterations)
     tiles.append(("Games of training", f"{trained:,}", f"and {last.payoff_games:,} for payoffs"))
-    return tiles_of(tiles)
-
-
-def _members_html(state: PsroState) -> str:
-    rows = [row_of(one, state) for one in state.iterations]
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        '<section><h2>Members</h2><div class="card scroll"><table class="headline">'
-        f"<thead><tr>{''.join(f'<th>{escape(one)}</th>' for one in HEAD)}</tr></thead><tbody>{body}</tbody>"
-        f'</table><p class="muted">{escape(f"{gain_note(state)} {NASH_CONV_NOTE}")}</p></div></section>'
-    )
+    return tiles
 
 
 def _distance(state: PsroState) -> Figure:

@@ -1,6 +1,5 @@
 """A tournament as one HTML page that looks like a run's report and needs no network."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -28,17 +27,14 @@ from selfplay.population import PayoffTable
 from selfplay.population.meta_strategies import ResampledShare
 from selfplay.population.payoffs import PayoffMatrix
 from selfplay.population.rankings import MemberRank, Rankings
+from selfplay.read.cards import Card, card_of
 from selfplay.read.charts import COLOURS
-from selfplay.read.episodes import LoggedEpisode, first_episodes
+from selfplay.read.episodes import first_episodes
 from selfplay.read.numbers import counted
-from selfplay.report.filter import INVALID, TURN_LIMIT, filter_html
-from selfplay.report.games import game_html
-from selfplay.report.page import page_html
-from selfplay.report.pieces import Shared, tiles_of
-from selfplay.report.plotly import Figure, Json, charts_html, plain
-
-_GREY = "#8a94a3"
-"""A colour of intervals that is visible on a light and on a dark background."""
+from selfplay.read.tables import Cell, Row, Table
+from selfplay.report.cards import Shared, cards_html
+from selfplay.report.html import Page, list_html
+from selfplay.report.plotly import GREY, Figure, Json, members_figure, members_layout, plain
 
 
 def tournament_html(
@@ -54,17 +50,20 @@ def tournament_html(
         samples: for each pair by its name, the logs of the games to read; those that do not exist are left
             out.
     """
-    charts, figures = charts_html(_sections(rankings), 0)
     members, matrix = counted(len(rankings.members), "member"), rankings.matrix
     who = "every pair in both seats" if matrix is not None else "every group in every order of seats"
-    return page_html(
-        figures,
-        title=escape(f"Tournament of {env_id}"),
-        subtitle=escape(f"{members}, {who}, seed {seed}"),
-        tiles=_tiles_html(table, rankings),
-        headline=_ranking_html(rankings) + ("" if matrix is None else _cycles_html(rankings)) + charts,
-        games=_games_html(samples, table.seats),
-    )
+    page = Page(f"Tournament of {env_id}", escape(f"{members}, {who}, seed {seed}"))
+    page.tiles(_tiles(table, rankings))
+    page.table("Ranking", _ranking(rankings))
+    if matrix is not None:
+        cycles = [cycle_text(cycle) for cycle in rankings.cycles] or [NO_CYCLE]
+        page.section("Cycles", f'<div class="card">{list_html(cycles)}</div>')
+    for title, figures in _sections(rankings).items():
+        page.charts(title, figures)
+    seats = [f"seat {seat}" for seat in range(table.seats)]
+    note = f"The first deal of every {'pair, in both' if len(seats) == 2 else 'group, in two'} seat orders."
+    page.section("Games", cards_html(_games(samples), Shared(seats, of_evaluation=True)), note)
+    return page.html()
 
 
 def _sections(rankings: Rankings) -> dict[str, list[Figure]]:
@@ -95,7 +94,7 @@ _SHARES = (
 _MATRIX = "Mean reward of the row against the column over both seats, best member first."
 
 
-def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
+def _tiles(table: PayoffTable, rankings: Rankings) -> list[tuple[str, str, str]]:
     games = sum(payoff.games for _, payoff in table.items())
     failed = sum(payoff.failed for _, payoff in table.items())
     invalid = sum(sum(payoff.invalid) for _, payoff in table.items())
@@ -115,27 +114,20 @@ def _tiles_html(table: PayoffTable, rankings: Rankings) -> str:
     if measured:
         least = min(measured, key=lambda one: one.nash_conv or 0.0)
         tiles.append(("Least exploitable", least.uid, f"NashConv {NASH_CONV.text(least)}"))
-    return tiles_of(tiles)
+    return tiles
 
 
-def _ranking_html(rankings: Rankings) -> str:
+def _ranking(rankings: Rankings) -> Table:
     columns = shown(_COLUMNS, rankings)
-    rows = []
+    rows: list[Row] = []
     for number, one in enumerate(rankings.members, start=1):
-        cells = (f"{number} {one.uid}", *(column.text(one) for column in columns))
-        mark = ""
-        if one.dominated_by is not None:
-            mark = f'<span class="badge warn">dominated by {escape(one.dominated_by)}</span>'
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f"<td>{mark}</td></tr>")
-    head = "".join(f"<th>{escape(one)}</th>" for one in ("", *(column.head for column in columns), ""))
+        mark = "" if one.dominated_by is None else f"dominated by {one.dominated_by}"
+        cells = (column.text(one) for column in columns)
+        rows.append([f"{number} {one.uid}", *cells, Cell(badge=mark, tone="warn")])
     note = _RANKING_NOTE if rankings.matrix is not None else f"{INTERVALS} {MANY_PLAYERS} {_INVALID_NOTE}"
     if rankings.matrix is not None and not rankings.matrix.is_zero_sum:
         note = f"{note} {NOT_ZERO_SUM}"
-    return (
-        '<section><h2>Ranking</h2><div class="card scroll"><table class="headline">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        f'<p class="muted">{escape(note)}</p></div></section>'
-    )
+    return Table(("", *(column.head for column in columns), ""), [("", "", rows)], [note])
 
 
 _COLUMNS = (
@@ -154,15 +146,6 @@ _RANKING_NOTE = (
 )
 
 
-def _cycles_html(rankings: Rankings) -> str:
-    if rankings.cycles:
-        said = "".join(f"<li>{escape(cycle_text(cycle))}</li>" for cycle in rankings.cycles)
-        body = f"<ul>{said}</ul>"
-    else:
-        body = f"<p>{escape(NO_CYCLE)}</p>"
-    return f'<section><h2>Cycles</h2><div class="card">{body}</div></section>'
-
-
 def _payoffs(rankings: Rankings, matrix: PayoffMatrix) -> Figure:
     place = {uid: row for row, uid in enumerate(matrix.members)}
     return payoff_map(matrix, [place[one.uid] for one in rankings.members], _MATRIX)
@@ -176,18 +159,8 @@ def _dots(
     value: Callable[[MemberRank], Interval | None],
 ) -> Figure:
     """Return the members by one measure with its intervals, best member by mean reward at the top."""
-    found = [(one.uid, interval) for one in rankings.members if (interval := value(one)) is not None][::-1]
-    spreads = [(one.high - one.low) / 2 for _, one in found]
-    trace: Json = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [one.mid for _, one in found],
-        "y": [plain(uid) for uid, _ in found],
-        "error_x": {"type": "data", "array": [_known(spread) for spread in spreads], "width": 3},
-        "marker": {"color": COLOURS[0], "size": 8},
-        "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
-    }
-    return Figure(title, caption, [trace], _rows_layout(axis, len(found)))
+    found = {one.uid: interval for one in rankings.members if (interval := value(one)) is not None}
+    return members_figure(title, caption, axis, found)
 
 
 def _nash_conv(one: MemberRank) -> Interval | None:
@@ -205,7 +178,7 @@ def _shares(rankings: Rankings) -> Figure:
         ("α-rank", lambda one: one.alpharank),
     ]
     traces = [_bars(name, colour, rankings, share) for colour, (name, share) in enumerate(named)]
-    layout = _rows_layout("", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
+    layout = members_layout("", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
     layout["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
     return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
 
@@ -213,7 +186,7 @@ def _shares(rankings: Rankings) -> Figure:
 def _bars(
     name: str, colour: int, rankings: Rankings, share: Callable[[MemberRank], ResampledShare | None]
 ) -> Json:
-    found = [(one.uid, value) for one in rankings.members if (value := share(one)) is not None][::-1]
+    found = [(one.uid, value) for one in rankings.members if (value := share(one)) is not None]
     spread = {
         "array": [one.high - one.share for _, one in found],
         "arrayminus": [one.share - one.low for _, one in found],
@@ -224,49 +197,20 @@ def _bars(
         "name": name,
         "x": [one.share for _, one in found],
         "y": [plain(uid) for uid, _ in found],
-        "error_x": {"type": "data", "symmetric": False, "color": _GREY, "width": 3, "thickness": 1, **spread},
+        "error_x": {"type": "data", "symmetric": False, "color": GREY, "width": 3, "thickness": 1, **spread},
         "marker": {"color": COLOURS[colour]},
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }
 
 
-def _rows_layout(axis: str, rows: int) -> Json:
+def _games(samples: Mapping[str, Sequence[Path]]) -> dict[str, list[Card]]:
+    """Return the games to read of each pair or group, by its name as HTML."""
     return {
-        "xaxis": {"title": {"text": axis}},
-        "yaxis": {"type": "category", "automargin": True},
-        "hovermode": "closest",
-        "showlegend": False,
-        "height": max(220, 110 + 24 * rows),
-    }
-
-
-def _games_html(samples: Mapping[str, Sequence[Path]], seats: int) -> str:
-    groups = {
-        name: [
-            replace(one, index=number)
+        escape(name): [
+            card_of(replace(one, index=number))
             for number, path in enumerate(paths)
             if path.is_file()
             for one in first_episodes(path, 1)
         ]
         for name, paths in samples.items()
     }
-    names = [f"seat {seat}" for seat in range(seats)]
-    listed = [_group_html(name, episodes, names) for name, episodes in groups.items() if episodes]
-    if not listed:
-        return ""
-    note = f"The first deal of every {'pair, in both' if seats == 2 else 'group, in two'} seat orders."
-    return (
-        f'<section><h2>Games</h2><p class="muted">{escape(note)}</p>'
-        f"{filter_html((INVALID, TURN_LIMIT), names)}{''.join(listed)}</section>"
-    )
-
-
-def _group_html(name: str, episodes: Sequence[LoggedEpisode], seats: list[str]) -> str:
-    """Return the games of a group under its members' names."""
-    shared = Shared({}, {}, seats, is_evaluation=True)
-    shown = "".join(game_html(one, shared, unfolded=False) for one in episodes)
-    return f'<div class="group"><h3>{escape(name)}</h3>{shown}</div>'
-
-
-def _known(value: float, condition: bool = True) -> float | None:
-    return float(value) if condition and math.isfinite(value) else None

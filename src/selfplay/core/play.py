@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from selfplay.core.agents import AgentSpec
 from selfplay.core.types import GenerateResult, Rollout, Step
@@ -87,6 +87,39 @@ class TaskMeta:
     opponent_uid: str | None = None
     index: int = 0
     info: dict[str, Any] = field(default_factory=dict)
+
+
+class GameTurn(TypedDict):
+    """One move of a game; ``kind`` and ``model`` are those of the seat's :class:`AgentSpec`.
+
+    ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the move found in it.
+    """
+
+    pid: int
+    kind: str
+    model: str
+    observation: str
+    text: str
+    action: str
+    well_formed: bool
+    invalid: bool
+
+
+class GameSummary(TypedDict):
+    """What a finished game adds to the ``extras`` of its rollout; rewards and infos are by player id.
+
+    ``invalid_pid`` is the player whose invalid move ended the game. ``raised`` names the error of a game that
+    broke on a move. A ``truncated`` game reached the turn limit.
+    """
+
+    final_rewards: dict[int, float]
+    game_info: dict[int, dict[str, Any]]
+    num_turns: int
+    invalid_pid: int | None
+    raised: str | None
+    truncated: bool
+    action_seq: list[str]
+    turns: list[GameTurn]
 
 
 @dataclass

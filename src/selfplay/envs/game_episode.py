@@ -24,7 +24,7 @@ from selfplay.core import (
 from selfplay.core.agents import UNSET
 from selfplay.core.own_classes import name_of
 from selfplay.core.own_code import is_from_outside
-from selfplay.core.play import seat_role
+from selfplay.core.play import GameSummary, GameTurn, seat_role
 from selfplay.envs.catalog import check_playable, make_game
 from selfplay.envs.checked_game import CheckedGame
 from selfplay.envs.game import Game
@@ -65,7 +65,7 @@ class _Table:
     position: _Position | None
     opener: ScriptedPlayer
     opening: int
-    turns: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[GameTurn] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
     errors: int = 0
     invalid_pid: int | None = None
@@ -200,7 +200,7 @@ class GameEpisode(Episode):
                 state.trajectory.append(step)
             turn += 1
         state.done = True
-        state.data = self._summary(table)
+        state.data = {**self._summary(table)}
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class GameEpisode(Episode):
         step.pid, step.env_id = position.pid, self.name
         return step
 
-    def _summary(self, table: _Table) -> dict[str, Any]:
+    def _summary(self, table: _Table) -> GameSummary:
         return {
             "final_rewards": table.game.rewards(),
             "game_info": table.game.game_info(),

@@ -1,7 +1,7 @@
 """Figures: every number of an evaluation under its own name, with its interval and which way is better."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,19 +14,25 @@ from selfplay.evaluation.result_files import EvaluationResult, read_evaluation
 
 Kind = Literal["share", "mean", "exact"]
 WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"
-LOST_BY_INVALID, INVALID, REWARD = "games lost by an invalid move", "invalid moves", "mean reward"
+ENDED_BY_INVALID, INVALID, REWARD = "games ended by an invalid move", "invalid moves", "mean reward"
 NASH_CONV, MASS = "NashConv", "mass on legal moves"
 ANY = (-math.inf, math.inf)
 
 
 class FigureName(NamedTuple):
-    """What a figure is, such as ``win rate against random``, and the environment that it was measured in.
+    """What a figure is: what was measured, in which environment, and against whom.
 
     A program's measure has the name that the program gives it, and no environment.
     """
 
-    name: str
+    measure: str
     env_id: str = ""
+    opponent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The measure and the opponent: ``win rate against random``."""
+        return f"{self.measure} against {self.opponent}" if self.opponent else self.measure
 
     def __str__(self) -> str:
         return f"{self.name} in {self.env_id}" if self.env_id else self.name
@@ -89,52 +95,60 @@ def read_figures(directory: Path, step: int) -> list[Figure]:
     """
     figures = []
     for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
-        _, result = read_evaluation(path)
         try:
-            found = figures_of(result)
-            finite = all(math.isfinite(end) for figure in found for end in figure.interval)
-        except (ValueError, TypeError):  # counts that cannot be
-            finite = False
-        if not finite:
-            raise InputError(str(path), "is damaged: its numbers cannot be", "Evaluate again")
-        figures += found
+            figures += figures_of(read_evaluation(path)[1])
+        except ValueError as error:
+            raise InputError(str(path), "is damaged: its numbers cannot be", "Evaluate again") from error
     return figures
 
 
 def figures_of(result: EvaluationResult) -> list[Figure]:
-    """Return the figures of an evaluation, the most important first; those without any data are left out."""
-    if isinstance(result, MatchResult):
-        return [figure for figure in _figures_of_match(result) if figure.count]
-    if isinstance(result, NashConvResult):
-        return [
-            Figure(
-                FigureName(NASH_CONV, result.env_id),
-                _exactly(result.nash_conv),
-                "exact",
-                smaller_is_better=True,
-                is_playable=result.is_playable,
-                bounds=(0.0, math.inf),
-            ),
-            Figure(FigureName(MASS, result.env_id), _exactly(result.legal_mass), "exact"),
-        ]
-    if not result.values:
-        return []
-    name, count = FigureName(result.name), len(result.values)
-    if result.is_share:
-        return [Figure(name, result.interval, "share", count, "items")]
-    return [Figure(name, result.interval, "mean", count, "items", bounds=ANY)]
+    """Return the figures of an evaluation, the most important first; those without any data are left out.
+
+    Raises:
+        ValueError: its numbers cannot be, such as more wins than games.
+    """
+    found = [one for one in _figures_of(result) if one.count or one.kind == "exact"]
+    if not all(math.isfinite(end) for figure in found for end in figure.interval):
+        raise ValueError("a number is not finite")
+    return found
 
 
-def match_figure_names(opponent: str) -> list[str]:
+def match_figure_names(env_id: str, opponent: str) -> list[FigureName]:
     """Return the names of a match's figures; ``opponent`` is empty in a game for one player."""
-    against = f" against {opponent}" if opponent else ""
-    return [f"{name}{against}" for name in (WINS, DRAWS, LOSSES, LOST_BY_INVALID, INVALID, REWARD)]
+    measures = (WINS, DRAWS, LOSSES, ENDED_BY_INVALID, INVALID, REWARD)
+    return [FigureName(measure, env_id, opponent) for measure in measures]
+
+
+def kind_of(figures: Iterable[Figure]) -> Kind:
+    """Return the kind of several: a mean may be taken for a share where all its values are 0 and 1."""
+    kinds = {figure.kind for figure in figures}
+    return kinds.pop() if len(kinds) == 1 else "mean"
+
+
+def _figures_of(result: EvaluationResult) -> Iterator[Figure]:
+    if isinstance(result, MatchResult):
+        yield from _figures_of_match(result)
+    elif isinstance(result, NashConvResult):
+        yield Figure(
+            FigureName(NASH_CONV, result.env_id),
+            _exactly(result.nash_conv),
+            "exact",
+            smaller_is_better=True,
+            is_playable=result.is_playable,
+            bounds=(0.0, math.inf),
+        )
+        yield Figure(FigureName(MASS, result.env_id), _exactly(result.legal_mass), "exact")
+    elif result.values:
+        kind: Kind = "share" if result.is_share else "mean"
+        bounds = (0.0, 1.0) if result.is_share else ANY
+        count = len(result.values)
+        yield Figure(FigureName(result.name), result.interval, kind, count, "items", bounds=bounds)
 
 
 def _figures_of_match(result: MatchResult) -> Iterator[Figure]:
-    names = [FigureName(name, result.env_id) for name in match_figure_names(result.opponent)]
-    win, draw, loss, lost, invalid, reward = names
     games, moves = result.games, result.moves
+    win, draw, loss, lost, invalid, reward = match_figure_names(result.env_id, result.opponent)
     yield Figure(win, result.win_rate, "share", games, "games")
     yield Figure(draw, result.draw_rate, "share", games, "games")
     yield Figure(loss, result.loss_rate, "share", games, "games", smaller_is_better=True)

@@ -193,20 +193,6 @@ class MatchResult(Outcomes):
             "by_seat": {str(seat): self.by_seat[seat].to_dict() for seat in sorted(self.by_seat)},
         }
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "MatchResult":
-        """Return the match that ``to_dict`` wrote; rates are computed again from the counts.
-
-        Raises:
-            KeyError: a value is missing.
-        """
-        counts = {entry.name: values[entry.name] for entry in fields(cls) if entry.name != "by_seat"}
-        by_seat = {
-            int(seat): Outcomes(**{name: seat_values[name] for name in _COUNTS})
-            for seat, seat_values in values["by_seat"].items()
-        }
-        return cls(**counts, by_seat=by_seat)
-
 
 def failures_text(reasons: Mapping[str, int]) -> str:
     """Return how many games failed, by reason, as one line."""

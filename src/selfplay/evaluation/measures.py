@@ -40,8 +40,3 @@ class MeasureResult:
             "high": high,
             "values": self.values,
         }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "MeasureResult":
-        """Return the result that :meth:`to_dict` wrote."""
-        return cls(str(values["name"]), [float(value) for value in values["values"]])

@@ -87,16 +87,6 @@ class NashConvResult:
             del values["played_gains"]
         return values | {"is_playable": self.is_playable}
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "NashConvResult":
-        """Return the result that ``to_dict`` wrote.
-
-        Raises:
-            KeyError: a value is missing.
-        """
-        names = [entry.name for entry in fields(cls) if entry.name != "played_gains"]
-        return cls(**{name: values[name] for name in names}, played_gains=values.get("played_gains"))
-
 
 async def nash_conv(
     client: InferenceClient,

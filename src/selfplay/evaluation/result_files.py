@@ -3,6 +3,9 @@
 import json
 import re
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from selfplay.core import InputError
 from selfplay.core.files import write_file
@@ -17,6 +20,11 @@ _KINDS: dict[str, type[EvaluationResult]] = {
     "nash_conv": NashConvResult,
     "measure": MeasureResult,
 }
+
+
+class _Head(msgspec.Struct):
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    kind: str
 
 
 def evaluation_path(directory: Path, step: int, name: str, suffix: str) -> Path:
@@ -52,6 +60,19 @@ def evaluated_steps(directory: Path) -> list[int]:
     return sorted({int(match[1]) for match in found if match})
 
 
+def decoded_evaluation(content: bytes) -> tuple[int, EvaluationResult]:
+    """Return the step and the result in a file of :func:`write_evaluation`.
+
+    Raises:
+        ValueError: it is not an evaluation, or is damaged.
+    """
+    try:
+        head = msgspec.json.decode(content, type=_Head)
+        return head.step, msgspec.json.decode(content, type=_KINDS[head.kind])
+    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
 def read_evaluation(path: Path) -> tuple[int, EvaluationResult]:
     """Return the step and the result that ``write_evaluation`` wrote.
 
@@ -59,9 +80,8 @@ def read_evaluation(path: Path) -> tuple[int, EvaluationResult]:
         InputError: the file is missing or is not an evaluation.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return int(values["step"]), _KINDS[values["kind"]].from_dict(values)
+        return decoded_evaluation(path.read_bytes())
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "Evaluate again") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(str(path), "is not an evaluation, or is damaged", "Evaluate again") from error

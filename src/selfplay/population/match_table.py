@@ -13,6 +13,11 @@ class MatchRecord:
     wins: int = 0
     draws: int = 0
 
+    @property
+    def points(self) -> float:
+        """Wins, and half of the draws."""
+        return self.wins + self.draws / 2
+
 
 class MatchTable:
     """Records of every model against every other one, from both sides, and against itself."""

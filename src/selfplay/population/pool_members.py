@@ -1,5 +1,6 @@
 """PoolMembers: who is in a model pool, and which copy of each policy is the latest."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -20,9 +21,20 @@ def checkpoint_uid(iteration: int, policy: str = POLICY_UID) -> str:
     return f"ckpt-{iteration}" if policy == POLICY_UID else f"{policy}-ckpt-{iteration}"
 
 
+_COPY = re.compile(r"(?:(?P<policy>.+)-)?ckpt-(?P<update>-?\d+)")
+
+
+def copy_of(uid: str) -> tuple[str, int] | None:
+    """Return the policy of a frozen copy, and after how many updates it was frozen; else ``None``."""
+    found = _COPY.fullmatch(uid)
+    return None if found is None else (found["policy"] or POLICY_UID, int(found["update"]))
+
+
 def iteration_of(uid: str) -> int:
     """Return the number of updates after which the copy with this uid was frozen."""
-    return int(uid.rpartition("ckpt-")[2])
+    found = copy_of(uid)
+    assert found is not None, f"{uid} is no copy"
+    return found[1]
 
 
 class PoolMembers:

@@ -1,8 +1,9 @@
 """Standings: who of a pool beats whom now, with intervals, ratings and cycles."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,21 +15,37 @@ from selfplay.population.rankings import LEAST_GAMES, cycles
 
 @dataclass(frozen=True)
 class Standing:
-    """What a member scores against another: its share of wins, a draw being half of one.
+    """What a member scores against another: its share of wins, a draw being half of one, with 95% (Wilson).
 
-    Attributes:
-        score: the share with its 95% interval (Wilson's).
-        games: the games of the two, all with the same weight or with fading ones.
-        wins: of so many games of equal weight as say the same.
-        losses: likewise.
-        draws: likewise.
+    ``games`` are those of the two, all with the same weight or with fading ones.
     """
 
     score: Interval
     games: int
-    wins: float
-    losses: float
-    draws: float
+
+    def of_the_other(self) -> "Standing":
+        """Return the same games from the other side."""
+        low, mid, high = self.score
+        return Standing(Interval(1 - high, 1 - mid, 1 - low), self.games)
+
+
+class StandingsLine(msgspec.Struct):
+    """A line of ``standings.jsonl``: the standings after an update.
+
+    Attributes:
+        step: the update.
+        policies: see :class:`Standings`; so ``frozen``, and ``cycles``.
+        pairs: ``[member, other, low, score, high, games]`` of each pair that is not the same as in the line
+            before; without games, the two are as if they had not met, since one of them started again.
+        ratings: ``[low, rating, high]`` by member.
+    """
+
+    step: int
+    policies: list[str]
+    frozen: list[str]
+    pairs: list[tuple[str, str, float, float, float, int]]
+    ratings: dict[str, tuple[float, float, float]]
+    cycles: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -49,9 +66,9 @@ class Standings:
 
     policies: tuple[str, ...]
     frozen: tuple[str, ...]
-    pairs: dict[tuple[str, str], Standing]
-    ratings: dict[str, Interval]
-    cycles: list[list[str]]
+    pairs: Mapping[tuple[str, str], Standing]
+    ratings: Mapping[str, Interval]
+    cycles: Sequence[Sequence[str]]
 
 
 def standings(pool: ModelPool) -> Standings:
@@ -63,12 +80,13 @@ def standings(pool: ModelPool) -> Standings:
     policies = tuple(one.uid for one in pool.opponents() if one.kind == "policy")
     frozen = [one.uid for one in pool.opponents() if one.kind != "policy" and one.retired is None]
     everybody = [*policies, *frozen]
-    pairs = {
+    records = {
         (uid, other): found
         for place, uid in enumerate(everybody)
         for other in everybody[place + 1 :]
-        if (found := _standing(pool, uid, other, uid in policies)).games
+        if (found := _record(pool, uid, other, uid in policies)).met
     }
+    pairs = {pair: record.standing() for pair, record in records.items()}
     met = {uid for pair in pairs for uid in pair}
     members = [uid for uid in everybody if uid in met]
     rated = [uid for uid in members if uid in _largest_group(pairs)]
@@ -76,26 +94,37 @@ def standings(pool: ModelPool) -> Standings:
         policies=tuple(uid for uid in policies if uid in met),
         frozen=tuple(uid for uid in frozen if uid in met),
         pairs=pairs,
-        ratings=dict(zip(rated, bradley_terry(_results(rated, pairs)), strict=True)) if rated else {},
+        ratings=dict(zip(rated, bradley_terry(_results(rated, records)), strict=True)) if rated else {},
         cycles=[shortest for _, shortest in cycles(tuple(members), _beats(members, pairs))],
     )
 
 
-def _standing(pool: ModelPool, uid: str, other: str, is_policy: bool) -> Standing:
-    """Return the standing of a member, a policy or not, against one that comes after it."""
-    if is_policy:
-        recent = pool.recent.record(uid, other)
-        met, games, counted = recent.met, recent.effective_games, recent.games
-        wins, draws = recent.wins, recent.draws
-    else:
+@dataclass(frozen=True)
+class _Record:
+    """The games of two: ``met``, and as many of equal weight as say the same, by how they ended."""
+
+    met: int
+    games: float
+    wins: float
+    draws: float
+
+    @property
+    def losses(self) -> float:
+        return max(0.0, self.games - self.wins - self.draws)
+
+    def standing(self) -> Standing:
+        return Standing(wilson_interval(min(self.wins + self.draws / 2, self.games), self.games), self.met)
+
+
+def _record(pool: ModelPool, uid: str, other: str, is_policy: bool) -> _Record:
+    """Return the games of a member, a policy or not, against one that comes after it."""
+    if not is_policy:
         record = pool.matches.record(uid, other)
-        met, games, counted = record.games, float(record.games), float(record.games)
-        wins, draws = float(record.wins), float(record.draws)
-    scale = games / counted if counted else 0.0
-    wins, draws = min(wins * scale, games), draws * scale
-    losses = max(0.0, games - wins - draws)
-    points = min(wins + draws / 2, games)
-    return Standing(wilson_interval(points, games), met, wins, losses, draws)
+        return _Record(record.games, float(record.games), float(record.wins), float(record.draws))
+    recent = pool.recent.record(uid, other)
+    games = recent.effective_games
+    scale = games / recent.games if recent.games else 0.0
+    return _Record(recent.met, games, min(recent.wins * scale, games), recent.draws * scale)
 
 
 def _largest_group(pairs: Collection[tuple[str, str]]) -> set[str]:
@@ -107,10 +136,10 @@ def _largest_group(pairs: Collection[tuple[str, str]]) -> set[str]:
     return max(reversed(groups), key=len, default=set())
 
 
-def _results(members: Sequence[str], pairs: dict[tuple[str, str], Standing]) -> Results:
+def _results(members: Sequence[str], records: dict[tuple[str, str], _Record]) -> Results:
     wins_MM, draws_MM = np.zeros((len(members), len(members))), np.zeros((len(members), len(members)))
     place = {uid: row for row, uid in enumerate(members)}
-    for (uid, other), one in pairs.items():
+    for (uid, other), one in records.items():
         if uid not in place:
             continue
         row, column = place[uid], place[other]
@@ -119,7 +148,7 @@ def _results(members: Sequence[str], pairs: dict[tuple[str, str], Standing]) -> 
     return Results(wins_MM, draws_MM)
 
 
-def _beats(members: Sequence[str], pairs: dict[tuple[str, str], Standing]) -> NDArray[np.bool_]:
+def _beats(members: Sequence[str], pairs: Mapping[tuple[str, str], Standing]) -> NDArray[np.bool_]:
     """Return whether the row's interval against the column is above one half, in enough games."""
     beats_MM = np.zeros((len(members), len(members)), dtype=np.bool_)
     place = {uid: row for row, uid in enumerate(members)}

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.read.series import Series
+from selfplay.evaluation.figures import Figure
+from selfplay.read.metrics import Series
 
 COLOURS = ["#3f7fe0", "#e07b39", "#2fa36b", "#c2549d", "#8d6fd6", "#a8912a"]
 """Line colours that are distinct on both a light and a dark background."""
@@ -62,6 +63,15 @@ def banded_line(name: str, points: Mapping[float, Interval]) -> Line:
     """Return a line with an interval at each point, given by step."""
     low, middle, high = (list(ends) for ends in zip(*points.values(), strict=True))
     return Line(name, [float(step) for step in points], middle, low, high)
+
+
+def figure_line(name: str, series: Mapping[int, Figure], colour: int = -1) -> Line:
+    """Return a figure of the evaluations by step, with its interval unless all are exact."""
+    if all(figure.kind == "exact" for figure in series.values()):
+        return Line(name, [*map(float, series)], [one.value for one in series.values()], colour=colour)
+    return replace(
+        banded_line(name, {step: figure.interval for step, figure in series.items()}), colour=colour
+    )
 
 
 def chart(

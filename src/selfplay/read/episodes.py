@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from selfplay.read.files import decoded, number_of
-from selfplay.read.rollouts import GameExtras, LoggedRollout
+from selfplay.core import Rollout
+from selfplay.core.play import GameSummary
+from selfplay.read.files import converted, decoded, number_of
 
 EPISODES_PER_STEP = 6
 """The number of games or conversations chosen of a step."""
@@ -26,12 +27,12 @@ class LoggedEpisode:
 
     step: int
     index: int
-    rollout: LoggedRollout
+    rollout: Rollout
     depth: int = 0
     children: list["LoggedEpisode"] = field(default_factory=list)
     left_out: int = 0
 
-    def all_rollouts(self) -> list[LoggedRollout]:
+    def all_rollouts(self) -> list[Rollout]:
         """Return this rollout and those of all descendants, parents first."""
         return [self.rollout, *(one for child in self.children for one in child.all_rollouts())]
 
@@ -46,7 +47,7 @@ class Outline:
 
 
 class _Line(msgspec.Struct):
-    rollout: LoggedRollout
+    rollout: Rollout
 
 
 class _Head(msgspec.Struct):
@@ -63,9 +64,21 @@ class _Moves(msgspec.Struct):
     """A log line of which only the moves are decoded, to search a log for an invalid one."""
 
     class _Rollout(msgspec.Struct):
-        extras: GameExtras = msgspec.field(default_factory=GameExtras)
+        extras: GameSummary
 
     rollout: _Rollout
+
+
+def game_of(rollout: Rollout) -> GameSummary | None:
+    """Return what a finished game has left; ``None`` for any other episode."""
+    return converted(rollout.extras, GameSummary)
+
+
+def has_invalid_move(game: GameSummary | None) -> bool:
+    """Return whether a player made a move that the game rejected."""
+    return game is not None and (
+        game["invalid_pid"] is not None or any(turn["invalid"] for turn in game["turns"])
+    )
 
 
 def outlines_of(path: Path, start: int = 0) -> list[Outline]:
@@ -162,7 +175,7 @@ def select_episodes(logs: list[Path], *, of_program: bool) -> tuple[list[LoggedE
     if of_program and not any(outline.failed for outline in chosen):
         chosen += failed
     episodes = [one for outline in chosen for one in read_outline(outline)]
-    if not of_program and not any(one.rollout.game.has_invalid_move for one in episodes):
+    if not of_program and not any(has_invalid_move(game_of(one.rollout)) for one in episodes):
         episodes += _first_invalid(paths)
     return sorted(episodes, key=lambda one: (one.step, one.index)), sum(sizes.values())
 
@@ -178,7 +191,7 @@ def _first_invalid(logs: list[Path]) -> list[LoggedEpisode]:
     for path in logs:
         for index, offset, text in _lines(path):
             line = decoded(text, _Moves)
-            if line is not None and line.rollout.extras.has_invalid_move:
+            if line is not None and has_invalid_move(line.rollout.extras):
                 return read_outline(Outline(path, [(index, offset)]))
     return []
 

@@ -1,71 +1,118 @@
-"""What an evaluation's file says, and the evaluations of a run in series."""
+"""The evaluations of a run, read again and again: every figure by update."""
 
-from collections.abc import Iterable
+from pathlib import Path
 
-import msgspec
-
-from selfplay.core.confidence_intervals import Interval, wilson_interval
+from selfplay.evaluation.figures import (
+    DRAWS,
+    MASS,
+    NASH_CONV,
+    REWARD,
+    WINS,
+    Figure,
+    FigureName,
+    figures_of,
+)
+from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.result_files import EvaluationResult, decoded_evaluation
+from selfplay.read.files import Folder
 from selfplay.read.warnings import RunWarning
 
+FILES_AT_A_TIME = 50
+"""The number of files read at a time."""
 
-class Evaluation(msgspec.Struct):
-    """One file of ``evaluation/``, of one of three kinds.
+Figures = dict[FigureName, dict[int, Figure]]
+"""The figures of a run's evaluations, by name and by the update after which they were measured."""
 
-    A match (``kind`` "match") counts games; ``mean_reward`` is the model's, as low, mid and high. An exact
-    evaluation has ``nash_conv``; ``policy`` gives the probabilities of actions by information state and
-    ``observations`` the text that a player reads there. A program's measure (``kind`` "measure") has a name,
-    one entry of ``values`` for each item, and their mean with its 95% interval; it is a share if the values
-    are successes and failures.
+
+class EvaluationFiles:
+    """Follows the directory ``evaluation/``. Files that are not evaluations, or are damaged, are skipped.
+
+    Args:
+        directory: it need not exist yet.
+        whole: keep the results, which may be long: a policy with its observations, the values of a measure.
     """
 
-    step: int = -1
-    env_id: str = ""
-    kind: str = ""
-    opponent: str = ""
-    games: int = 0
-    wins: int = 0
-    draws: int = 0
-    losses: int = 0
-    invalid: dict[str, int] = {}
-    mean_reward: list[float] = []
-    nash_conv: float | None = None
-    legal_mass: float | None = None
-    policy: dict[str, dict[str, float]] = {}
-    observations: dict[str, str] = {}
-    name: str = ""
-    count: int = 0
-    is_share: bool = False
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    values: list[float] = []
-    is_playable: bool = True
+    def __init__(self, directory: Path, *, whole: bool = False) -> None:
+        self.folder = Folder(directory)
+        self.whole = whole
+        self.unread = 0
+        self._found: dict[str, tuple[int, int, EvaluationResult | None, list[Figure]]] = {}
+
+    def read(self) -> None:
+        """Read some of the new or changed files; ``unread`` is then the number of the others.
+
+        Raises:
+            OSError: the directory exists but cannot be read.
+        """
+        if self.folder.look():
+            for gone in self._found.keys() - self.folder.entries.keys():
+                del self._found[gone]
+        files = self.folder.entries
+        names = [
+            name
+            for name, stamp in sorted(files.items())
+            if name.endswith(".json") and self._found.get(name, (-1,))[0] != stamp
+        ]
+        for name in names[:FILES_AT_A_TIME]:
+            self._found[name] = files[name], *self._read(self.folder.path / name)
+        self.unread = len(names[FILES_AT_A_TIME:])
 
     @property
-    def is_consistent(self) -> bool:
-        """Whether no count is negative or above the number of games."""
-        counts = (self.wins, self.draws, self.losses, self.invalid.get("model", 0))
-        return all(0 <= count <= self.games for count in counts)
+    def share_read(self) -> float:
+        """The share of the files that have been read."""
+        return 1 - self.unread / max(1, len(self.folder.entries))
 
-    def rates(self) -> dict[str, Interval]:
-        """Return the shares of a match's wins, draws, losses, and games ended by the model's invalid move.
+    def figures(self) -> Figures:
+        """Return the figures, each by update."""
+        found: Figures = {}
+        for _, step, _, figures in sorted(self._found.values(), key=lambda one: one[1]):
+            for figure in figures:
+                found.setdefault(figure.name, {})[step] = figure
+        return found
 
-        The last are counted among the losses, and games ended by the opponent's invalid move among the wins.
-        """
-        return {
-            "Wins": wilson_interval(self.wins, self.games),
-            "Draws": wilson_interval(self.draws, self.games),
-            "Losses": wilson_interval(self.losses, self.games),
-            "Lost by an invalid move": wilson_interval(self.invalid.get("model", 0), self.games),
-        }
+    def damaged(self) -> list[str]:
+        """Return the names of the files that are no evaluations, or damaged."""
+        return sorted(name for name, (_, step, _, _) in self._found.items() if step < 0)
 
-    def reward(self) -> Interval | None:
-        """Return a match's mean reward with its interval; ``None`` if the file does not have it."""
-        return Interval(*self.mean_reward) if len(self.mean_reward) == 3 else None
+    def exact(self) -> dict[str, dict[int, NashConvResult]]:
+        """Return the exact evaluations by environment and update; none unless results are kept."""
+        found: dict[str, dict[int, NashConvResult]] = {}
+        for _, step, result, _ in sorted(self._found.values(), key=lambda one: one[1]):
+            if isinstance(result, NashConvResult):
+                found.setdefault(result.env_id, {})[step] = result
+        return found
 
-    def interval(self) -> Interval:
-        """Return a measure's mean with its interval, which lies between 0 and 1 only if it is a share."""
-        return Interval(self.low or 0.0, self.mean or 0.0, self.high or 0.0)
+    def _read(self, path: Path) -> tuple[int, EvaluationResult | None, list[Figure]]:
+        try:
+            step, result = decoded_evaluation(path.read_bytes())
+            return step, result if self.whole else None, figures_of(result)
+        except (FileNotFoundError, ValueError):
+            return -1, None, []
+
+
+def of_measure(figures: Figures, *measures: str) -> Figures:
+    """Return the figures of these measures, such as ``win rate``, whoever was played."""
+    return {name: series for name, series in figures.items() if name.measure in measures}
+
+
+def of_program(figures: Figures) -> Figures:
+    """Return a program's own measures."""
+    return {name: series for name, series in figures.items() if not name.env_id}
+
+
+def decisive(figures: Figures) -> Figures:
+    """Return the figure that says how good the policy is in each match: its wins or its mean reward.
+
+    If all games were draws, as they are where all players get the same, wins say nothing.
+    """
+    found: Figures = {}
+    for name, series in of_measure(figures, WINS).items():
+        drawn = figures.get(name._replace(measure=DRAWS), {})
+        if drawn and all(one.value == 1 for one in drawn.values()):
+            name = name._replace(measure=REWARD)
+            series = figures.get(name, {})
+        found[name] = series
+    return found
 
 
 def match_title(env_id: str, opponent: str) -> str:
@@ -73,51 +120,16 @@ def match_title(env_id: str, opponent: str) -> str:
     return f"{env_id} against {opponent}" if opponent else f"{env_id} alone"
 
 
-def matches_of(evaluations: Iterable[Evaluation]) -> dict[tuple[str, str], list[Evaluation]]:
-    """Group the matches that have games by environment and opponent, each group in order of steps."""
-    series: dict[tuple[str, str], list[Evaluation]] = {}
-    for one in evaluations:
-        if one.kind == "match" and one.games > 0:
-            series.setdefault((one.env_id, one.opponent), []).append(one)
-    return series
-
-
-def exact_of(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Group the exact evaluations by environment, each group in order of steps."""
-    series: dict[str, list[Evaluation]] = {}
-    for one in evaluations:
-        if one.nash_conv is not None:
-            series.setdefault(one.env_id, []).append(one)
-    return series
-
-
-def measures_of(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Group the complete measures by name, in order of names, and each group in order of steps."""
-    series: dict[str, list[Evaluation]] = {}
-    for one in evaluations:
-        if one.kind == "measure" and one.count > 0 and None not in (one.low, one.mean, one.high):
-            series.setdefault(one.name, []).append(one)
-    return dict(sorted(series.items()))
-
-
-def are_shares(measures: list[Evaluation]) -> bool:
-    """Return whether all measures of a series are shares: a mean's values may be 0 and 1 by chance."""
-    return all(measure.is_share for measure in measures)
-
-
-def unplayable_warnings(evaluations: Iterable[Evaluation]) -> list[RunWarning]:
-    """Return a warning for each environment whose last NashConv is of a policy that cannot be played.
-
-    Args:
-        evaluations: the evaluations by step.
-    """
+def unplayable_warnings(figures: Figures) -> list[RunWarning]:
+    """Return a warning for each environment whose last NashConv is of a policy that cannot be played."""
+    found = {name.env_id: [*series.items()][-1] for name, series in of_measure(figures, NASH_CONV).items()}
     return [
         RunWarning(
             f"cannot be played/{env_id}",
             f"the NashConv of {env_id} is of a policy that cannot be played: "
-            f"{found[-1].legal_mass or 0.0:.2%} of its probability is on legal answers",
-            "check inference.max_tokens and the template; see the share of games lost by invalid moves",
+            f"{figures[FigureName(MASS, env_id)][step].value:.2%} of its probability is on legal answers",
+            "check inference.max_tokens and the template; see the share of games ended by invalid moves",
         )
-        for env_id, found in exact_of(evaluations).items()
-        if not found[-1].is_playable
+        for env_id, (step, last) in found.items()
+        if not last.is_playable
     ]

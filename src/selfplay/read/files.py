@@ -5,7 +5,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -53,4 +53,24 @@ def decoded(data: bytes, shape: type[Shape]) -> Shape | None:
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def converted(value: Any, shape: type[Shape]) -> Shape | None:
+    """Return a value in the given shape; ``None`` if it has another one, or names that no file can hold."""
+    try:
+        return msgspec.convert(value, shape, str_keys=True)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None
+
+
+def read_json(path: Path, shape: type[Shape]) -> Shape | None:
+    """Return what a file says in the given shape; ``None`` if it is missing, damaged or of another shape.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return decoded(path.read_bytes(), shape)
+    except FileNotFoundError:
         return None

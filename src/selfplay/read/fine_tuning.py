@@ -2,16 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.read.files import Folder, decoded, number_of
+from selfplay.finetune.run_files import (
+    FROZEN_JOB,
+    INSUFFICIENT_DATA_JOB,
+    JobRecord,
+    JobState,
+    RunFiles,
+    Sampling,
+    Stage,
+    State,
+)
+from selfplay.read.files import Folder, number_of, read_json
 
-Shape = TypeVar("Shape")
-
-STAGES = {
+STAGES: dict[Stage, str] = {
     "sample_rollouts": "playing",
     "log_stats": "counting",
     "test_during_training": "testing",
@@ -22,41 +27,8 @@ STAGES = {
     "done": "done",
 }
 """What a stage is called on a screen."""
-KEPT = {"insufficient_data_job_id": "too few examples", "frozen_job_id": "frozen"}
+KEPT = {INSUFFICIENT_DATA_JOB: "too few examples", FROZEN_JOB: "frozen"}
 """What stands for a job of a group that keeps its model."""
-
-
-class _Group(msgspec.Struct):
-    fine_tuned_model_name: str | None = None
-
-
-class _State(msgspec.Struct):
-    """The part of ``state.json`` that is read."""
-
-    iteration: int
-    train_loop_stage: str
-    shared_model_groups: dict[str, _Group] = {}
-
-
-class _JobState(msgspec.Struct):
-    iteration: int
-    group: str
-    job: str
-    status: str
-    model: str | None = None
-    error: str = ""
-
-
-class _JobRecord(msgspec.Struct):
-    name: str
-    model: str = ""
-    method: str = ""
-    examples: int = 0
-    job: str | None = None
-
-
-class _Sampling(msgspec.Struct):
-    total: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +64,7 @@ class FineTuning:
         solo: accuracy of a solo verifier by iteration, for comparison.
     """
 
-    stage: str
+    stage: Stage
     iteration: int
     total: int | None
     sampled: int = 0
@@ -109,7 +81,7 @@ class FineTuning:
     @property
     def text(self) -> str:
         """What happens now."""
-        stage = STAGES.get(self.stage, self.stage)
+        stage = STAGES[self.stage]
         return f"{stage}, {self.sampled} of {self.wanted} rollouts" if self.wanted else stage
 
 
@@ -121,9 +93,9 @@ class FineTuningFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self._records = Folder(root / "jobs")
-        self._known: list[_JobRecord] = []
+        self.files = RunFiles(root)
+        self._records = Folder(self.files.jobs)
+        self._known: list[JobRecord] = []
         self._growing: Path | None = None
         self._offset = self._lines = 0
 
@@ -133,11 +105,12 @@ class FineTuningFiles:
         Raises:
             OSError: a file cannot be read.
         """
-        state = _read(self.root / "state.json", _State)
+        state = read_json(self.files.state, State)
         if state is None:
             return None
         self._count()
-        sampling = _read(self.root / "sampling.json", _Sampling)
+        sampling = read_json(self.files.sampling, Sampling)
+        named = {name: group.fine_tuned_model_name for name, group in state.shared_model_groups.items()}
         return FineTuning(
             state.train_loop_stage,
             state.iteration,
@@ -145,24 +118,20 @@ class FineTuningFiles:
             self._lines if self._growing is not None else 0,
             sampling.total if self._growing is not None and sampling is not None else 0,
             self._jobs(),
-            {
-                name: group.fine_tuned_model_name
-                for name, group in state.shared_model_groups.items()
-                if group.fine_tuned_model_name
-            },
+            {name: model for name, model in named.items() if model},
         )
 
     def newest_log(self) -> tuple[Path, int] | None:
         """Return the log of the last rollouts, and a number that changes when it grows."""
         if self._growing is not None and self._lines:
             return self._growing, self._lines
-        logs = [path for path in (self.root / "rollouts").glob("*-*.jsonl") if path != self._growing]
+        logs = [path for path in self.files.rollouts.glob("*-*.jsonl") if path != self._growing]
         newest = max(logs, key=lambda path: (number_of(path), path.name), default=None)
         return None if newest is None else (newest, -1)
 
     def _count(self) -> None:
         """Count the lines of the file that grows, from where it was read last."""
-        growing = next(iter(sorted((self.root / "rollouts").glob("growing-*.jsonl"))), None)
+        growing = next(iter(sorted(self.files.rollouts.glob("growing-*.jsonl"))), None)
         if growing != self._growing:
             self._growing, self._offset, self._lines = growing, 0, 0
         if growing is None:
@@ -173,43 +142,27 @@ class FineTuningFiles:
                 content = file.read()
         except FileNotFoundError:  # it was complete in the meantime
             return
-        end = content.rfind(b"\n") + 1
-        self._offset += end
+        self._offset += content.rfind(b"\n") + 1
         self._lines += content.count(b"\n")
 
     def _jobs(self) -> list[FineTuneJob]:
         if self._records.look():
             names = [name for name in sorted(self._records.entries) if name.endswith(".json")]
-            found = (_read(self.root / "jobs" / name, _JobRecord) for name in names)
+            found = (read_json(self.files.jobs / name, JobRecord) for name in names)
             self._known = [one for one in found if one is not None]
         records = {one.job: one for one in self._known if one.job is not None}
-        states = _read(self.root / "job_states.json", list[_JobState]) or []
-        jobs = [_job(one, records.pop(one.job, _JobRecord(""))) for one in states]
-        unseen = [one for one in self._known if one.job is None or one.job in records]
-        jobs += [
+        states = read_json(self.files.job_states, list[JobState]) or []
+        asked = {one.job for one in states}
+        unseen = [one for one in self._known if one.job is None or one.job not in asked]
+        return [_job(one, records.get(one.job)) for one in states] + [
             FineTuneJob(None, one.name, one.job or "", "made", one.method, one.examples, one.model)
             for one in unseen
         ]
-        return jobs
 
 
-def _job(state: _JobState, record: _JobRecord) -> FineTuneJob:
-    status = KEPT.get(state.job, state.status.replace("_", " "))
-    return FineTuneJob(
-        state.iteration,
-        state.group,
-        "" if state.job in KEPT else state.job,
-        status,
-        record.method,
-        record.examples,
-        record.model,
-        "" if state.job in KEPT else state.model or "",
-        state.error,
-    )
-
-
-def _read(path: Path, shape: type[Shape]) -> Shape | None:
-    try:
-        return decoded(path.read_bytes(), shape)
-    except FileNotFoundError:
-        return None
+def _job(state: JobState, record: JobRecord | None) -> FineTuneJob:
+    made = ("", 0, "") if record is None else (record.method, record.examples, record.model)
+    if state.job in KEPT:
+        return FineTuneJob(state.iteration, state.group, "", KEPT[state.job], *made, error=state.error)
+    status, model = state.status.replace("_", " "), state.model or ""
+    return FineTuneJob(state.iteration, state.group, state.job, status, *made, model, state.error)

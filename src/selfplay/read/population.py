@@ -1,64 +1,35 @@
-"""Who of a population beats whom at one moment of a run."""
+"""Who of a population beats whom, at some moments of a run."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-
-import msgspec
+from pathlib import Path
 
 from selfplay.core.confidence_intervals import Interval, wilson_interval
+from selfplay.population.match_table import MatchRecord
+from selfplay.population.pool_members import copy_of
+from selfplay.population.standings import Standing, Standings, StandingsLine
+from selfplay.read.files import decoded
+from selfplay.read.metrics import LineTail
 
-COPY = re.compile(r"(?:(?P<policy>.+)-)?ckpt-(?P<update>\d+)")
-"""The uid of a policy's copy in the pool; the policy ``default`` is not named."""
-
-
-class Meeting(msgspec.Struct, frozen=True):
-    """One model's games against another; the games that it neither won nor drew are losses."""
-
-    games: int = 0
-    wins: int = 0
-    draws: int = 0
-
-    @property
-    def score(self) -> float:
-        """Wins plus half of the draws, per game."""
-        return (self.wins + self.draws / 2) / self.games if self.games else 0.0
+MAX_MOMENTS = 24
+"""At most this many moments are kept, spread over the run, and the newest."""
+Meetings = dict[str, dict[str, MatchRecord]]
+"""Games by uid and other uid, from both sides."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What a member scores against another in so many games: wins plus half of the draws, per game."""
-
-    score: Interval
-    games: int
-
-    def of_the_other(self) -> "Standing":
-        """Return the same games from the other side."""
-        low, mid, high = self.score
-        return Standing(Interval(1 - high, 1 - mid, 1 - low), self.games)
-
-
-@dataclass(frozen=True)
-class Population:
+@dataclass(frozen=True, kw_only=True)
+class Population(Standings):
     """The members of a pool that met another one, at one moment.
 
     Attributes:
         step: the last update of this moment; ``None`` if it is unknown.
-        policies: the members that change while they learn.
-        frozen: the others, in the order in which they joined.
-        pairs: the known pairs, each in one order or in both.
-        ratings: Bradley-Terry ratings with 95% intervals; empty if they are not known.
-        cycles: members that each beat the next, and the last the first.
         fades: whether recent games of a policy count more than its old ones; otherwise all count alike.
     """
 
-    step: int | None
-    policies: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    pairs: Mapping[tuple[str, str], Standing] = field(default_factory=dict)
     ratings: Mapping[str, Interval] = field(default_factory=dict)
     cycles: tuple[tuple[str, ...], ...] = ()
+    step: int | None
     fades: bool = True
 
     @property
@@ -69,11 +40,16 @@ class Population:
     @property
     def has_copies(self) -> bool:
         """Whether a frozen copy of a policy is among the members."""
-        return any(COPY.fullmatch(uid) for uid in self.frozen)
+        return any(map(copy_of, self.frozen))
+
+    @property
+    def frozen_met(self) -> bool:
+        """Whether two frozen members met."""
+        return any({*pair}.issubset(self.frozen) for pair in self.pairs)
 
     def newest(self, most: int) -> list[str]:
         """Return at most so many members in order; the copies that joined first are left out."""
-        copies = [uid for uid in self.frozen if COPY.fullmatch(uid)]
+        copies = [uid for uid in self.frozen if copy_of(uid)]
         left_out = {*copies[: max(0, len(self.members) - most)]}
         return [uid for uid in self.members if uid not in left_out][: max(0, most)]
 
@@ -85,38 +61,36 @@ class Population:
         return None if found is None else found.of_the_other()
 
     def cycle_texts(self) -> list[str]:
-        """Return each cycle in words."""
-        return [self._cycle_text(cycle) for cycle in self.cycles]
-
-    def no_cycle_text(self) -> str:
-        """Return what it means that there is no cycle."""
-        copies = {uid for uid in self.frozen if COPY.fullmatch(uid)}
+        """Return each cycle in words; if there is none, what that means."""
+        if self.cycles:
+            return [f"A cycle{self.after}: {self._cycle_text(cycle)}." for cycle in self.cycles]
+        copies = {uid for uid in self.frozen if copy_of(uid)}
         if len(copies) > 1 and not any(copies >= {*pair} for pair in self.pairs):
             unknown = "Whether the frozen copies beat each other in a circle is not known: they never met"
-            return f"{unknown} (selfplay tournament RUN@all plays them)."
-        return "No cycle: the pairs whose interval is on one side of 50% are in an order."
+            return [f"{unknown} (selfplay tournament RUN@all plays them)."]
+        return ["No cycle: the pairs whose interval is on one side of 50% are in an order."]
+
+    @property
+    def after(self) -> str:
+        """The moment in words, if it is known."""
+        return "" if self.step is None else f" after update {self.step}"
 
     def _cycle_text(self, cycle: tuple[str, ...]) -> str:
         return ", ".join(self._beats_text(*pair) for pair in pairwise((*cycle, cycle[0])))
 
     def _beats_text(self, uid: str, other: str) -> str:
         found = self.standing(uid, other)
-        figures = "" if found is None else f" {standing_text(found)}"
-        return f"{uid} beats {other}{figures}"
+        if found is None:
+            return f"{uid} beats {other}"
+        low, mid, high = (f"{100 * value:.0f}" for value in found.score)
+        games = f"{found.games:,} game{'' if found.games == 1 else 's'}"
+        return f"{uid} beats {other} {mid}% ({low} to {high}, {games})"
 
 
-def standing_text(one: Standing) -> str:
-    """Return a score with its interval and the number of games."""
-    low, mid, high = (f"{100 * value:.0f}" for value in one.score)
-    return f"{mid}% ({low} to {high}, {one.games:,} game{'' if one.games == 1 else 's'})"
-
-
-def population_of_meetings(
-    meetings: Mapping[str, Mapping[str, Meeting]], step: int | None
-) -> Population | None:
+def population_of_meetings(meetings: Meetings, step: int | None) -> Population | None:
     """Return the population of a run that has only counts of all its games; ``None`` without any."""
     pairs = {
-        (uid, other): Standing(wilson_interval(met.wins + met.draws / 2, met.games), met.games)
+        (uid, other): Standing(wilson_interval(met.points, met.games), met.games)
         for uid, records in meetings.items()
         for other, met in records.items()
         if uid != other and 0 < met.games >= met.wins + met.draws and min(met.wins, met.draws) >= 0
@@ -124,8 +98,63 @@ def population_of_meetings(
     members = list(dict.fromkeys(uid for pair in pairs for uid in pair))
     if not members:
         return None
-    copies = [uid for uid in members if COPY.fullmatch(uid)]
+    copies = {uid: copy[1] for uid in members if (copy := copy_of(uid))}
     fixed = sorted(uid for uid in members if uid.startswith("fixed-"))
-    policies = sorted({*members} - {*copies, *fixed})
-    copies.sort(key=lambda uid: int(uid.rpartition("-")[2]))
-    return Population(step, tuple(policies), (*fixed, *copies), pairs, fades=False)
+    return Population(
+        policies=tuple(sorted({*members} - {*copies, *fixed})),
+        frozen=(*fixed, *sorted(copies, key=copies.__getitem__)),
+        pairs=pairs,
+        step=step,
+        fades=False,
+    )
+
+
+class PopulationTail(LineTail):
+    """Follows ``standings.jsonl``. Damaged lines are skipped.
+
+    Args:
+        path: the file, which need not exist yet.
+        whole: keep the pairs of every moment; otherwise only the newest has them.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self.whole = whole
+        super().__init__(path)
+
+    def moments(self) -> list[Population]:
+        """Return the moments by step, the newest last."""
+        newest = [] if self._newest is None else [self._newest]
+        older = [one for one in self._kept if one is not self._newest]
+        return [one if self.whole else replace(one, pairs={}) for one in older] + newest
+
+    def _forget(self) -> None:
+        self._standings: dict[tuple[str, str], Standing] = {}
+        self._kept: list[Population] = []
+        self._newest: Population | None = None
+        self._lines = 0
+        self._stride = 1
+
+    def _take(self, line: bytes) -> None:
+        found = decoded(line, StandingsLine)
+        if found is None:
+            return
+        for uid, other, low, mid, high, games in found.pairs:
+            self._standings[uid, other] = Standing(Interval(low, mid, high), games)
+        members = {*found.policies, *found.frozen}
+        pairs = {
+            pair: one for pair, one in self._standings.items() if one.games > 0 and members.issuperset(pair)
+        }
+        self._newest = Population(
+            policies=tuple(found.policies),
+            frozen=tuple(found.frozen),
+            pairs=pairs,
+            ratings={uid: Interval(*rating) for uid, rating in found.ratings.items() if uid in members},
+            cycles=tuple(tuple(cycle) for cycle in found.cycles if cycle),
+            step=found.step,
+        )
+        if self._lines % self._stride == 0:
+            self._kept.append(self._newest)
+        self._lines += 1
+        if len(self._kept) > MAX_MOMENTS:
+            self._kept = self._kept[::2]
+            self._stride *= 2

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 from selfplay.core.own_classes import name_of
 from selfplay.read.episodes import LoggedEpisode
-from selfplay.read.evaluations import Evaluation, unplayable_warnings
+from selfplay.read.evaluations import Figures, unplayable_warnings
 from selfplay.read.fine_tuning import FineTuning
-from selfplay.read.metrics import POOL
-from selfplay.read.population import Meeting, Population, population_of_meetings
-from selfplay.read.series import Series
+from selfplay.read.metrics import POOL, Series
+from selfplay.read.population import Meetings, Population, population_of_meetings
 from selfplay.read.warnings import FoundWarning, RunWarning
 
 REWARD = "program/reward/"
@@ -47,8 +46,9 @@ class RunView:
         found_warnings: the warnings about all steps, each cause once.
         lines: the number of lines of metrics.
         damaged_lines: the number of lines of metrics that could not be read.
-        evaluations: the evaluations, by step.
-        meetings: games by uid and other uid, from both sides.
+        figures: the figures of the evaluations, by name and update.
+        damaged_evaluations: the files of evaluations that could not be read.
+        meetings: how often members of the pool met and won.
         meetings_step: the step after which the meetings were counted.
         moments: the population at some updates, the newest last; only that one may have pairs.
         game: the last finished game or conversation.
@@ -67,8 +67,9 @@ class RunView:
     found_warnings: list[FoundWarning] = field(default_factory=list)
     lines: int = 0
     damaged_lines: int = 0
-    evaluations: list[Evaluation] = field(default_factory=list)
-    meetings: dict[str, dict[str, Meeting]] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+    damaged_evaluations: list[str] = field(default_factory=list)
+    meetings: Meetings = field(default_factory=dict)
     meetings_step: int | None = None
     moments: list[Population] = field(default_factory=list)
     game: LoggedEpisode | None = None
@@ -154,12 +155,26 @@ class RunView:
             names = (self.setting("program", name, str) for name in ("protocol", "path", "type"))
             return [str(next(filter(None, names), None))]
         played = {rest.rpartition("/")[0] for rest in self.under("collection-")} - {""}
-        measured = {evaluation.env_id for evaluation in self.evaluations} - {""}
+        measured = {name.env_id for name in self.figures} - {""}
         return sorted(played) or _names_of(self.config.get("envs")) or sorted(measured)
 
     def watches(self) -> list[str]:
         """Return the names of the games of evaluations, if they have games of their own."""
         return _names_of(self.setting("evaluation", "envs", list))
+
+    def evaluated_in(self) -> set[str]:
+        """Return the names of all environments that are played, in training or in evaluations."""
+        return {*self.plays(), *(name.env_id for name in self.figures)} - {""}
+
+    @property
+    def last_evaluation(self) -> int:
+        """The update of the last evaluation; 0 without one."""
+        return max((step for series in self.figures.values() for step in series), default=0)
+
+    def staleness(self) -> dict[int, Series]:
+        """Return the share of the trained answers by their age in versions, in order of age."""
+        found = {int(age): one for age, one in self.under("overlap/staleness_").items() if age.isdecimal()}
+        return dict(sorted(found.items()))
 
     def answers(self, measure: str) -> dict[str, Series]:
         """Return a figure of the trained answers by role or, in games, by seat."""
@@ -216,7 +231,7 @@ class RunView:
         """Return the warnings about the last step, and about the last NashConv of each environment."""
         last = self.latest.get("step")
         of_step = [one.warning for one in self.found_warnings if one.step == last]
-        return [*of_step, *unplayable_warnings(self.evaluations)]
+        return [*of_step, *unplayable_warnings(self.figures)]
 
     def of_last_step(self) -> dict[str, float]:
         """Return the metrics of the last step."""

@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 
 from selfplay.core import InputError
-from selfplay.core.files import check_kinds, is_locked, read_regular
+from selfplay.core.files import is_locked, read_regular
 from selfplay.read.episodes import LoggedEpisode, last_episode
-from selfplay.read.evaluation_files import EvaluationFiles
+from selfplay.read.evaluations import EvaluationFiles
 from selfplay.read.files import Folder, decoded, number_of
 from selfplay.read.fine_tuning import FineTuning, FineTuningFiles
 from selfplay.read.metrics import MetricsTail
-from selfplay.read.population import Meeting
-from selfplay.read.population_tail import PopulationTail
+from selfplay.read.population import Meetings, PopulationTail
 from selfplay.read.run_view import RunView
 
 MAX_STATE_BYTES = 1 << 26
@@ -31,7 +30,7 @@ class _State(msgspec.Struct):
 
     class _Source(msgspec.Struct):
         class _Pool(msgspec.Struct):
-            matches: dict[str, dict[str, Meeting]] = {}
+            matches: Meetings = {}
 
         pool: _Pool = msgspec.field(default_factory=_Pool)
 
@@ -52,10 +51,10 @@ class RunDirectorySource:
         self.path = path
         self._config: dict[str, Any] = {}
         self._metrics = MetricsTail(path / "metrics.jsonl")
-        self._evaluations = EvaluationFiles(path / "evaluation", whole=whole)
+        self.evaluations = EvaluationFiles(path / "evaluation", whole=whole)
         self._population = PopulationTail(path / "standings.jsonl", whole=whole)
         self._checkpoints = Folder(path / "checkpoints")
-        self._meetings: dict[str, dict[str, Meeting]] = {}
+        self._meetings: Meetings = {}
         self._meetings_of: Path | None = None
         self._logs = Folder(path / "rollouts")
         self._game: LoggedEpisode | None = None
@@ -71,7 +70,7 @@ class RunDirectorySource:
             os.stat(self.path)
             self._read_config()
             self._metrics.read()
-            self._evaluations.read()
+            self.evaluations.read()
             self._population.read()
             self._read_meetings()
             self._tuning = self._tuning_files.read(self._iterations())
@@ -79,7 +78,7 @@ class RunDirectorySource:
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
         metrics = self._metrics
-        read = (metrics, self._evaluations, self._population)
+        read = (metrics, self.evaluations, self._population)
         return RunView(
             name=self.path.resolve().name,
             config=self._config,
@@ -88,7 +87,8 @@ class RunDirectorySource:
             found_warnings=list(metrics.warnings.values()),
             lines=metrics.lines,
             damaged_lines=metrics.damaged,
-            evaluations=self._evaluations.evaluations(),
+            figures=self.evaluations.figures(),
+            damaged_evaluations=self.evaluations.damaged(),
             meetings=self._meetings,
             meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
             moments=self._population.moments(),
@@ -149,16 +149,14 @@ class RunDirectorySource:
         return settings if isinstance(settings, int) else None
 
 
-def read_run(run_dir: Path, *, whole: bool = False) -> RunView:
-    """Read a run directory to its end; ``whole`` as for :class:`RunDirectorySource`.
+def read_to_end(source: RunDirectorySource) -> RunView:
+    """Read a run directory to its end. Whoever names the directory has checked what kind its files are.
 
     Raises:
         InputError: it is not a directory, or it cannot be read.
     """
-    if not run_dir.is_dir():
-        raise InputError(str(run_dir), "is not a run directory", "Name a directory under runs/.")
-    check_kinds(run_dir)
-    source = RunDirectorySource(run_dir, whole=whole)
+    if not source.path.is_dir():
+        raise InputError(str(source.path), "is not a run directory", "Name a directory under runs/.")
     view = source.read()
     while view.share_read < 1:
         view = source.read()

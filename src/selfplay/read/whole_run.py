@@ -5,31 +5,22 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from selfplay.core import InputError
+from selfplay.core.files import check_kinds
+from selfplay.evaluation.figures import FigureName
+from selfplay.evaluation.match_result import MatchResult
+from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.result_files import decoded_evaluation
 from selfplay.read.episodes import LoggedEpisode, first_episodes, select_episodes
-from selfplay.read.evaluations import Evaluation, measures_of
 from selfplay.read.files import decoded, number_of
 from selfplay.read.run_view import RunView
-from selfplay.read.source import read_run
+from selfplay.read.source import RunDirectorySource, read_to_end
+from selfplay.record.start_log import Session, read_sessions
+from selfplay.replay.batch_log import BatchLine
 
 MAX_TRANSCRIPT = 8
 """The number of games or conversations kept of an evaluation."""
-
-
-class Session(msgspec.Struct):
-    """One start of the run: its time (UTC), the versions in use and the kind of machine."""
-
-    started: str = ""
-    selfplay: str = ""
-    python: str = ""
-    torch: str = ""
-    system: str = ""
-    cpus: int | None = None
-    gpus: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,7 @@ class WholeRun(RunView):
         episodes: games or conversations of training, chosen by :func:`select_episodes`.
         episodes_in_log: the number from which they were chosen.
         transcripts: the logged games or conversations of the first and the last evaluation, by step.
+        exact: the exact evaluations by environment and update.
     """
 
     config_text: str = ""
@@ -59,6 +51,7 @@ class WholeRun(RunView):
     episodes: list[LoggedEpisode] = field(default_factory=list)
     episodes_in_log: int = 0
     transcripts: list[Transcript] = field(default_factory=list)
+    exact: dict[str, dict[int, NashConvResult]] = field(default_factory=dict)
 
     def roles(self) -> list[str]:
         """Return every role of a program that metrics or conversations name, sorted."""
@@ -67,17 +60,7 @@ class WholeRun(RunView):
         for episode in [*self.episodes, *read]:
             for rollout in episode.all_rollouts():
                 found |= {step.role_id for step in rollout.steps} | set(rollout.rewards)
-                found |= {said.author for said in rollout.transcript}
         return sorted(found - {""})
-
-
-class _BatchLine(msgspec.Struct):
-    """A step of a training batch: its rollout, seat and index, and its reward at each stage."""
-
-    rollout_id: str = ""
-    pid: int = 0
-    step_index: int = 0
-    rewards: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def load_run(run_dir: Path) -> WholeRun:
@@ -86,7 +69,8 @@ def load_run(run_dir: Path) -> WholeRun:
     Raises:
         InputError: it is not a directory, or it cannot be read.
     """
-    view = read_run(run_dir, whole=True)
+    source = RunDirectorySource(run_dir, whole=True)
+    view = read_to_end(source)
     config = run_dir / "config.toml"
     logs = sorted((run_dir / "rollouts").glob("step-*.jsonl"), key=number_of)
     if view.tuning is not None:
@@ -97,10 +81,11 @@ def load_run(run_dir: Path) -> WholeRun:
     return WholeRun(
         **vars(view),
         config_text=config.read_text(encoding="utf-8", errors="replace") if config.exists() else "",
-        sessions=_sessions(run_dir / "sessions.json"),
+        sessions=read_sessions(run_dir),
         episodes=episodes,
         episodes_in_log=in_log,
         transcripts=_transcripts(run_dir / "evaluation"),
+        exact=source.evaluations.exact(),
     )
 
 
@@ -112,16 +97,13 @@ def beside_solo(run: WholeRun, solo: Path) -> WholeRun:
     """
     if run.tuning is None:
         raise InputError("--solo", f"{run.name} is not a run of selfplay finetune", "Leave it out")
-    measures = measures_of(read_run(solo).evaluations)
-    found = measures.get("accuracy") or measures.get("training accuracy")
+    check_kinds(solo)
+    figures = read_to_end(RunDirectorySource(solo)).figures
+    found = figures.get(FigureName("accuracy")) or figures.get(FigureName("training accuracy"))
     if not found:
         raise InputError("--solo", f"{solo} has measured no accuracy", "Name a run of a solo verifier")
-    accuracy = {float(one.step): one.interval() for one in found}
+    accuracy = {float(step): figure.interval for step, figure in found.items()}
     return replace(run, tuning=replace(run.tuning, solo=accuracy))
-
-
-def _sessions(path: Path) -> list[Session]:
-    return (decoded(path.read_bytes(), list[Session]) or []) if path.exists() else []
 
 
 def _transcripts(directory: Path) -> list[Transcript]:
@@ -131,12 +113,18 @@ def _transcripts(directory: Path) -> list[Transcript]:
     found = []
     for path in paths:
         if number_of(path) in ends:
-            beside = path.with_suffix(".json")
-            match = decoded(beside.read_bytes(), Evaluation) if beside.exists() else None
-            match = match or Evaluation(opponent=path.stem)
             episodes = first_episodes(path, MAX_TRANSCRIPT)
-            found.append(Transcript(number_of(path), match.env_id, match.opponent, episodes))
+            found.append(Transcript(number_of(path), *_played(path.with_suffix(".json")), episodes))
     return found
+
+
+def _played(evaluation: Path) -> tuple[str, str]:
+    """Return the environment and the opponent of a match; of anything else, the name of the file."""
+    try:
+        _, result = decoded_evaluation(evaluation.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return "", evaluation.stem
+    return (result.env_id, result.opponent) if isinstance(result, MatchResult) else ("", evaluation.stem)
 
 
 def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:
@@ -147,7 +135,7 @@ def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) ->
     """
     near = {episode.step + distance for episode in episodes for distance in (-1, 0, 1)}
     lines = (line for path in batch_logs if number_of(path) in near for line in _unzipped_lines(path))
-    found = (entry for line in lines if (entry := decoded(line, _BatchLine)) is not None)
+    found = (entry for line in lines if (entry := decoded(line, BatchLine)) is not None)
     stages = {(entry.rollout_id, entry.pid, entry.step_index): entry.rewards for entry in found}
     for episode in episodes:
         taken: defaultdict[int, int] = defaultdict(int)

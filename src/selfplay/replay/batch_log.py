@@ -12,12 +12,25 @@ from selfplay.core.files import write_file
 BATCH_SCHEMA_VERSION = 1
 
 
+class BatchLine(msgspec.Struct):
+    """A step of a batch: whose it was, the last message of its prompt, and its reward at each stage."""
+
+    role_id: str
+    pid: int
+    env_id: str
+    rollout_id: str
+    step_index: int
+    policy_version: int
+    obs: str
+    act: str
+    rewards: dict[str, Any]
+    schema_version: int = BATCH_SCHEMA_VERSION
+
+
 class BatchLog:
     """Writes each batch to ``directory/batch-000012.jsonl.gz``, one step per line.
 
-    A line identifies the step (role, player, rollout, index in the trajectory, policy version) and holds the
-    last message of the prompt and the answer (``obs``, ``act``) and the reward at each stage (``rewards``). A
-    batch that is written again after a resume replaces the old file.
+    A batch that is written again after a resume replaces the old file.
 
     Args:
         directory: directory of the files; created with the first batch.
@@ -55,16 +68,15 @@ def reward_stages(step: Step) -> dict[str, float]:
     return {**step.info.get("reward_stages", {}), "step": step.reward, "sampled": step.advantage}
 
 
-def _line(step: Step) -> dict[str, Any]:
-    return {
-        "schema_version": BATCH_SCHEMA_VERSION,
-        "role_id": step.role_id,
-        "pid": step.pid,
-        "env_id": step.env_id,
-        "rollout_id": step.info.get("rollout_id", ""),
-        "step_index": step.info.get("step_index", 0),
-        "policy_version": step.policy_version,
-        "obs": step.prompt[-1]["content"] if step.prompt else "",
-        "act": step.completion_text,
-        "rewards": reward_stages(step),
-    }
+def _line(step: Step) -> BatchLine:
+    return BatchLine(
+        role_id=step.role_id,
+        pid=step.pid,
+        env_id=step.env_id,
+        rollout_id=step.info.get("rollout_id", ""),
+        step_index=step.info.get("step_index", 0),
+        policy_version=step.policy_version,
+        obs=step.prompt[-1]["content"] if step.prompt else "",
+        act=step.completion_text,
+        rewards=reward_stages(step),
+    )

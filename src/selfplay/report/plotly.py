@@ -1,20 +1,23 @@
-"""The charts as Plotly's figures, which the page's script draws in the page's own colours."""
+"""Charts, members and matrices as Plotly's figures, which a page's script draws in the page's own colours."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from selfplay.core.confidence_intervals import Interval
 from selfplay.read.charts import COLOURS, WHOLE, Chart, Line
 
-FEW_STEPS = 12
-"""Up to this many steps, the axis has a tick for each; with more, Plotly chooses whole steps by itself."""
 FEW_POINTS = 40
 """The points of a line with up to this many are marked."""
 MARGIN = 0.02
 """The free space below 0% and above 100%, in which lines at the edge can be seen."""
+
+GREY = "#8a94a3"
+"""A colour that is visible on a light and on a dark background."""
+SCALE = [[0, "#d9722e"], [0.5, "#f4f4f4"], [1, "#3f7fe0"]]
+"""From the worst to the best of the row, on a light and on a dark background."""
 
 Json = dict[str, Any]
 
@@ -32,42 +35,6 @@ class Figure:
     layout: Json
     lines: tuple[str, ...] = ()
     wide: bool = False
-
-
-def charts_html(
-    sections: Mapping[str, Sequence[Figure]], last_step: int, notes: Mapping[str, str] | None = None
-) -> tuple[str, str]:
-    """Return sections of figures as HTML, and the JSON list of figures for the page's script.
-
-    Args:
-        sections: the figures by the section's title.
-        last_step: the last step of any figure.
-        notes: what stands below a section's title.
-    """
-    html: list[str] = []
-    drawn: list[Json] = []
-    steps = {"xaxis": {"dtick": 1}} if last_step <= FEW_STEPS else {}
-    for title, figures in sections.items():
-        cards = []
-        for figure in figures:
-            place = f"chart-{len(drawn)}"
-            drawn.append({"id": place, "traces": figure.traces, "layout": {**steps, **figure.layout}})
-            cards.append(
-                f'<div class="card{" wide" * figure.wide}"><h3>{escape(figure.title)}</h3>'
-                f'<p class="muted">{escape(figure.caption)}</p>'
-                f'<div class="chart" id="{place}"></div>{_lines_html(figure.lines)}</div>'
-            )
-        note = f'<p class="muted">{escape(notes[title])}</p>' if notes and title in notes else ""
-        html.append(
-            f'<section><h2>{escape(title)}</h2>{note}<div class="grid">{"".join(cards)}</div></section>'
-        )
-    # "<" must not appear: it could end the script element.
-    return "".join(html), json.dumps(drawn).replace("<", "\\u003c")
-
-
-def _lines_html(lines: Sequence[str]) -> str:
-    """Return lines of text as a list; empty without any."""
-    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</ul>" if lines else ""
 
 
 def figure_of(chart: Chart) -> Figure:
@@ -137,7 +104,7 @@ def _value_axis(chart: Chart) -> Json:
     axis: Json = {}
     if chart.axis == "share":
         axis["tickformat"] = ".2~%"
-    elif largest < 1e-3:
+    elif 0 < largest < 1e-3:
         axis["tickformat"] = ".2~e"
     elif largest >= 1e4:
         axis["tickformat"] = "~s"
@@ -150,3 +117,93 @@ def _value_axis(chart: Chart) -> Json:
     if len(chart.bounds) > 1 and largest <= max(chart.bounds):
         return axis | {"range": [*chart.bounds]}
     return axis | ({"rangemode": "tozero"} if chart.bounds else {})
+
+
+def members_figure(
+    title: str, caption: str, axis: str, members: Mapping[str, Interval], highlighted: Sequence[str] = ()
+) -> Figure:
+    """Return the values of members with their intervals, the first at the top; some in another colour."""
+    found = [*members.values()]
+    trace: Json = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [one.mid for one in found],
+        "y": [*map(plain, members)],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_finite(one.high - one.mid) for one in found],
+            "arrayminus": [_finite(one.mid - one.low) for one in found],
+            "color": GREY,
+            "width": 3,
+        },
+        "marker": {
+            "color": [COLOURS[bool(highlighted) and uid not in highlighted] for uid in members],
+            "size": 8,
+        },
+        "hovertemplate": "%{y}: %{x:.4~g}<extra></extra>",
+    }
+    return Figure(title, caption, [trace], members_layout(axis, len(members)))
+
+
+def members_layout(axis: str, rows: int) -> Json:
+    """Return the layout of a figure with a row for each member, the first at the top."""
+    return {
+        "xaxis": {"title": {"text": axis}},
+        "yaxis": {"type": "category", "automargin": True, "autorange": "reversed"},
+        "hovermode": "closest",
+        "showlegend": False,
+        "height": max(240, 100 + 24 * rows),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def heat_cells(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    about: Sequence[Sequence[Any]],
+) -> Json:
+    """Return the part of a trace that says who its rows and columns are, each value and its hover data."""
+    return {"x": list(map(plain, columns)), "y": list(map(plain, rows)), "z": values, "customdata": about}
+
+
+def heat_trace(cells: Json, limits: tuple[float, float], number: str, hover: str, *, in_cells: bool) -> Json:
+    """Return the trace of a heat map.
+
+    Args:
+        cells: see :func:`heat_cells`.
+        limits: the values with the strongest colours.
+        number: the format of a number.
+        hover: the text of a cell, as Plotly's template after the names of its row and column.
+        in_cells: whether the cells show their numbers.
+    """
+    trace = {
+        "type": "heatmap",
+        **cells,
+        "zmin": limits[0],
+        "zmax": limits[1],
+        "colorscale": SCALE,
+        "colorbar": {"tickformat": number},
+        "hovertemplate": f"%{{y}} against %{{x}}: {hover}<extra></extra>",
+        "hoverongaps": False,
+        "xgap": 1,
+        "ygap": 1,
+    }
+    if in_cells:
+        trace |= {"texttemplate": f"%{{z:{number}}}", "textfont": {"color": "#1c2430"}}
+    return trace
+
+
+def heat_layout(rows: int) -> Json:
+    """Return the layout of a heat map with so many rows, the first one at the top."""
+    return {
+        "xaxis": {"title": {"text": "against"}, "type": "category", "side": "top", "showgrid": False},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
+        "hovermode": "closest",
+        "margin": {"l": 48, "r": 12, "t": 60, "b": 10},
+        "height": max(180, 110 + 34 * rows),
+    }

@@ -98,10 +98,10 @@ def check_keep_best(config: Config) -> None:
     if not isinstance(config.play, Games):
         return
     names = [
-        FigureName(name, config.label(env))
+        name
         for env in config.evaluated
         for opponent in evaluation_opponents(config, env) or [""]
-        for name in match_figure_names(opponent)
+        for name in match_figure_names(config.label(env), opponent)
     ]
     exact = [config.label(env) for env in config.evaluated if measures_nash_conv(config, env)]
     names += [FigureName(name, label) for label in exact for name in (NASH_CONV, MASS)]

@@ -16,6 +16,7 @@ from selfplay.core.files import LOCK, check_kinds, is_locked, lock_directory, re
 from selfplay.core.manifest import check_files
 from selfplay.core.shell_command import shell_command
 from selfplay.core.single_writer import EPOCH_FILE, Epoch
+from selfplay.record.start_log import note_failure
 from selfplay.training.run_kinds import PSRO_FILE, resume_command
 from selfplay.training.run_layout import (
     BEFORE_TUNING,
@@ -26,7 +27,6 @@ from selfplay.training.run_layout import (
     foreign,
     steps_in,
 )
-from selfplay.training.start_log import note_failure
 
 CHECKPOINT_PREFIX = "step-"
 

@@ -2,35 +2,19 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from selfplay.core.confidence_intervals import Interval
-from selfplay.population.standings import Standing, Standings
+from selfplay.population.standings import Standing, Standings, StandingsLine
 from selfplay.record.sinks import JsonlSink
 
 SCORE_DIGITS, RATING_DIGITS = 4, 1
-
-
-class _Line(msgspec.Struct):
-    """The part of a line that is read again."""
-
-    step: int
-    pairs: list[tuple[str, str, float, float, float, int]]
+_Figures = tuple[float, float, float, int]
 
 
 class StandingsLog:
-    """Appends a line of the standings after each update. Of the pairs, it has those that changed.
-
-    The fields of a line:
-
-    - ``step``: the update.
-    - ``policies`` and ``frozen``: the members.
-    - ``pairs``: ``[member, other, low, score, high, games]`` of each pair that is not the same as in the line
-      before; without games, the two are as if they had not met, since one of them started again.
-    - ``ratings``: ``[low, rating, high]`` by member.
-    - ``cycles``: lists of members.
+    """Appends a :class:`StandingsLine` after each update. Of the pairs, it has those that changed.
 
     Args:
         path: the file.
@@ -40,7 +24,7 @@ class StandingsLog:
         self.path = path
         self._lines: JsonlSink | None = None
         self._step = -1
-        self._known: dict[tuple[str, str], list[float]] = {}
+        self._known: dict[tuple[str, str], _Figures] = {}
 
     def continue_after(self, step: int) -> None:
         """Open the file and delete the lines of later updates; damaged lines before them stay.
@@ -53,7 +37,9 @@ class StandingsLog:
         for line, after in _lines_of(self.path):
             if line is not None and line.step <= step:
                 end, self._step = after, line.step
-                self._known |= {(uid, other): list(figures) for uid, other, *figures in line.pairs}
+                self._known |= {
+                    (uid, other): (low, mid, high, games) for uid, other, low, mid, high, games in line.pairs
+                }
         self._lines.truncate(end)
 
     def write(self, step: int, found: Standings) -> None:
@@ -68,20 +54,20 @@ class StandingsLog:
         pairs = {pair: _figures(one) for pair, one in found.pairs.items()}
         members = {*found.policies, *found.frozen}
         gone = {
-            pair: [0.0, 0.0, 0.0, 0]
+            pair: (0.0, 0.0, 0.0, 0)
             for pair, figures in self._known.items()
             if pair not in pairs and members.issuperset(pair) and figures[-1]
         }
         new = {pair: one for pair, one in (pairs | gone).items() if self._known.get(pair) != one}
-        line: dict[str, Any] = {
-            "step": step,
-            "policies": found.policies,
-            "frozen": found.frozen,
-            "pairs": [[*pair, *figures] for pair, figures in new.items()],
-            "ratings": {uid: _rounded(one, RATING_DIGITS) for uid, one in found.ratings.items()},
-            "cycles": found.cycles,
-        }
-        self._lines.write(line)
+        line = StandingsLine(
+            step,
+            list(found.policies),
+            list(found.frozen),
+            [(*pair, *figures) for pair, figures in new.items()],
+            {uid: _rounded(one, RATING_DIGITS) for uid, one in found.ratings.items()},
+            [list(cycle) for cycle in found.cycles],
+        )
+        self._lines.write(msgspec.to_builtins(line))
         self._step = step
         self._known |= new
 
@@ -91,20 +77,21 @@ class StandingsLog:
             self._lines.close()
 
 
-def _lines_of(path: Path) -> Iterator[tuple[_Line | None, int]]:
+def _lines_of(path: Path) -> Iterator[tuple[StandingsLine | None, int]]:
     """Yield every line, ``None`` for a damaged one, and the offset after it."""
     end = 0
     for line in path.read_bytes().splitlines(keepends=True):
         end += len(line)
         try:
-            yield msgspec.json.decode(line, type=_Line), end
+            yield msgspec.json.decode(line, type=StandingsLine), end
         except (msgspec.DecodeError, UnicodeDecodeError):
             yield None, end
 
 
-def _figures(one: Standing) -> list[float]:
-    return [*_rounded(one.score, SCORE_DIGITS), one.games]
+def _figures(one: Standing) -> _Figures:
+    return *_rounded(one.score, SCORE_DIGITS), one.games
 
 
-def _rounded(interval: Interval, digits: int) -> list[float]:
-    return [round(value, digits) for value in interval]
+def _rounded(interval: Interval, digits: int) -> tuple[float, float, float]:
+    low, mid, high = interval
+    return round(low, digits), round(mid, digits), round(high, digits)

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from selfplay.config import Config, load_config
 from selfplay.config.loading import dump_config
 from selfplay.core import InputError, SelfplayError
+from selfplay.record.start_log import note_session
 from selfplay.training.progress_views import print_line
 from selfplay.training.resume_point import check_resume
 from selfplay.training.resumed_config import resumed_config
 from selfplay.training.run_directory import RunDirectory
-from selfplay.training.start_log import note_session
 from selfplay.training.threads import with_chosen_threads
 
 Work = Callable[[], Coroutine[Any, Any, None]]

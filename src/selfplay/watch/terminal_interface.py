@@ -8,10 +8,18 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer
 
 from selfplay.read.run_view import RunView, Source
-from selfplay.watch.population import population_panel
-from selfplay.watch.tables import ratings_table
+from selfplay.watch.panels import population_panel, ratings_panel
 from selfplay.watch.themes import DARK, LIGHT
-from selfplay.watch.widgets import CURVES, RATES, ChartsView, GameView, HeaderLine, OverviewView, TableView
+from selfplay.watch.widgets import (
+    CURVES,
+    RATES,
+    WIDE_PANELS,
+    ChartsView,
+    GameView,
+    HeaderLine,
+    OverviewView,
+    PanelsView,
+)
 
 PERIOD = 1.0
 """Seconds between two reads of the source."""
@@ -39,14 +47,13 @@ class TerminalInterface(App[None]):
     Footer { background: $panel; }
     ContentSwitcher { height: 1fr; }
 
-    Drawing, ChartWidget, TableView, GameView {
+    .framed {
         border: round $foreground 25%;
         border-title-color: $foreground;
         border-title-style: bold;
         border-subtitle-color: $primary;
         padding: 0 1;
     }
-    TableView Drawing, GameView Drawing, ChartsView > Drawing { border: none; padding: 0; }
 
     VerticalScroll {
         scrollbar-size-vertical: 1;
@@ -57,15 +64,11 @@ class TerminalInterface(App[None]):
     #panels { grid-size: 2; grid-rows: auto; height: auto; }
     #panels Drawing { height: 100%; }
     ChartsView { layout: grid; }
-    #warnings { border: none; }
     #first-curves { display: none; height: 1fr; min-height: 12; }
-    .-narrow #evaluation { column-span: 2; }
-    .-wide #panels { grid-size: 3; grid-columns: 5fr 5fr 7fr; }
     .-tall #first-curves { display: block; }
     """
     TITLE = "selfplay watch"
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -90,11 +93,11 @@ class TerminalInterface(App[None]):
         """Yield the header, the views (of which one is visible) and the footer with the keys."""
         yield self.header
         with ContentSwitcher(initial=VIEWS[0]):
-            yield OverviewView(self.view, id="overview")
-            yield ChartsView(CURVES, self.view, "Nothing has been measured yet.", id="curves")
-            yield TableView(ratings_table, self.view, title="Ratings", id="ratings")
-            yield TableView(population_panel, self.view, title="Population", id="population")
-            yield ChartsView(RATES, self.view, "Nothing has been counted yet.", id="rates")
+            yield OverviewView(WIDE_PANELS, self.view, id="overview")
+            yield ChartsView(CURVES, self.view, id="curves")
+            yield PanelsView({"Ratings": ratings_panel}, self.view, id="ratings")
+            yield PanelsView({"Population": population_panel}, self.view, id="population")
+            yield ChartsView(RATES, self.view, id="rates")
             yield GameView(self.view, id="game")
         yield Footer()
 
@@ -132,10 +135,10 @@ class TerminalInterface(App[None]):
         if changed:
             self.current().show(view)
 
-    def current(self) -> OverviewView | ChartsView | TableView | GameView:
+    def current(self) -> PanelsView | ChartsView | GameView:
         """Return the visible view."""
         found = self.query_one(ContentSwitcher).visible_content
-        assert isinstance(found, OverviewView | ChartsView | TableView | GameView)
+        assert isinstance(found, PanelsView | ChartsView | GameView)
         return found
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

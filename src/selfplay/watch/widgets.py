@@ -3,25 +3,26 @@
 import time
 from collections.abc import Callable
 
+from rich.console import RenderableType
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Grid, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
+from textual.visual import visualize
 from textual.widget import Widget
 
 from selfplay.core.text import printable
+from selfplay.read.cards import card_of
 from selfplay.read.chart_list import chart_sections
 from selfplay.read.charts import Chart
 from selfplay.read.episodes import LoggedEpisode
 from selfplay.read.run_view import RunView
 from selfplay.watch import panels
-from selfplay.watch.actor_tables import actors_panel
-from selfplay.watch.evaluation import evaluation_panel
-from selfplay.watch.game import game_text
 from selfplay.watch.header import header
-from selfplay.watch.plot import MUTED, draw_chart
-from selfplay.watch.tuning_panels import jobs_panel, models_panel, stage_panel, statistics_panel
+from selfplay.watch.plot import draw_chart
+from selfplay.watch.text import MUTED, card_text, line
 
 CHART_HEIGHT = 11
 """The smallest height of a chart in lines, if the screen is that high."""
@@ -32,61 +33,59 @@ CURVES = ("Strength", "Population", "Rewards", "Learning")
 RATES = ("Play", "Answers", "Speed")
 """The sections of charts on the two pages."""
 
-Draw = Callable[[RunView, Size], Content]
-PANELS = (
-    ("speed", "Speed", panels.speed_panel),
-    ("time", "Time of the last update", panels.time_panel),
-    ("stage", "Stage", stage_panel),
-    ("jobs", "Jobs", jobs_panel),
-    ("evaluation", "Evaluation", evaluation_panel),
-    ("statistics", "Last statistics", statistics_panel),
-    ("models", "Models", models_panel),
-    ("accounts", "Accounts", panels.accounts_panel),
-    ("work", "Work of the last update", panels.work_panel),
-    ("run", "Run", panels.run_panel),
-)
-OF_TUNING = ("stage", "jobs", "statistics", "models")
-"""The panels of runs through fine-tuning jobs."""
-NOT_OF_TUNING = ("speed", "time", "accounts", "work")
-"""The panels of all other runs."""
+Draw = Callable[[RunView, Size], panels.Panel]
+WIDE_PANELS: dict[str, Draw] = {
+    "": panels.warnings_panel,
+    "Actors": panels.actors_panel,
+    "Run": panels.run_panel,
+    "Evaluation": panels.evaluation_panel,
+    "Jobs": panels.jobs_panel,
+}
+"""The panels of the overview that need the whole width."""
+PANELS: dict[str, Draw] = {
+    "Last statistics": panels.statistics_panel,
+    "Last update": panels.last_update_panel,
+}
 
 
 class Drawing(Widget):
-    """Text that is redrawn from the view and the available size.
+    """A panel that is redrawn from the view and the available size; hidden if there is nothing to draw.
 
     Args:
-        draw: makes the text from the view and the size: the width, and the container's height.
+        draw: makes the panel from the view and the size: the width, and the container's height.
         view: the first view to show.
+        title: the title of its frame; without one it has no frame.
     """
 
-    DEFAULT_CSS = "Drawing { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }"
+    DEFAULT_CSS = "Drawing { height: auto; }"
 
-    def __init__(self, draw: Draw, view: RunView, *, title: str = "", id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, draw: Draw, view: RunView, title: str = "") -> None:
+        super().__init__(classes="framed" if title else "")
         self.draw = draw
-        self.view = view
-        if title:
-            self.border_title = title
+        self.border_title = title or None
+        self.show(view)
 
     def show(self, view: RunView) -> None:
         """Show another view."""
         self.view = view
+        self.display = self.draw(view, Size(80, 24)) is not None
         self.refresh(layout=True)
 
-    def render(self) -> Content:
-        """Draw the content."""
-        return self.draw(self.view, Size(self.content_size.width, self.container_size.height))
+    def render(self) -> RenderableType:
+        """Draw the panel."""
+        return self.draw(self.view, Size(self.content_size.width, self.container_size.height)) or Text()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines drawn."""
-        return self.draw(self.view, Size(width, container.height)).plain.count("\n") + 1
+        drawn = self.draw(self.view, Size(width, container.height)) or Text()
+        return visualize(self, drawn).get_height({}, width)
 
 
 class ChartWidget(Widget):
     """One chart in a titled frame."""
 
     def __init__(self, chart: Chart, turn: str) -> None:
-        super().__init__()
+        super().__init__(classes="framed")
         self.turn = turn
         self.show(chart)
 
@@ -108,54 +107,36 @@ class ChartsView(VerticalScroll):
     Args:
         sections: the titles of the sections; see :func:`chart_sections`.
         view: the first view to show.
-        nothing: the text shown while there are no charts.
+        id: the name of the view.
         scrolls: whether the charts that do not fit can be scrolled to; otherwise they are left out.
     """
 
-    def __init__(
-        self,
-        sections: tuple[str, ...],
-        view: RunView,
-        nothing: str,
-        *,
-        id: str,
-        scrolls: bool = True,
-    ) -> None:
+    def __init__(self, sections: tuple[str, ...], view: RunView, *, id: str, scrolls: bool = True) -> None:
         super().__init__(id=id, can_focus=scrolls)
         self.sections = sections
-        self.nothing = nothing
         self.scrolls = scrolls
-        self.turn = view.turn
-        self.charts = self._charts_of(view)
+        self._take(view)
 
     def compose(self) -> ComposeResult:
         """Yield the charts, or the text for none."""
         if not self.charts:
-            yield Drawing(lambda *_: Content.styled(self.nothing, MUTED), RunView(""))
+            yield Drawing(lambda *_: line("Nothing has been measured yet.", MUTED), RunView(""))
         for chart in self.charts:
             yield ChartWidget(chart, self.turn)
 
     def show(self, view: RunView) -> None:
         """Show another view; charts come and go with its metrics."""
-        self.turn = view.turn
-        self.charts = self._charts_of(view)
+        self._take(view)
         widgets = list(self.query(ChartWidget))
         if [widget.chart.title for widget in widgets] == [chart.title for chart in self.charts]:
             for widget, chart in zip(widgets, self.charts, strict=True):
                 widget.show(chart)
         else:
             self.refresh(recompose=True)
-            self.call_after_refresh(self._arrange)
+            self.call_after_refresh(self.on_resize)
 
-    def on_resize(self, event: Resize) -> None:
+    def on_resize(self, event: Resize | None = None) -> None:
         """Fit columns and rows to the size."""
-        self._arrange()
-
-    def _charts_of(self, view: RunView) -> list[Chart]:
-        found = chart_sections(view)
-        return [chart for title in self.sections for chart in found.get(title, [])]
-
-    def _arrange(self) -> None:
         width, height = self.size
         columns = min(max(2, width // CHART_WIDTH), max(1, len(self.charts)))
         rows = -(-len(self.charts) // columns)
@@ -165,70 +146,61 @@ class ChartsView(VerticalScroll):
         for index, widget in enumerate(self.query(ChartWidget)):
             widget.display = self.scrolls or index < columns * visible
 
+    def _take(self, view: RunView) -> None:
+        found = chart_sections(view)
+        self.turn = view.turn
+        self.charts = [chart for title in self.sections for chart in found.get(title, [])]
 
-class OverviewView(VerticalScroll):
-    """The panels and, on a tall screen, as many curves below them as fit."""
 
-    def __init__(self, view: RunView, *, id: str) -> None:
+class PanelsView(VerticalScroll):
+    """Panels one below the other.
+
+    Args:
+        drawn: how each panel is drawn, by its title.
+        view: the first view to show.
+        id: the name of the view.
+    """
+
+    def __init__(self, drawn: dict[str, Draw], view: RunView, *, id: str) -> None:
         super().__init__(id=id)
+        self.drawn = drawn
         self.view = view
+
+    def compose(self) -> ComposeResult:
+        """Yield the panels."""
+        for title, draw in self.drawn.items():
+            yield Drawing(draw, self.view, title)
+
+    def show(self, view: RunView) -> None:
+        """Show another view."""
+        self.view = view
+        for drawing in self.query(Drawing):
+            drawing.show(view)
+        for charts in self.query(ChartsView):
+            charts.show(view)
+
+
+class OverviewView(PanelsView):
+    """The panels of the overview and, on a tall screen, as many curves below them as fit."""
 
     def compose(self) -> ComposeResult:
         """Yield the panels and the curves."""
-        yield Drawing(panels.warnings_panel, self.view, id="warnings")
-        yield Drawing(actors_panel, self.view, title="Actors", id="actors")
+        yield from super().compose()
         with Grid(id="panels"):
-            for name, title, panel in PANELS:
-                yield Drawing(panel, self.view, title=title, id=name)
-        yield ChartsView(CURVES, self.view, "", id="first-curves", scrolls=False)
-
-    def show(self, view: RunView) -> None:
-        """Show another view."""
-        self.view = view
-        self._hide_empty_panels()
-        for drawing in self.query(Drawing):
-            drawing.show(view)
-        self.query_one(ChartsView).show(view)
-
-    def on_mount(self) -> None:
-        """Hide the panels that are empty or of another kind of run."""
-        self._hide_empty_panels()
-
-    def _hide_empty_panels(self) -> None:
-        self.query_one("#actors").display = bool(self.view.actors)
-        self.query_one("#warnings").display = bool(self.view.warnings())
-        is_tuning = self.view.tuning is not None
-        for names, shown in ((OF_TUNING, is_tuning), (NOT_OF_TUNING, not is_tuning)):
-            for name in names:
-                self.query_one(f"#{name}").display = shown
-
-
-class TableView(VerticalScroll):
-    """One drawing in a scrollable frame."""
-
-    def __init__(self, draw: Draw, view: RunView, *, title: str, id: str) -> None:
-        super().__init__(id=id)
-        self.border_title = title
-        self.drawing = Drawing(draw, view)
-
-    def compose(self) -> ComposeResult:
-        """Yield the drawing."""
-        yield self.drawing
-
-    def show(self, view: RunView) -> None:
-        """Show another view."""
-        self.drawing.show(view)
+            for title, draw in PANELS.items():
+                yield Drawing(draw, self.view, title)
+        yield ChartsView(CURVES, self.view, id="first-curves", scrolls=False)
 
 
 class GameView(VerticalScroll):
     """The last finished game. A visible game stays until the reader asks for a newer one."""
 
     def __init__(self, view: RunView, *, id: str) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, classes="framed")
         self.newest: LoggedEpisode | None = view.game
         self.shown: LoggedEpisode | None = view.game
         self.kind, self.turn = "game", view.turn
-        self.drawing = Drawing(lambda _, room: game_text(self.shown, room.width), view)
+        self.drawing = Drawing(self._draw, view)
 
     def compose(self) -> ComposeResult:
         """Yield the text of the game."""
@@ -254,6 +226,9 @@ class GameView(VerticalScroll):
             self.drawing.refresh(layout=True)
             self.scroll_home(animate=False)
         self._entitle()
+
+    def _draw(self, view: RunView, room: Size) -> panels.Panel:
+        return card_text(card_of(self.shown) if self.shown is not None else None)
 
     def _entitle(self) -> None:
         step = f", {self.turn} {self.shown.step}" if self.shown is not None else ""

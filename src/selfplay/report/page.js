@@ -17,7 +17,7 @@ function drawAll() {
       hoverlabel: {bgcolor: style.getPropertyValue("--card"), bordercolor: style.getPropertyValue("--line")},
       legend: {orientation: "h", x: 0, y: -0.2, yanchor: "top"},
     }, figure.layout);
-    layout.xaxis = axis(style, Object.assign({title: {text: "update", standoff: 4}}, figure.layout.xaxis));
+    layout.xaxis = axis(style, figure.layout.xaxis);
     layout.yaxis = axis(style, figure.layout.yaxis);
     Plotly.react(figure.id, figure.traces, layout, {displayModeBar: false, responsive: true});
   }
