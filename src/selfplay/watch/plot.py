@@ -1,6 +1,5 @@
 """Draws a chart in Braille dots, of which a character has two columns and four rows."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -227,16 +226,3 @@ def _corners(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
         ys = [y for _, y in column]
         corners += [(x, ys[0]), (x, min(ys)), (x, max(ys)), (x, ys[-1])]
     return corners
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """Return the last ``width`` values as bars of different heights.
-
-    The lowest bar is the smallest value or, if that is less, four fifths of the largest value, so that small
-    changes look small.
-    """
-    shown = values[-width:] if width > 0 else []
-    top = max(shown, default=0.0)
-    bottom = min([*shown, 0.8 * top])
-    steps = [bottom + (top - bottom) * part / 8 for part in range(1, 8)]
-    return "".join("▁▂▃▄▅▆▇█"[bisect_right(steps, value)] if top > bottom else "▁" for value in shown)
