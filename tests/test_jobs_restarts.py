@@ -223,7 +223,7 @@ def test_a_model_whose_weights_were_changed_is_not_served_and_is_named(tmp_path)
         assert model not in [one.id for one in live.client().models.list()]
     (note,) = notes
     assert note.startswith(f"note: {model} is not served (")
-    assert "adapter_model.safetensors is missing or damaged" in note
+    assert f"the weights in {weights.parent} have hash" in note
 
 
 def test_a_directory_belongs_to_one_server(tmp_path):

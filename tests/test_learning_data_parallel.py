@@ -296,7 +296,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+IMPLIED = (
+    "plain",
+    "base and KL",
+    "critic",
+    "without zero advantages",
+    "magnet",
+    "all actions",
+    "cut completions",
+)
+"""Cases of which another has all and more."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow) if one in IMPLIED else one for one in CASES]
+)
 def test_two_learners_make_the_same_updates_as_one_learner_on_the_whole_batch(other, name):
     case = CASES[name]
     outcome, of_rank_1 = train_together(other, case)
