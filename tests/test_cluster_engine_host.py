@@ -181,7 +181,7 @@ async def test_an_adapter_with_a_request_in_progress_is_not_dropped(learner, ver
 async def test_all_adapters_answer_even_if_there_are_fewer_slots(learner, versions):
     host = await started(max_adapters=2)
     rng = random.Random(0)
-    asked = [(rng.randint(1, 4), rng.choice(PROMPTS), seed, rng.randint(1, 12)) for seed in range(120)]
+    asked = [(rng.randint(1, 4), rng.choice(PROMPTS), seed, rng.randint(1, 12)) for seed in range(40)]
     responses = await asyncio.gather(
         *(ask(host, versions[version], text, seed, length) for version, text, seed, length in asked)
     )

@@ -271,7 +271,7 @@ def hostile_run(run: Path, text: str) -> None:
     (run / "standings.jsonl").write_text(json.dumps(line) + "\n")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(text=hostile_text(whole_characters=True, max_pieces=3))
 def test_hostile_names_stay_text_on_the_page_and_in_the_terminal(text):
     with TemporaryDirectory() as directory:
