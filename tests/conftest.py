@@ -21,7 +21,7 @@ STARTS_RAY = {
     "test_cluster_given_adapters",
     "test_cluster_league",
     "test_cluster_learner_group",
-    "test_cluster_payoffs",
+    "test_cluster_payoffs::test_a_run_meets_the_same_opponents_on_ray_as_in_one_process",
     "test_cluster_placement",
     "test_cluster_program_collectors",
     "test_cluster_programs",
@@ -29,27 +29,34 @@ STARTS_RAY = {
     "test_cluster_recipes",
     "test_cluster_seats",
     "test_cluster_serve",
-    "test_cluster_train",
+    "test_cluster_train::test_a_finished_run_on_ray_goes_on_to_more_updates",
     "test_cluster_view",
     "test_ray_quickstart",
-    "test_training_own_classes",
+    "test_training_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
 }
+"""Files that start Ray, and tests of other files that do."""
+
+
+def starts_ray(nodeid: str) -> bool:
+    """Return whether a test, or its file, is one of :data:`STARTS_RAY`."""
+    path, _, name = nodeid.partition("::")
+    file = Path(path).stem
+    return file in STARTS_RAY or f"{file}::{name.partition('[')[0]}" in STARTS_RAY
 
 
 class ByFile(LoadScopeScheduling):
-    """Runs the tests of a file in one process, and all files that start Ray in the same one.
+    """Runs the tests of a file in one process, and all tests that start Ray in the same one.
 
     Fixtures of a file are made once, and two clusters at a time take longer than one after the other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = Path(nodeid.partition("::")[0]).stem
-        return "Ray" if file in STARTS_RAY else file
+        return "Ray" if starts_ray(nodeid) else Path(nodeid.partition("::")[0]).stem
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that start Ray: they take one of two processes nearly as long as all others."""
-    items.sort(key=lambda item: item.path.stem not in STARTS_RAY)
+    """Begin with the tests that start Ray: they take one of two processes nearly as long as all others."""
+    items.sort(key=lambda item: not starts_ray(item.nodeid))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

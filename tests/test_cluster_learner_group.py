@@ -12,6 +12,7 @@ import pytest
 import ray
 import torch
 
+from matrices import first_of
 from selfplay.cluster.learners.group import LearnerGroup
 from selfplay.config.algorithms import CorrectedSettings
 from selfplay.config.learning import CriticSettings
@@ -152,7 +153,7 @@ def cluster(without_compiler: None) -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture(scope="module", params=["whole base", "sharded base and critic"])
+@pytest.fixture(scope="module", params=first_of(["sharded base and critic", "whole base"]))
 def pair(
     cluster: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Pair]:
