@@ -37,6 +37,7 @@ from selfplay.core import SelfplayError
 from selfplay.core.files import lock_directory
 from selfplay.training.run_directory import RunDirectory
 from terminal_sessions import EndedInput
+from tournaments import few_resamples  # noqa: F401 - a fixture
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
 WORDS = ("Rock",) * 8 + ("Paper", "Scissors")

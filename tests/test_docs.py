@@ -30,6 +30,7 @@ from selfplay.population import SampleMode
 from selfplay.training.checks import check_config
 from selfplay.training.single_process import train
 from tiny_models import roomy_model
+from tournaments import few_resamples  # noqa: F401 - a fixture
 
 PACKAGE = ROOT / "src" / "selfplay"
 NOTES = sorted((ROOT / "notes").glob("*.md"))

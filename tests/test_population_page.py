@@ -25,6 +25,7 @@ from selfplay.report.page import build_report, report_html
 from selfplay.training.standings_log import StandingsLog
 from selfplay.watch.panels import population_panel
 from selfplay.watch.terminal_interface import TerminalInterface
+from tournaments import few_resamples  # noqa: F401 - a fixture
 from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, text_of
 
