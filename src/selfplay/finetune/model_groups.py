@@ -73,10 +73,6 @@ class JobRecords:
             return None
         return record
 
-    def names(self) -> list[str]:
-        """Return the names of all jobs, sorted."""
-        return sorted(path.stem for path in self.directory.glob("*.json"))
-
     def _begin(self, request: JobRequest, content: bytes, examples: int) -> JobRecord:
         digest = hashlib.sha256(content).hexdigest()
         record = self.read(request.name)
