@@ -32,18 +32,20 @@ class Forks:
         )
         atexit.register(self._process.kill)
         self.started: list[int] = []
+        self._asked = 0
         self._ended: dict[int, int] = {}
         threading.Thread(target=self._read, daemon=True).start()
 
     async def start(self, directory: Path) -> "Fork":
         """Start the worker of the job in ``directory``."""
         assert self._process.stdin is not None
-        before = len(self.started)
+        place = self._asked  # one that was cancelled while it started is among those that start
+        self._asked += 1
         self._process.stdin.write(f"{directory}\n")
         self._process.stdin.flush()
-        while len(self.started) == before:
+        while len(self.started) <= place:
             await asyncio.sleep(0.01)
-        return Fork(self.started[before], self._ended, directory / LOG)
+        return Fork(self.started[place], self._ended, directory / LOG)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
