@@ -234,7 +234,7 @@ def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):
     run(whole, files / "whole")
     last = files / "whole" / "checkpoints" / "step-000002"
     state = json.loads((last / "state.json").read_text())
-    transforms = state["source"]["buffer"]["transforms"]["final"]["transforms"]
+    transforms = state["source"]["buffer"]["buffer"]["transforms"]["final"]["transforms"]
     assert transforms[0]["type"] == "Remember"
     assert transforms[0]["state"]["seen"] > 0
     weights = (last / "adapter_model.safetensors").read_bytes()
@@ -243,8 +243,8 @@ def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):
     resumed(files / "whole")
     assert (last / "adapter_model.safetensors").read_bytes() == weights
     assert (
-        json.loads((last / "state.json").read_text())["source"]["buffer"]["transforms"]
-        == (state["source"]["buffer"]["transforms"])
+        json.loads((last / "state.json").read_text())["source"]["buffer"]["buffer"]["transforms"]
+        == (state["source"]["buffer"]["buffer"]["transforms"])
     )
     assert len(metrics_of(files / "whole")) == 2
 

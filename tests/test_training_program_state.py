@@ -38,12 +38,12 @@ def evaluate(one: TextRun) -> None:
 
 def test_what_an_evaluation_draws_from_a_store_is_in_the_state(tmp_path):
     whole, cut = (text_run(tmp_path, "Sampled", name) for name in ("whole", "cut"))
-    asyncio.run(whole.source.begin())
+    asyncio.run(whole.source.begin(Saved(0, {}, {}), {}))
     unevaluated = asyncio.run(whole.source.state())
     evaluate(whole)
     state = asyncio.run(whole.source.state())
     assert state["arena"] != unevaluated["arena"], "or this test cannot tell"
-    asyncio.run(cut.source.resume(Saved(0, {}, {}), state))
+    asyncio.run(cut.source.begin(Saved(0, {}, {}), state))
     assert played_next(cut) == played_next(whole)
 
 
@@ -52,7 +52,7 @@ def test_the_state_is_that_before_a_step_in_progress(tmp_path):
     again = text_run(tmp_path, "Sampled", "again", more="[collection]\nmax_staleness = 1\n")
 
     async def play_two() -> tuple[dict, list[int]]:
-        await one.source.begin()
+        await one.source.begin(Saved(0, {}, {}), {})
         await one.source.play(Saved(0, {}, {}), one.trainer.progress)
         state = await one.source.state()
         batch = await one.source.play(Saved(1, {}, {}), one.trainer.progress)
@@ -60,7 +60,7 @@ def test_the_state_is_that_before_a_step_in_progress(tmp_path):
 
     state, second = asyncio.run(play_two())
     assert state["arena"]["step_num"] == 2
-    asyncio.run(again.source.resume(Saved(1, {}, {}), state))
+    asyncio.run(again.source.begin(Saved(1, {}, {}), state))
     assert played_next(again) == second
 
 
@@ -76,7 +76,7 @@ def test_an_error_of_load_state_dict_is_a_line_that_names_it(tmp_path):
     state = asyncio.run(text_run(tmp_path, "HideAndSeek").source.state())
     one = text_run(tmp_path, "Failing", "again", '[program.options]\nmethod = "load_state_dict"\n')
     with pytest.raises(SelfplayError, match="the program's load_state_dict failed: ValueError"):
-        asyncio.run(one.source.resume(Saved(0, {}, {}), state))
+        asyncio.run(one.source.begin(Saved(0, {}, {}), state))
 
 
 def test_a_state_that_json_cannot_hold_is_a_line_that_names_state_dict(tmp_path):
