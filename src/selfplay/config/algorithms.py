@@ -63,11 +63,11 @@ class WeightedSettings(AlgorithmSettings):
     """Base of the losses of tokens, your own included: what the learner does with their regulariser."""
 
     regulariser_weight: float = Field(default=0.2, ge=0, le=1e6)
-    """Weight of the regulariser at the first update, in units of reward; with a critic, in units of their
-    running deviation."""
+    """Weight of the regulariser at the first update, in units of reward; with a critic, in units of the
+    rewards' running deviation."""
     regulariser_weight_end: float = Field(default=0.02, ge=0, le=1e6)
-    """Weight of the regulariser at the last update; it changes geometrically in between, or along a
-    cosine if one of the two is 0."""
+    """Weight of the regulariser at the last update. In between it changes geometrically, or along a cosine if
+    one of the two is 0."""
 
     @property
     def regulariser_ends(self) -> tuple[float, float]:
@@ -79,30 +79,29 @@ class LossSettings(WeightedSettings):
     """The terms that any loss of tokens may have, and base of those of the package."""
 
     regulariser: Regulariser = "none"
-    """The cross-entropy from a distribution over the legal answers to the policy is added to the loss: the
-    uniform distribution, the untrained model's (`base`), or that of the reference that follows the policy."""
+    """Adds to the loss the policy's cross-entropy against a distribution over the legal answers: `uniform`,
+    the untrained model's (`base`), or the `reference`'s, which follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the KL divergence to another model on the sampled tokens."""
     kl_to: Reference = "base"
-    """The other model: the untrained one, or the reference that follows the policy
+    """The other model: the untrained one (`base`), or the reference that follows the policy
     (`learning.reference_decay`)."""
     kl_estimator: KLEstimator = "k3"
-    """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect in the mean,
-    and each estimate is multiplied by the factor of `correction`, by 1 with `none` and in `dppo`. In `k3`,
-    the logarithm of the other model's probability divided by the policy's is at most 2.6."""
+    """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect on average, and
+    each estimate is multiplied by the factor of `correction` (by 1 with `none` and in `dppo`). `k3` caps the
+    logarithm of the other model's probability divided by the policy's at 2.6."""
     kl_in: KLPlace = "loss"
-    """Whether the KL divergence is added to the loss, or subtracted from the advantages, after their baseline
-    and their deviation: a token's advantage is then less by the divergence from the token to the end of its
-    answer."""
+    """Whether the KL divergence is added to the loss or subtracted from the advantages, after their baseline
+    and their normalisation: a token's advantage then falls by the divergence from that token to the end of
+    its answer."""
     entropy_weight: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the entropy over the vocabulary at the sampled tokens, which is subtracted from the loss."""
     aggregation: Aggregation = "seq-mean-token-sum-norm"
-    """How the losses of tokens are added up, and the KL divergence and the entropy with them: as a mean over
-    all tokens, over answers of the mean over their tokens, of their sum, or of their sum divided by
-    `learning.max_generation_len`."""
+    """How the losses of tokens, the KL divergence and the entropy are combined: as a mean over all tokens, or
+    as a mean over answers of their tokens' mean, sum, or sum divided by `learning.max_generation_len`."""
     opsm_threshold: float | None = Field(default=None, ge=1e-9, le=1e6)
-    """Answers with a negative advantage are left out if the learner gives their tokens, in the mean, a
-    log-probability that is lower than the engine's by more than this, in nats."""
+    """Answers with a negative advantage are left out if the learner's mean log-probability of their tokens is
+    lower than the engine's by more than this, in nats."""
 
     @property
     def regulariser_ends(self) -> tuple[float, float]:
@@ -129,8 +128,8 @@ class CorrectedSettings(LossSettings):
     """Base of the algorithms whose loss a correction multiplies."""
 
     correction: Correction = "tis"
-    """What happens to tokens to which engine and learner give different probabilities: `tis` bounds the
-    importance weight, `mis`, `icepop` and `kpop` leave out tokens where they differ much."""
+    """What happens to tokens whose probability differs between engine and learner: `tis` bounds the
+    importance weight; `mis`, `icepop` and `kpop` leave out tokens that differ much."""
     correction_level: Level = "token"
     """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
     product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
@@ -138,8 +137,8 @@ class CorrectedSettings(LossSettings):
     """Upper bound of the correction's importance weights: the learner's probability of a token divided by the
     engine's."""
     min_importance_weight: float = Field(default=0.5, ge=0, le=1e6)
-    """Importance weight below which `icepop` leaves out a token. Its authors use 0.5 and, for
-    `max_importance_weight`, 5."""
+    """Importance weight below which `icepop` leaves out a token. Its authors use 0.5, with a
+    `max_importance_weight` of 5."""
     kpop_threshold: float = Field(default=2.0, ge=1e-9, le=1e6)
     """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
 
@@ -164,8 +163,8 @@ class ReinforceSettings(CorrectedSettings):
     type: Literal["reinforce"] = "reinforce"
     """Names this algorithm."""
     regulariser: Regulariser = "uniform"
-    """As for other algorithms. They have none by default; `reinforce`, with which games train if no algorithm
-    is named, has one, because self-play on few legal moves may collapse to one of them without it."""
+    """As for other algorithms, which have none by default. `reinforce`, the default, has one because
+    self-play on few legal moves may otherwise collapse to one of them."""
 
 
 class A2cSettings(CorrectedSettings):
@@ -188,7 +187,7 @@ class PpoSettings(CorrectedSettings):
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """How far the ratio of a token's probabilities after and before the update may fall below 1."""
     clip_high: float = Field(default=0.2, ge=0, le=1e6)
-    """How far the ratio may rise above 1. DAPO has 0.28."""
+    """How far the ratio may rise above 1. DAPO uses 0.28."""
     dual_clip: float | None = Field(default=None, gt=1, le=1e6)
     """Upper bound of the ratio's effect on tokens with a negative advantage. 3 is usual."""
 
@@ -241,12 +240,11 @@ class DppoSettings(LossSettings):
     type: Literal["dppo"] = "dppo"
     """Names this algorithm."""
     max_importance_weight: float = Field(default=20.0, ge=1e-6, le=1e9)
-    """Upper bound of the weight that the loss of a token has: the learner's probability divided by the
-    engine's."""
+    """Upper bound of the weight of a token's loss: the learner's probability divided by the engine's."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
-    """How far below the engine's probability the learner's may be for a token to become still less likely."""
+    """A token is made no less likely once the learner's probability is this far below the engine's."""
     clip_high: float = Field(default=0.2, ge=0, le=1)
-    """How far above it for a token to become still likelier."""
+    """A token is made no likelier once the learner's probability is this far above the engine's."""
 
 
 class OverAnswersSettings(AlgorithmSettings):
@@ -254,26 +252,27 @@ class OverAnswersSettings(AlgorithmSettings):
 
     alpha: float = Field(default=0.8, ge=1e-6, le=1e6)
     """Weight of the divergence from the reference, in units of the root mean square of the same game's
-    advantages: as games end more alike, it falls in units of reward. A smaller value moves further in each
-    update."""
+    advantages: in units of reward, it falls as games end more alike. With a smaller value, an update moves
+    further."""
     uniform: float = Field(default=0.05, ge=1e-9, lt=1)
-    """Share of the uniform distribution over the legal answers that is mixed with the reference's, which is
-    over all answers. Of the legal ones alone it is more while the reference also answers illegally."""
+    """Share of the uniform distribution over the legal answers that is mixed with the reference's
+    distribution, which covers all answers. Among legal answers alone the share is larger while the reference
+    also answers illegally."""
     memory: float = Field(default=16.0, ge=0, le=1e6)
-    """How many earlier answers to a prompt count at most, beside those of the batch; they lose a fifth of
-    their weight with every update. 0 for the batch alone."""
+    """Maximum number of earlier answers to a prompt that count beside the batch's; they lose a fifth of their
+    weight with every update. 0 for the batch alone."""
 
 
 class MagnetSettings(OverAnswersSettings):
-    """Gives the best reply of the moment, as far as the reference that follows the policy allows. It needs
+    """Moves to the best reply of the moment, as far as the reference that follows the policy allows. It needs
     answers that can be listed."""
 
     made_by = "magnet:Magnet"
     type: Literal["magnet"] = "magnet"
     """Names this algorithm."""
     eta: float | None = Field(default=None, ge=1e-6, le=1e6)
-    """Size of a step of magnetic mirror descent, towards the best reply within reach of the reference; if not
-    given, an update goes all the way. It costs one more forward pass."""
+    """Step size of magnetic mirror descent, towards the best reply within reach of the reference; by default,
+    an update goes all the way. It costs one more forward pass."""
 
 
 class AllActionsSettings(OverAnswersSettings):

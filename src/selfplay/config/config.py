@@ -65,13 +65,13 @@ class Config(Settings):
     roles: dict[Name, RoleSettings] = Field(default={}, max_length=1000)
     """Settings of a program's roles, by role."""
     start: Adapters = {}
-    """The adapter of an earlier run that a policy starts from, by policy: a checkpoint such as `RUN@40`, or a
-    directory."""
+    """The adapter that each policy starts from, by policy: a checkpoint of an earlier run such as `RUN@40`,
+    or a directory."""
     frozen: Adapters = {}
-    """Adapters that play and are never trained, by a name: that of a policy of a program's roles, or of an
-    opponent of games."""
+    """Adapters that play but are never trained, by name; a program's roles use them as policies, games as
+    opponents."""
     credit: CreditSettings | None = None
-    """How the rewards of whole episodes become advantages, in place of the last transforms of `rewards`."""
+    """How the rewards of whole episodes become advantages; it replaces `rewards.sampling`."""
     inference: InferenceSettings = InferenceSettings()
     """The engine that generates answers."""
     collection: CollectionSettings = CollectionSettings()

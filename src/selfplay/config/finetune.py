@@ -36,7 +36,7 @@ class RlParameters(Settings):
     """How much is sampled."""
 
     rollouts_per_iteration: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Number of rollouts in each iteration; if not given, one for each claim."""
+    """Number of rollouts in each iteration; by default one for each claim."""
     num_iterations: int = Field(default=8, ge=1, le=100_000)
     """Number of iterations; all but the last are followed by fine-tuning."""
     num_test_iterations: int = Field(default=1, ge=1, le=100_000)
@@ -57,7 +57,7 @@ class TextRlParameters(Settings):
     verifier_guess_replacement_annealing_rate: float = Field(default=0.1, ge=0, le=1)
     """The rate at which the share falls."""
     save_transcripts: bool = True
-    """Write transcripts that people read."""
+    """Write transcripts for people to read."""
     transcript_format: Literal["yaml", "json"] = "yaml"
     """The format of transcripts."""
     test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
@@ -70,17 +70,17 @@ class PureTextEiParameters(Settings):
     """Which rollouts expert iteration imitates."""
 
     rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
-    """All from a reward on, or a draw whose weights grow with the reward."""
+    """All from a reward upwards, or a draw whose weights grow with the reward."""
     reward_threshold: float = Field(default=0.9, ge=-1e6, le=1e6)
     """The least reward of an agent whose conversation is imitated."""
     weighting_sample_size_factor: float = Field(default=0.5, ge=1e-6, le=1e3)
     """Number of drawn rollouts, as a share of all."""
     weighting_minimum: float | None = Field(default=None, ge=-1e6, le=1e6)
-    """The reward of weight 0; if not given, the least of the iteration."""
+    """The reward of weight 0; by default the iteration's lowest."""
     weighting_use_replacement: bool = True
     """Whether a rollout may be drawn twice."""
     weighting_epsilon: float = Field(default=0.01, ge=0, le=1e6)
-    """Added to each weight, once the weights sum to 1, after division by the number of rollouts."""
+    """Divided by the number of rollouts, this is added to each weight once the weights sum to 1."""
 
 
 class PureTextMaltParameters(Settings):
@@ -123,24 +123,24 @@ Hyperparameters = Annotated[dict[Name, Any], Field(max_length=100), AfterValidat
 
 
 class AgentParameters(Settings):
-    """The model of an agent. A field that its table does not have is that of the table `_default`."""
+    """The model of an agent. Missing fields come from the table `_default`."""
 
     model_name: FilePath = "default"
     """The model that it starts from, by the API's name. `selfplay serve` has `default`, the model that it
     serves, and `base`, the same without its adapter; other APIs have neither."""
     shared_model_group: Name | None = None
-    """Agents with the same name share one model; if not given, the agent has its own."""
+    """Agents with the same group share one model; by default the agent has its own."""
     freeze_agent: bool = False
     """Never train it."""
     fine_tune_from_scratch: bool = True
     """Start each job from `model_name`, not from the last model."""
     dpo_beta: float | None = Field(default=None, ge=1e-6, le=1e6)
-    """DPO's beta; if not given, the provider's."""
+    """DPO's beta; by default the provider's."""
     temperature: float | None = Field(default=None, ge=0, le=100)
-    """Its temperature; if not given, the program's."""
+    """Its temperature; by default the program's."""
     test_temperature: float | None = Field(default=None, ge=0, le=100)
-    """Its temperature in tests; if not given, that of its role, or that of training. 0 takes the most likely
-    token."""
+    """Its temperature in tests; by default its role's `test_temperature`, or the training temperature. 0
+    takes the most likely token."""
     hyperparameters: Hyperparameters = {}
     """Further hyperparameters of its jobs, by OpenAI's names, such as `n_epochs`. A table `supervised` or
     `dpo` is for jobs with this method alone."""
@@ -173,8 +173,8 @@ class ProviderSettings(Settings):
     """An API with OpenAI's routes; the model of `[model]` in this process, with the settings of `[inference]`
     and jobs in the run's directory, so that no server is needed; or jobs that train nothing."""
     base_url: Line | None = None
-    """Address of the API; by default that of `selfplay serve` on this machine, http://127.0.0.1:8000/v1, and
-    with `dry_run` nobody is asked: answers are drawn. OpenAI's is https://api.openai.com/v1."""
+    """Address of the API; by default `selfplay serve` on this machine, http://127.0.0.1:8000/v1. With
+    `dry_run` and no address, answers are drawn and nobody is asked. OpenAI's is https://api.openai.com/v1."""
     concurrency: int = Field(default=64, ge=1, le=1_000_000)
     """Maximum number of rollouts, and of model calls, in progress. A kill costs the calls in progress."""
     least_examples: int = Field(default=10, ge=1, le=10_000_000)
@@ -188,7 +188,7 @@ class ProviderSettings(Settings):
     job_timeout: float = Field(default=86400.0, ge=0.001, le=1e8)
     """Seconds to wait for a job. Then the run stops; the job goes on, and `--resume` continues to wait."""
     recreate_failed_jobs: int = Field(default=0, ge=0, le=1000)
-    """How often a job that failed is made again."""
+    """How often a failed job is made again."""
 
     @property
     def address(self) -> str:
@@ -210,8 +210,8 @@ class FinetuneSettings(Settings):
     provider: ProviderSettings = ProviderSettings()
     """Where models answer and jobs are made."""
     agents: Agents = {}
-    """The models of the agents, by agent. `_default` holds for agents without a table, and for the fields
-    that a table does not have."""
+    """The agents' models, by agent. `_default` holds for agents without a table, and for fields that a table
+    lacks."""
     rl: RlParameters = RlParameters()
     """How much is sampled."""
     text_rl: TextRlParameters = TextRlParameters()

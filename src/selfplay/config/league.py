@@ -17,35 +17,35 @@ class PlayerSettings(Settings):
     """A player of the league: a policy that learns, by its name."""
 
     role: LeagueRole
-    """`main` becomes the strongest player; `main_exploiter` looks for weaknesses of the main players, and
-    `league_exploiter` for those of all frozen copies."""
+    """A `main` player aims to be the strongest; a `main_exploiter` looks for weaknesses of the main players,
+    a `league_exploiter` for weaknesses of all frozen copies."""
     share: float = Field(default=1.0, ge=1e-9, le=1e9)
-    """Its share of the games in which a player learns, relative to the other players'."""
+    """Its share of the training games, relative to the other players'."""
     seats: list[Annotated[int, Field(ge=0, le=1)]] = Field(default=list(SEATS), max_length=2)
-    """The seats that it plays. If not given, both."""
+    """The seats that it plays; by default both."""
 
 
 class LeagueSettings(Settings):
-    """Players that learn in one run, each with an adapter and an optimizer of its own. It takes the place of
+    """Players that learn in one run, each with an adapter and an optimizer of its own. It replaces
     `population.sample_mode`."""
 
     players: dict[Name, PlayerSettings] = Field(default={}, max_length=1000)
-    """The players, by name. Those that hold the games' seats in evaluations are the policies of `envs`,
-    `default` if none is given; they must be main players."""
+    """The players, by name. In evaluations, the policies of `envs` hold the seats (`default` if none is
+    given); they must be main players."""
     self_play: float = Field(default=0.35, ge=0, le=1)
     """Share of a main player's games in which it plays against itself, or another main player."""
     forgotten: float = Field(default=0.15, ge=0, le=1)
-    """Share of a main player's games against copies that it no longer beats. The rest of its games are
-    against all frozen copies, most against those that it beats least."""
+    """Share of a main player's games against copies that it no longer beats. Its remaining games are against
+    all frozen copies, most often those that it beats least."""
     snapshot_win_rate: float = Field(default=0.7, ge=1e-9, lt=1)
-    """An exploiter is frozen when its win rate is above this against each of its targets, in 100 games or
-    more."""
+    """An exploiter is frozen when its win rate against each of its targets, over 100 games or more, is above
+    this."""
     main_snapshot_win_rate: float | None = Field(default=None, ge=1e-9, lt=1)
-    """A main player is frozen, besides every `population.add_every` updates, when its win rate is above this
-    against each active copy of itself, in 100 games or more. If it plays one seat, the copies are those of
-    the main players of the other one. If not given, its win rates freeze nothing."""
+    """A main player is also frozen when its win rate against each active copy of itself, over 100 games or
+    more, is above this. For a player of one seat, the copies of the other seat's main players count instead.
+    By default, it is frozen only every `population.add_every` updates."""
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
-    """Number of updates after which an exploiter is frozen, however it plays."""
+    """An exploiter is frozen after this many updates, however well it plays."""
 
     @model_validator(mode="after")
     def _players_are_possible(self) -> "LeagueSettings":

@@ -1,4 +1,4 @@
-"""The learner and its critic. What a critic's fields do is in ``learning.critic`` and ``learning.gae``."""
+"""The learner and its critic."""
 
 from collections.abc import Iterable
 from typing import Literal, Self
@@ -17,15 +17,15 @@ from selfplay.core import InputError
 
 
 class CriticSettings(Settings):
-    """A value head beside each policy's adapter. Advantages are what it did not expect, in place of those of
-    `credit` and `rewards.sampling`. Rewards are divided by the root mean square of the returns so far, so
-    nothing depends on whether a game pays 1 or 13."""
+    """A value head beside each policy's adapter. Advantages are the part of the return that it did not
+    predict; it replaces `credit` and `rewards.sampling`. Rewards are divided by the root mean square of the
+    returns so far, so nothing depends on whether a game pays 1 or 13."""
 
     gamma: float = Field(default=1.0, ge=1e-9, le=1)
     """Discount by which later turns of a role count less. Games end, so they need none."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """How far an advantage looks: with 0 it trusts the value of the role's next turn, with 1 only the rewards
-    that were reached."""
+    """How far an advantage looks ahead: with 0 it trusts the value of the role's next turn, with 1 only the
+    rewards that were reached."""
     value_learning_rate: float = Field(default=0.1, ge=1e-12, le=10)
     """Constant learning rate of the head: about how far an optimizer step can move a value, in units of that
     root mean square."""
@@ -33,14 +33,13 @@ class CriticSettings(Settings):
     """Weight of the value loss in the gradient of the adapter, whose hidden states the head reads. With 0,
     only the head learns from that loss."""
     value_clip: float | None = Field(default=None, ge=1e-9, le=1e6)
-    """How far the loss lets a value move within an update, in the same units; if not given, any distance."""
+    """How far the loss lets a value move within an update, in the same units; by default any distance."""
     normalize_advantages: bool = False
     """Centre the advantages of the batch, and divide them by their standard deviation."""
 
 
 class PolicySettings(Settings):
-    """What differs from `[learning]` for one policy, by the policy's name. What is not given is the same as
-    for the others."""
+    """The settings of one policy, by its name, where they differ from `[learning]`."""
 
     algorithm: Algorithm | None = None
     """The policy's algorithm, in place of `learning.algorithm`."""
@@ -66,8 +65,8 @@ class LearningSettings(Settings):
     steps: int = Field(default=100, ge=1, le=10_000_000)
     """Number of updates in the whole run."""
     algorithm: Algorithm = ReinforceSettings()
-    """What the policy learns by. A table without `type` is `python` if it has a `path`, and `reinforce`
-    otherwise."""
+    """The algorithm that policies learn by. A table without `type` is `python` if it has a `path`, and
+    `reinforce` otherwise."""
     critic: CriticSettings | None = None
     """A critic for every policy, with any algorithm but `magnet` and `all_actions`. `[learning.critic]`
     without fields has the default values."""
@@ -79,8 +78,8 @@ class LearningSettings(Settings):
     """How the learning rate goes from `learning_rate` to `learning_rate_end`. `linear` begins after warm-up.
     With `constant`, it stays at `learning_rate`, and `learning_rate_end` has no effect."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """AdamW's first beta. A plain policy gradient of an earlier update belongs to earlier opponents, so it is
-    0; `magnet` is tied to the average of many updates, and gains from 0.8."""
+    """AdamW's first beta. It is 0 because the policy gradient of an earlier update belongs to earlier
+    opponents; `magnet` is tied to the average of many updates, and gains from 0.8."""
     warmup_steps: int = Field(default=4, ge=0, le=10_000_000)
     """Number of updates over which the learning rate rises."""
     grad_clip: float = Field(default=1.0, ge=1e-9, le=1e12)
@@ -88,34 +87,34 @@ class LearningSettings(Settings):
     epochs: int = Field(default=1, ge=1, le=1000)
     """Number of times that an update goes through its records."""
     minibatches: int = Field(default=1, ge=1, le=100_000)
-    """Number of parts into which every epoch of an update divides the records at random, with an optimizer
-    step for each. With more than one step, an algorithm with a clip is better than `reinforce`."""
+    """Number of random parts into which each epoch divides an update's records, with an optimizer step for
+    each. With more than one step, an algorithm with a clip is better than `reinforce`."""
     skip_zero_advantages: bool = False
-    """Leave out the answers to prompts at which no answer has an advantage, such as those of a group whose
-    rewards are all equal. Means over answers and tokens are then those of the answers that remain, also in
-    the regulariser. If none remains, all are kept."""
+    """Leave out the answers to prompts at which no answer has an advantage, as in a group whose rewards are
+    all equal. Means, the regulariser's included, cover the remaining answers. If none remain, all are
+    kept."""
     average_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of a running average of the adapter's weights, which is the adapter that is evaluated and kept; 0
+    """Decay of a running average of the adapter's weights; the average is then what is evaluated and kept. 0
     for no average."""
     average_power: int = Field(default=8, ge=0, le=1000)
-    """Until the average has that decay, update n counts in proportion to n to this power: with 8, about the
-    last ninth of the updates, with 1, as in CFR+, half of them, and with 0 all alike, as in fictitious play.
-    Where the policy goes round in circles, the average must outlast a round."""
+    """Until the average has that decay, update n counts in proportion to n to this power: 8 covers about the
+    last ninth of the updates, 1 about half of them, as in CFR+, and 0 all of them equally, as in fictitious
+    play. Where the policy goes round in circles, the average must outlast a round."""
     reference_decay: float = Field(default=0.8, ge=0, lt=1)
-    """Decay of the reference, a second running average of the adapter's weights, from which `magnet` and
-    `all_actions` hold the policy back, and so do `kl_to = "reference"` and `regulariser = "reference"`; 0 for
-    a copy of the weights."""
+    """Decay of the reference, a second running average of the adapter's weights, near which `magnet`,
+    `all_actions`, `kl_to = "reference"` and `regulariser = "reference"` keep the policy; 0 for a copy of the
+    weights."""
     reference_every: int = Field(default=1, ge=1, le=10_000_000)
-    """Number of updates after each of which the reference follows the policy."""
+    """The reference follows the policy once in this many updates."""
     max_generation_len: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Constant normaliser of the loss, in tokens; `inference.max_tokens` if not given."""
+    """Constant normaliser of the loss, in tokens; by default `inference.max_tokens`."""
     max_train_len: int | None = Field(default=None, ge=2, le=10_000_000)
-    """Maximum number of tokens of prompt and answer that are trained on; if not given, there is no limit."""
+    """Maximum number of tokens of prompt and answer that are trained on; by default there is no limit."""
     max_batch_tokens: int = Field(default=6144, ge=16, le=100_000_000)
     """Maximum number of tokens in one forward pass; larger trees go through the model in sections."""
     max_mismatch: float = Field(default=0.2, ge=1e-9, le=1e6)
-    """Mean difference between the log-probabilities of engine and learner, in nats per token, above which the
-    run stops; the limit for tokens of older versions is 1 nat higher."""
+    """Mean difference between the engine's and the learner's log-probabilities, in nats per token, above
+    which the run stops; for tokens of older versions the limit is 1 nat higher."""
     policies: dict[Name, PolicySettings] = Field(default={}, max_length=1000)
     """Policies with an algorithm, a critic, steps or rates of their own, by name."""
 

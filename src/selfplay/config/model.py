@@ -20,13 +20,13 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
     quantization: Quantization = "none"
-    """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). Adapters
-    fit the base without it, too."""
+    """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). The
+    adapters fit the unquantised base too."""
     device: Name = "auto"
     """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
     threads: int | None = Field(default=None, ge=1, le=4096)
-    """CPU threads for torch. If not given, the fastest number is measured when the run starts, and kept; with
-    `ray.address`, each engine and learner uses its share of the cores of its node."""
+    """CPU threads for torch. By default, the fastest number is measured when the run starts, and kept; with
+    `ray.address`, each engine and learner uses its share of its node's cores."""
 
     @field_validator("device")
     @classmethod
@@ -75,7 +75,7 @@ class InferenceSettings(Settings):
     not end their turns. A game, a role in `[roles]` and a program's own roles may have others."""
     max_context: int | None = Field(default=None, ge=8, le=10_000_000)
     """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
-    `max_cached_tokens`. If not given, the model's own limit applies."""
+    `max_cached_tokens`. By default, the model's own limit applies."""
     max_queue: int = Field(default=MAX_QUEUE, ge=1, le=10_000_000)
     """Maximum number of requests in progress at one engine; further requests are rejected."""
     max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64, le=1_000_000_000)
@@ -88,5 +88,5 @@ class InferenceSettings(Settings):
     gpu_memory: float = Field(default=0.9, ge=0.01, le=1)
     """Share of a GPU's memory that vLLM may use."""
     tensor_parallel: int = Field(default=1, ge=1, le=1024)
-    """Number of GPUs of one machine over which vLLM spreads the model. If it is more than 1, Ray reserves as
-    many GPUs for each inference actor, whatever `ray.gpus_per_engine` is."""
+    """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
+    for each inference actor, whatever `ray.gpus_per_engine` says."""

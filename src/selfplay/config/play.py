@@ -51,13 +51,13 @@ class GameSettings(Settings):
     error_allowance: int = Field(default=0, ge=0, le=1_000_000)
     """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum length of an answer in this game, in tokens; if not given, `inference.max_tokens`."""
+    """Maximum length of an answer in this game, in tokens; by default `inference.max_tokens`."""
     stop: Texts = Field(default=[], max_length=100)
-    """Texts that end an answer in this game; if not given, `inference.stop`. Not with `magnet`, `all_actions`
-    and NashConv: to these an answer is what a model ends by itself."""
+    """Texts that end an answer in this game; by default `inference.stop`. Not with `magnet`, `all_actions` or
+    NashConv: for these, an answer ends where the model ends it."""
     policies: list[Name] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
-    adapter for each side. If not given, `default` has every seat."""
+    adapter for each side. By default, the policy `default` has every seat."""
 
     @field_validator("policies")
     @classmethod
@@ -102,11 +102,11 @@ class EnvSettings(GameSettings):
     weight: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the games, relative to the other environments'."""
     temperature: float | None = Field(default=None, ge=0.01, le=100)
-    """Sampling temperature in training games; if not given, `inference.temperature`."""
+    """Sampling temperature in training games; by default `inference.temperature`."""
     random_opening: int = Field(default=0, ge=0, le=1_000_000)
-    """Games of training begin with between 0 and this many random legal moves, each number as likely as the
-    others, from which nobody learns. For games in which all is seen: in others, what the first moves tell of
-    hidden cards would no longer be true. Evaluations have none."""
+    """Training games begin with 0 to this many random legal moves, each number equally likely; nobody learns
+    from them. Only for games without hidden cards, about which random first moves would mislead. Evaluations
+    have none."""
 
 
 class EvaluatedGameSettings(GameSettings):
@@ -115,17 +115,17 @@ class EvaluatedGameSettings(GameSettings):
     section = "evaluation.envs"
 
     policies: list[Name] = Field(default=[], max_length=1000)
-    """The policy that plays each seat, in order of the seats. If not given, as in training, or the only
+    """The policy that plays each seat, in order of the seats; by default as in training, or the only
     policy."""
     opponents: Names | None = None
-    """The opponents in its matches. If not given, `evaluation.opponents`."""
+    """The opponents in its matches; by default `evaluation.opponents`."""
     temperature: float | None = Field(default=None, ge=0, le=100)
-    """Sampling temperature of the model in its matches; if not given, `evaluation.temperature`."""
+    """Sampling temperature of the model in its matches; by default `evaluation.temperature`."""
     games: int | None = Field(default=None, ge=2, le=10_000_000)
-    """Number of games in each of its matches. If not given, `evaluation.games` before and after training and
+    """Number of games in each of its matches; by default `evaluation.games` before and after training, and
     `evaluation.games_during` during it."""
     nash_conv: bool | None = None
-    """Compute NashConv of it. If not given, `evaluation.nash_conv`."""
+    """Compute its NashConv; by default `evaluation.nash_conv`."""
 
 
 def label_of(game: GameSettings, among: Iterable[GameSettings]) -> str:
@@ -173,13 +173,13 @@ class CollectionSettings(Settings):
     concurrency: int = Field(default=1024, ge=1, le=1_000_000)
     """Maximum number of games in flight."""
     max_staleness: int = Field(default=0, ge=0, le=1_000_000)
-    """Maximum number of versions by which the policy that played may be behind the policy that learns. With
+    """Maximum number of versions by which the policy that plays may lag behind the policy that learns. With
     0, play and learning alternate."""
     retries: int = Field(default=RETRIES, ge=0, le=1000)
-    """Number of times that a game is retried after a failure that may be temporary, such as a timeout or an
-    error of the engine."""
+    """How often a game is retried after a failure that may be temporary, such as a timeout or an engine
+    error."""
     max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
-    """The run stops when more than this fraction of a step's games failed."""
+    """The run stops when more than this fraction of an update's games fail."""
     game_timeout: float = Field(default=EPISODE_TIMEOUT, ge=0.001, le=1e8)
     """Maximum duration of a game in seconds, including the time it waits for the model."""
     filter_opponent_invalid: bool = False

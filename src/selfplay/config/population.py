@@ -1,4 +1,4 @@
-"""The opponents of training, and those of evaluations."""
+"""The opponents in training and in evaluations, and PSRO."""
 
 from typing import Annotated, Literal
 
@@ -18,31 +18,31 @@ class PopulationSettings(Settings):
     sample_mode: SampleMode = "mirror"
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
     mirror_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of games that are played as in `mirror`, in the other modes; in a program, of groups."""
+    """In the other modes, the share of games (of groups, in a program) that are played as in `mirror`."""
     max_active_lora: int = Field(default=4, ge=1, le=100_000)
     """Maximum number of checkpoints that can be drawn as opponents."""
     lag_range: tuple[_Lag, _Lag] = Field(default=(1, 7), strict=False)
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
     pfsp: PfspForm = "hard"
-    """For `pfsp`: whom to play most, by the win rate x against a member in recent games. `hard`: those beaten
-    least, (1 - x)²; `variance`: those of equal strength, x (1 - x); `linear`: min(0.5, 1 - x), so that
-    those which are beaten in at most half of the games have equal weights."""
+    """For `pfsp`: a member's weight, by the win rate x against it in recent games. `hard`, (1 - x)², prefers
+    members that are rarely beaten; `variance`, x (1 - x), members of equal strength; `linear`, min(0.5, 1 -
+    x), treats all that are beaten in at most half of the games alike."""
     payoff_games: int = Field(default=64, ge=2, le=1_000_000)
-    """For `meta-nash`: games that each new member of the pool plays against every other active one, half of
-    them in either order of seats, so an odd number means one more. Nobody learns from them."""
+    """For `meta-nash`: number of games that each new member of the pool plays against every other active one,
+    half of them in each order of seats; an odd number is rounded up. Nobody learns from them."""
     fixed_opponents: Names = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""
     weights: list[Annotated[float, Field(ge=0, le=1e9)]] = Field(default=[], max_length=1000)
-    """For `fixed`: how often each of `fixed_opponents` is drawn, in proportion. If not given, all alike."""
+    """For `fixed`: the relative weight of each of `fixed_opponents` in the draw; by default all are equal."""
     places: dict[Name, Name] = Field(default={}, max_length=1000)
-    """For `fixed`, in games with a policy for each seat: the policy in whose seats a fixed opponent plays, by
-    the opponent's name. One that is not named plays in any seat."""
+    """For `fixed`, in games with a policy for each seat: the policy whose seats a fixed opponent takes, by
+    the opponent's name. An opponent without a place plays in any seat."""
     add_every: int = Field(default=10, ge=1, le=10_000_000)
-    """Number of updates between the copies of the policy that join the pool."""
+    """Number of updates after which another copy of the policy joins the pool."""
     roles: Names = []
-    """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: in each episode one of them,
-    drawn at random, is trained, and members of the pool play the others. If not given, all roles."""
+    """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: each episode trains one of
+    them, drawn at random, and members of the pool play the others. By default all roles."""
 
     @property
     def weights_by_name(self) -> dict[str, float]:
@@ -109,26 +109,26 @@ class EvaluationSettings(Settings):
     every: int = Field(default=0, ge=0, le=10_000_000)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
     games: int = Field(default=400, ge=2, le=10_000_000)
-    """Number of games in each match before and after training, also if it ends early; with balanced seats."""
+    """Number of games in each match before and after training, even if it ends early; seats are balanced."""
     games_during: int = Field(default=100, ge=2, le=10_000_000)
     """Number of games in each match during training."""
     patience: int = Field(default=0, ge=0, le=10_000_000)
-    """The run ends early if so many evaluations in a row, in none of their matches, have a mean reward whose
-    95% interval is above the best mean before; 0 for never. It needs `every`."""
+    """The run ends early after this many evaluations in a row without progress: in none of their matches is
+    the 95% interval of the mean reward above the best mean before. 0 for never. It needs `every`."""
     games_alongside: int = Field(default=0, ge=0, le=10_000_000)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
     envs: list[EvaluatedGameSettings] = Field(default=[], max_length=1000)
-    """If there is none, evaluations play the games of training. All matches count for `patience` and for the
-    ratings of the pool."""
+    """By default, evaluations play the training games. All matches count for `patience` and for the pool's
+    ratings."""
     opponents: Names | None = None
-    """`random`, `optimal`, `base`, or a name in `[frozen]`. If not given, `random`; or `base` in an
-    environment that does not list its legal moves. `mixture` is the fixed opponents of training in mode
-    `fixed`: each game draws one of them, by their weights."""
+    """`random`, `optimal`, `base`, or a name in `[frozen]`; by default `random`, or `base` in an environment
+    that does not list its legal moves. `mixture` stands for the fixed opponents of training in mode `fixed`:
+    each game draws one of them by weight."""
     nash_conv: bool = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
     nash_conv_minutes: float = Field(default=10.0, ge=1e-6, le=1e6)
-    """Time limit of a NashConv. One that takes longer is an error before training; later it is left out, with
-    a warning."""
+    """Time limit for one NashConv. Exceeding it before training is an error; later, the value is left out
+    with a warning."""
     temperature: float = Field(default=1.0, ge=0, le=100)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""
 
@@ -143,9 +143,9 @@ class PsroSettings(Settings):
     double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform` (fictitious
     play)."""
     payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
-    """Games of each pair of members, half of them in either order of seats."""
+    """Number of games for each pair of members, half of them in each order of seats."""
     patience: int = Field(default=3, ge=1, le=10_000_000)
-    """A best response is complete after so many evaluations in a row against the mixture without a better
-    one, by the rule of `evaluation.patience`, and at the latest after `learning.steps` updates."""
+    """A best response is complete after this many evaluations in a row against the mixture without progress,
+    as in `evaluation.patience`, and after `learning.steps` updates at the latest."""
     start: Literal["last", "first"] = "last"
-    """What a best response starts from: the `last` member, or the `first` one, from which all began."""
+    """What a best response starts from: the `last` member or the `first`."""

@@ -63,14 +63,14 @@ class DebateSettings(ProgramSettings):
     neg_policy: Name = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
     judge_model: Name | None = None
-    """The model that judges: `base` or a policy; if not given, the untrained model."""
+    """The model that judges: `base` or a policy; by default the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
     on_judge_failure: OnJudgeFailure = "fail"
-    """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases.
-    One whose judge cannot be reached is tried again, and fails after the last attempt."""
+    """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases. If
+    the judge cannot be reached, the debate is tried again, and fails after the last attempt."""
     evaluation_topics: Texts | None = Field(default=None, min_length=1)
-    """Motions of the evaluation; if not given, those of training."""
+    """Motions of the evaluation; by default the training topics."""
     evaluation_debates: int = Field(default=32, ge=1, le=10_000_000)
     """Number of debates in each evaluation."""
 
@@ -148,20 +148,20 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
     verifier_policy: Name = "verifier"
     """The policy of verifiers."""
     prover_policy: Name = "prover"
-    """The policy of provers; `[roles.NAME]` sets that of one of them."""
+    """The policy of provers; `[roles.NAME]` gives one of them another."""
     max_response_words: int = Field(default=150, ge=1, le=1_000_000)
     """The word limit that agents are told."""
     max_tokens_per_message: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum length of an answer, in tokens; if not given, one and a half times the words."""
+    """Maximum length of an answer, in tokens; by default 1.5 times `max_response_words`."""
     num_invalid_generation_retries: int = Field(default=20, ge=0, le=10_000)
-    """How often an invalid answer is asked for again. Training by tokens never sees those answers; with 0,
-    agents learn to avoid them."""
+    """How often an agent is asked again after an invalid answer. Training by tokens never sees invalid
+    answers that were replaced; with 0, agents learn to avoid them."""
     examples: bool = True
     """Whether prompts begin with two short proofs, which show small models the form of answers."""
     evaluation_claims: int = Field(default=64, ge=1, le=10_000_000)
     """Number of held-out claims in each evaluation, or all of them if there are fewer."""
     evaluation_proofs: int = Field(default=2, ge=1, le=10_000_000)
-    """Number of proofs of each of them."""
+    """Number of proofs of each evaluation claim."""
 
     @property
     def names(self) -> list[str]:

@@ -35,7 +35,8 @@ class _Claims(Settings):
     test_size: float = Field(default=0.2, ge=1e-9, lt=1)
     """The share of the questions that is held out for evaluations."""
     seed: int = Field(default=0, ge=0, le=2**53)
-    """Decides which claims are made and which are held out. The run's seed does not, so that runs compare."""
+    """Decides which claims are made and which are held out. The run's seed does not, so runs can be
+    compared."""
 
 
 class ArithmeticClaims(_Claims):
@@ -44,7 +45,7 @@ class ArithmeticClaims(_Claims):
     type: Literal["arithmetic_claims"] = "arithmetic_claims"
     """Names this kind of claims."""
     count: int = Field(default=1000, ge=10, le=10_000_000)
-    """Number of claims, those that are held out included."""
+    """Number of claims, including the held-out ones."""
     difficulty: int = Field(default=2, ge=1, le=100)
     """Digits of the numbers; with 1, one of the two has two digits."""
 
@@ -64,7 +65,7 @@ class FileClaims(_Claims):
     path: FilePath
     """The file, relative to the configuration file and, on the command line, to the working directory."""
     columns: ColumnSettings = ColumnSettings()
-    """The names of its fields."""
+    """Which fields of the file are which."""
 
 
 class DatasetClaims(_Claims):
@@ -77,7 +78,7 @@ class DatasetClaims(_Claims):
     split: Name = "train"
     """The part that is read; a share of it is held out."""
     columns: ColumnSettings | None = None
-    """The names of its columns; those of `lrhammond/buggy-apps` are known."""
+    """Which columns of the dataset are which; known for `lrhammond/buggy-apps`."""
 
 
 Claims = Annotated[ArithmeticClaims | CodeClaims | FileClaims | DatasetClaims, Field(discriminator="type")]
@@ -107,13 +108,13 @@ class ProtocolSettings(Settings):
     verifier_first: bool = True
     """Whether the verifier speaks in the first round; in `nip`, `debate` and `mnip`."""
     max_message_rounds: int = Field(default=8, ge=1, le=10_000)
-    """The greatest number of rounds; in `nip`, `debate` and `mnip`."""
+    """The maximum number of rounds; in `nip`, `debate` and `mnip`."""
     min_message_rounds: int = Field(default=1, ge=1, le=10_000)
-    """The least number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
+    """The minimum number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
     sequential: bool = False
     """Whether two provers speak one after the other; in `debate` and `mnip`."""
     prover0_first: bool = True
-    """Which of them begins then."""
+    """With `sequential`, whether the first prover begins."""
     randomize_channel_order: bool = True
     """Whether the verifier reads the channels of two provers in random order."""
     randomize_prover_stance: bool = False
@@ -121,24 +122,27 @@ class ProtocolSettings(Settings):
     verifier_decision_spectrum: ScaleName = "accept_reject"
     """The scale of decisions."""
     force_guess: ForceGuess | None = None
-    """What the verifier is taken to decide at its first turn that counts, whatever it says: reject, accept or
-    the truth. It shows what the other agents can learn from a verifier that cannot."""
+    """What the verifier is taken to decide at its first turn that counts, whatever it says: reject (`zero`),
+    accept (`one`) or the truth (`y`). It shows what the other agents can learn from a verifier that does not
+    learn."""
     prover_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """A prover's reward for a decision that agrees entirely with its stance."""
     verifier_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """The verifier's reward for a decision that is entirely right."""
     verifier_incorrect_penalty: float = Field(default=-1.0, ge=-1e6, le=1e6)
-    """Its reward for a decision that is entirely wrong."""
+    """The verifier's reward for a decision that is entirely wrong."""
     verifier_terminated_penalty: float = Field(default=-1.0, ge=-1e6, le=1e6)
-    """Its reward if it never decides."""
+    """The verifier's reward if it never decides."""
     verifier_no_guess_reward: float = Field(default=0.0, ge=-1e6, le=1e6)
-    """Its reward for a turn without a decision that is not its last."""
+    """The verifier's reward for a turn without a decision, except its last."""
     verifier_neither_accept_nor_reject_reward: float | None = Field(default=None, ge=-1e6, le=1e6)
-    """Its reward for a decision in the middle of the scale; if not given, the mean of reward and penalty."""
+    """The verifier's reward for a decision in the middle of the scale; by default the mean of
+    `verifier_reward` and `verifier_incorrect_penalty`."""
     shared_reward: bool = False
     """Whether provers earn what the verifier earns."""
     prover_invalid_response_penalty: float | None = Field(default=None, ge=-1e6, le=1e6)
-    """A prover's reward for an invalid answer, which then ends the proof; if not given, it costs nothing."""
+    """A prover's reward for an invalid answer, which then ends the proof. By default, an invalid answer costs
+    nothing."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,13 +1,16 @@
 """Generate docs/configuration.md from the fields: ``python -m selfplay.config.reference > FILE``."""
 
 import json
-from typing import Any
+from inspect import get_annotations
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from selfplay.config.base import Settings
 from selfplay.config.config import Config
 from selfplay.config.fields import (
+    ANY_ENTRY,
     config_fields,
     is_choice_of_models,
     is_list,
@@ -40,60 +43,91 @@ def config_reference() -> str:
     return "\n".join([_HEAD.format(presets=presets), *_section(Config, "")])
 
 
-def _section(model: type[BaseModel], path: str, *, is_choice: bool = False) -> list[str]:
+def _section(model: type[BaseModel], path: str) -> list[str]:
     """Return a table of the plain fields, then a section for each field that holds tables."""
     prefix = f"{path}." if path else ""
-    plain = {name: info for name, info in model.model_fields.items() if not models_in(info.annotation)}
-    nested = {name: info for name, info in model.model_fields.items() if models_in(info.annotation)}
-    lines = _table(plain, is_choice) if plain else []
-    for name, info in nested.items():
+    lines = _table(model.model_fields)
+    for name, info in _with_tables(model).items():
         lines += _subsection(f"{prefix}{name}", info)
     return lines
 
 
+def _with_tables(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {name: info for name, info in model.model_fields.items() if models_in(info.annotation)}
+
+
 def _subsection(path: str, info: FieldInfo) -> list[str]:
     name = f"{path}.NAME" if is_table_by_name(info.annotation) else path
-    heading = f"`[[{path}]]`" if is_list(info.annotation) else f"`[{name}]`"
+    heading = f"## `[[{path}]]`" if is_list(info.annotation) else f"## `[{name}]`"
+    models = models_in(info.annotation)
+    first = _first_with(models)
+    if path != first:
+        return [heading, "", f"{_text(info.description)} It has the fields of `[{first}]`.", ""]
     if is_choice_of_models(info.annotation):
-        first = _first_with(models_in(info.annotation))
-        if path != first:
-            return [
-                f"## {heading}",
-                "",
-                f"{_text(info.description)} Its fields are those of `[{first}]`.",
-                "",
-            ]
-        return [f"## {heading}", "", *_choices(path, info)]
-    (model,) = models_in(info.annotation)
-    text = _text(model.__doc__)
+        return [heading, "", *_choices(path, info)]
+    text = _text(models[0].__doc__)
     if is_list(info.annotation):
         text = f"{text} {_text(info.description)}"
-    return [f"## {heading}", "", text, "", *_section(model, name)]
+    return [heading, "", text, "", *_section(models[0], name)]
 
 
 def _first_with(models: list[type[BaseModel]]) -> str:
-    """Return the path of the first field that is a choice of these tables."""
+    """Return the path of the first field whose tables are of these classes."""
     fields = (field for field in config_fields() if models_in(field.info.annotation) == models)
-    return ".".join(next(fields).written)
+    return ".".join(part for part in next(fields).written if part != ANY_ENTRY)
 
 
 def _choices(path: str, info: FieldInfo) -> list[str]:
-    """Return a table for each type of entry."""
-    text = f"{_text(info.description)} Default: {_default(info)}. Each entry has one of these types."
-    lines = [text, ""]
+    """Return a table for the fields that types share, one for each type's own, and what these hold."""
+    models = models_in(info.annotation)
     needs_type = not isinstance(info.default, BaseModel)
-    for model in models_in(info.annotation):
+    required = "required and " if needs_type else ""
+    text = f"{_text(info.description)} Default: {_default(info)}. `type` is {required}one of these."
+    lines = [text, ""]
+    bases = [base for base in _bases(models) if _table(_own(base))]
+    for base in bases:
+        tags = [f"`{tag}`" for model in models if issubclass(model, base) for tag in tags_of(model)]
+        lines += [f"Fields of {', '.join(tags[:-1])} and {tags[-1]}:", "", *_table(_own(base))]
+    inner: dict[str, list[str]] = {}
+    for model in models:
         names = " or ".join(f"`{tag}`" for tag in tags_of(model))
-        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_section(model, path, is_choice=needs_type)]
-    return lines
+        shared = {name for base in bases if issubclass(model, base) for name in _own(base)}
+        own = {name: one for name, one in model.model_fields.items() if name not in shared - {*_own(model)}}
+        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_table(own, needs_type)]
+        for name, one in _with_tables(model).items():
+            inner.setdefault(name, _subsection(f"{path}.{name}", one))
+    return lines + [line for section in inner.values() for line in section]
 
 
-def _table(fields: dict[str, FieldInfo], is_choice: bool) -> list[str]:
+def _bases(models: list[type[BaseModel]]) -> list[type[BaseModel]]:
+    """Return the classes from which several of these inherit, a base before what is derived from it."""
+    every = dict.fromkeys(base for model in models for base in reversed(model.__mro__))
+    return [
+        base
+        for base in every
+        if issubclass(base, Settings) and sum(issubclass(model, base) for model in models) > 1
+    ]
+
+
+def _own(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields that a class itself declares."""
+    declared = get_annotations(model)
+    return {name: info for name, info in model.model_fields.items() if name in declared}
+
+
+def _table(fields: dict[str, FieldInfo], needs_type: bool = False) -> list[str]:
+    """Return a table of the plain fields, without a ``type`` that can only be one."""
     rows = []
     for name, info in fields.items():
-        default = "required" if is_choice and name == "type" else _default(info)
-        rows.append(f"| `{name}` | {_type(info)} | {default} | {_text(info.description)} |")
-    return ["| field | type | default | |", "|---|---|---|---|", *rows, ""]
+        if not models_in(info.annotation) and not (name == "type" and _is_fixed(info)):
+            default = "required" if name == "type" and needs_type else _default(info)
+            rows.append(f"| `{name}` | {_type(info)} | {default} | {_text(info.description)} |")
+    return ["| field | type | default | |", "|---|---|---|---|", *rows, ""] if rows else []
+
+
+def _is_fixed(info: FieldInfo) -> bool:
+    """Return whether a ``type`` only tells a table from others: it names it, or is a base's."""
+    return len(get_args(info.annotation)) == 1 or info.annotation is str
 
 
 def _type(info: FieldInfo) -> str:
@@ -121,7 +155,9 @@ def _toml(value: Any) -> str:
     """Return a default as TOML writes it."""
     if isinstance(value, BaseModel):
         given = {name: getattr(value, name) for name in type(value).model_fields}
-        fields = (f"{name} = {_toml(one)}" for name, one in given.items() if one is not None)
+        default = {name: info.default for name, info in type(value).model_fields.items()}
+        shown = {name: one for name, one in given.items() if name == "type" or one != default[name]}
+        fields = (f"{name} = {_toml(one)}" for name, one in shown.items())
         return f"{{{', '.join(fields)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(entry) for entry in value)}]"

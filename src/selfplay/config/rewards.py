@@ -1,4 +1,4 @@
-"""The way of a reward to the learner: the transforms and the replay buffer."""
+"""From rewards to the learner: transforms, credit and the replay buffer."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,22 +10,22 @@ from selfplay.core.credit.relative import Grouping
 
 
 class WinDrawLoss(Settings):
-    """Final reward: compares the rewards of all players and replaces them by those of a win, a draw or a
-    loss. A reward alone, as in a one-player game, is compared with 0."""
+    """Final reward: compares the rewards of all players and replaces them with the rewards for a win, draw or
+    loss. In a one-player game, the reward is compared with 0."""
 
     type: Literal["win_draw_loss"] = "win_draw_loss"
     """Names this transform."""
     win: float = Field(default=1.0, ge=-1e6, le=1e6)
     """Reward of each player with the best reward."""
     draw: float = Field(default=0.0, ge=-1e6, le=1e6)
-    """Reward if all players have the same."""
+    """Reward of all players if their rewards are equal."""
     loss: float = Field(default=-1.0, ge=-1e6, le=1e6)
     """Reward of every other player."""
 
 
 class GameRange(Settings):
-    """Final reward: divides by half the range of rewards that OpenSpiel states for the game. Rewards of other
-    games, TextArena's among them, stay as they are."""
+    """Final reward: divides by half the range of rewards that OpenSpiel states for the game. Other games'
+    rewards, TextArena's included, stay as they are."""
 
     type: Literal["game_range"] = "game_range"
     """Names this transform."""
@@ -35,9 +35,8 @@ class RoleAdvantage(Settings):
     """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
 
     type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
-    """Whether all environments share the averages, or each has its own. A reward has one baseline: this
-    transform is an alternative to `same_prompt_baseline`, to `[credit]` (whose `rae` is the same average) and
-    to a critic."""
+    """Whether all environments share the averages, or each has its own. A reward has one baseline, so this
+    transform excludes `same_prompt_baseline`, `[credit]` (whose `rae` is the same average) and a critic."""
     tau: float = Field(default=0.05, ge=1e-9, le=1)
     """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
 
@@ -82,10 +81,10 @@ class SamePrompt(Settings):
 
 class PythonTransform(Settings):
     """A transform of your own: a subclass of FinalRewardTransform, StepRewardTransform or
-    SamplingRewardTransform in a file."""
+    SamplingRewardTransform in a file. A table with a `path` needs no `type`."""
 
     type: Literal["python"]
-    """Names this kind of transform. A table with a `path` needs no type."""
+    """Names this kind of transform."""
     path: ClassPath
     """The file and the class, such as `my_rewards.py:MyTransform`. The file is relative to the configuration
     file and, on the command line, to the working directory."""
@@ -109,7 +108,7 @@ SamplingReward = Annotated[
 
 
 class RewardSettings(Settings):
-    """Reward transforms; those of each list are applied in order."""
+    """Reward transforms; each list is applied in order."""
 
     final: list[FinalReward] = Field(default=[], max_length=100)
     """Applied to the final rewards of all players of a game, once for each trained player."""
@@ -127,7 +126,7 @@ class BufferSettings(Settings):
     max_size: int = Field(default=100_000, ge=1, le=1_000_000_000)
     """Maximum number of stored steps."""
     batch_size: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """Number of steps (or episodes) in one update; if not given, the whole buffer."""
+    """Number of steps (or episodes) in one update; by default the whole buffer."""
     log_batches: bool = True
     """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
 
@@ -159,8 +158,8 @@ class CreditSettings(Settings):
     """For `rae`: the factor by which an episode multiplies the old baseline."""
     half_life: float = Field(default=0.06, ge=1e-9, le=1e6)
     """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
-    baseline would forget half of what it remembers in one update. It never forgets more than 12.5% and never
-    less than 4%."""
+    baseline would forget half of what it remembers in one update. What it forgets stays between 4% and
+    12.5%."""
 
     _with_type = model_validator(mode="before")(with_own_type)
 

@@ -28,15 +28,15 @@ def absolute_adapter(text: str, directory: Path) -> str:
 
 
 class RoleSettings(Settings):
-    """What differs from the program's own settings of a role."""
+    """A role's settings where they differ from the program's own."""
 
     policy: Name | None = None
     """The policy that the role plays and trains. With `base`, or a name in `[frozen]`, it is not trained."""
     temperature: float | None = Field(default=None, ge=0, le=100)
     """Sampling temperature; at least 0.01 for a role that is trained."""
     test_temperature: float | None = Field(default=None, ge=0, le=100)
-    """Its temperature when the program is measured; if not given, that of training. 0 takes the most likely
-    token."""
+    """Sampling temperature when the program is measured; by default the training temperature. 0 takes the
+    most likely token."""
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens."""
     stop: Texts | None = Field(default=None, max_length=100)
@@ -44,4 +44,4 @@ class RoleSettings(Settings):
     history: History | None = None
     """What later prompts show of the role's answers: `keep` (as they were drawn), `drop_reasoning` (without
     what is between `<think>` and `</think>`), or `summary` (the latest `<summary>...</summary>` in place of
-    all that was said between the beginning and it)."""
+    everything between the beginning and it)."""

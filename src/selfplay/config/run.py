@@ -12,7 +12,7 @@ class TrackingSettings(Settings):
     """Logs in addition to metrics.jsonl."""
 
     games_logged: int = Field(default=8, ge=0, le=10_000_000)
-    """Number of games of each update that are saved in `rollouts/`, to which failed games are always added,
+    """Number of games of each update that are saved in `rollouts/`, where failed games are always saved too,
     and of each match in `evaluation/`."""
     wandb_project: Name | None = None
     """Weights & Biases project; needs the extra `wandb`."""
@@ -32,27 +32,27 @@ class RunSettings(Settings):
     keep_checkpoints: int = Field(default=3, ge=1, le=1_000_000)
     """Number of newest checkpoints to keep; checkpoints of active opponents are kept in addition."""
     keep_best: Line | None = None
-    """Figure of the evaluations by which the best adapter is kept in addition, in `best/`: such as `win rate
-    against random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's
-    measure by its name. More is better, except for NashConv, loss rates and invalid moves; `smallest NAME`
-    asks for the smallest value of a program's measure."""
+    """The evaluation figure by which the best adapter is also kept, in `best/`: such as `win rate against
+    random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's measure by
+    its name. Larger is better, except for NashConv, loss rates and invalid moves; `smallest NAME` asks for
+    the smallest value of a program's measure."""
 
 
 class RaySettings(Settings):
     """How a run is spread over a Ray cluster; used if `run.runtime` is `ray`."""
 
     address: Line | None = None
-    """Address of an existing cluster (`auto`, `HOST:6379`); if not given, a local one is started."""
+    """Address of an existing cluster (`auto`, `HOST:6379`); by default a local one is started."""
     engines: int = Field(default=1, ge=1, le=10_000)
     """Number of inference actors, each with a copy of the base model."""
     min_engines: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of inference actors with which a run starts; it takes in the others when the cluster has room
-    for them. If not given, it waits for all."""
+    """Number of inference actors with which a run starts; the others join when the cluster has room for them.
+    By default, it waits for all."""
     learners: int = Field(default=1, ge=1, le=10_000)
     """Number of learners, which share every batch."""
     shard_base: bool = False
-    """Whether each learner keeps only its part of the base model's linear layers, which are gathered from
-    all learners when they are used."""
+    """Whether each learner keeps only its part of the base model's linear layers and gathers the rest when it
+    uses them."""
     collectors: int = Field(default=1, ge=1, le=10_000)
     """Number of processes that play; they divide `collection.concurrency` among themselves."""
     cpus_per_engine: float = Field(default=1.0, ge=0, le=10_000)
@@ -66,10 +66,10 @@ class RaySettings(Settings):
     cpus_per_collector: float = Field(default=1.0, ge=0, le=10_000)
     """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
     patience: float = Field(default=300.0, ge=0.001, le=1e8)
-    """Seconds that an actor of the run may be unreachable before the run ends with an error, and that a run
-    waits at its start for what it requests."""
+    """Seconds that an actor may be unreachable before the run ends with an error; also how long a starting
+    run waits for the resources that it requests."""
     max_restarts: int = Field(default=20, ge=0, le=100_000)
-    """Maximum number of times that Ray restarts each actor of the run."""
+    """How often Ray may restart each actor of the run."""
 
     @property
     def least_engines(self) -> int:
