@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -169,21 +170,11 @@ class WithPerson(InferenceClient):
         self.left = False
 
     async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
+        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
     ) -> ModelResponse:
         """See :class:`InferenceClient`."""
         if model != PERSON:
-            return await self.client.complete(
-                messages, temperature, max_tokens, return_tokens, model=model, seed=seed, stop=stop
-            )
+            return await self.client.complete(messages, *asked, model=model, **options)
         shown = "\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages)
         self.console.print(Panel(Text(printable(shown)), title="your turn"))
         try:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from selfplay.commands.members import Member, base_of
 from selfplay.config.model import InferenceSettings, ModelSettings
@@ -79,24 +79,13 @@ class _MembersClient(InferenceClient):
         self.apis = apis
 
     async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
+        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
     ) -> ModelResponse:
         """Answer as the model's client does; an API knows its own model by its own name."""
         api = self.apis.get(model or "")
         client, name = (self.local, model) if api is None else (api, None)
         assert client is not None, "every model is served here or behind an API"
-        options = {"stop": stop} if stop else {}
-        return await client.complete(
-            messages, temperature, max_tokens, return_tokens, model=name, seed=seed, **options
-        )
+        return await client.complete(messages, *asked, model=name, **options)
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None

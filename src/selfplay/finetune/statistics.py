@@ -16,7 +16,7 @@ from selfplay.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, 
 from selfplay.finetune.trees import ends_of
 from selfplay.programs.proofs.measures import measures_of
 from selfplay.programs.proofs.protocol import Protocol
-from selfplay.programs.proofs.state import Answer, ProofState, is_right, total_rewards
+from selfplay.programs.proofs.state import ProofState, RoundAnswer, is_right, total_rewards
 
 
 class RunRecords:
@@ -117,7 +117,7 @@ def accuracy_by_datapoint(states: Iterable[ProofState]) -> dict[str, float]:
     return {name: fmean(of_claim) for name, of_claim in right.items()}
 
 
-def answers_of(state: ProofState, agent: str) -> list[Answer]:
+def answers_of(state: ProofState, agent: str) -> list[RoundAnswer]:
     """Return an agent's answers in all rounds."""
     return [one["answers"][agent] for one in state["rounds"] if agent in one["answers"]]
 

@@ -76,7 +76,7 @@ class Choice(msgspec.Struct):
             return []
 
 
-class Completion(msgspec.Struct):
+class ApiCompletion(msgspec.Struct):
     """A chat completion as vLLM extends it: prompt ids beside the choices, sampled ids in the choice."""
 
     choices: list[Choice] | None = None

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfplay.core import pass_sizes
-from selfplay.inference.tree_cache import IntArray, TreeCache
+from selfplay.inference.sampling import IntArray
+from selfplay.inference.tree_cache import TreeCache
 
 # Cost of one more group or batch in query-key pairs: roughly the cost of its kernel launches in a pass.
 OVERHEAD_PAIRS = 1500

@@ -36,8 +36,8 @@ from selfplay.core.hosts import is_loopback
 from selfplay.core.messages import as_text, said
 from selfplay.core.text import one_line, without_control_tokens
 from selfplay.inference.api_answers import (
+    ApiCompletion,
     ApiHttpClient,
-    Completion,
     Damaged,
     Unexpected,
     UnusableAnswer,
@@ -275,7 +275,7 @@ class OpenAIClient(InferenceClient):
     async def _send(self, request: dict[str, Any]) -> ModelResponse:
         raw = await self._connected().chat.completions.with_raw_response.create(**request)
         headers = raw.http_response.headers
-        answer = decoded(raw.http_response.content, Completion)
+        answer = decoded(raw.http_response.content, ApiCompletion)
         status = raw.http_response.status_code
         if not answer.choices:
             body = answer.error or decoded(raw.http_response.content, dict)

@@ -169,9 +169,7 @@ class PublishedAdapters:
                     said,
                     before=before,
                     base=self._base,
-                    changes_nothing=not any(
-                        "lora_B" in key and bool(one.any()) for key, one in weights.items()
-                    ),
+                    changes_nothing=_changes_nothing(weights),
                     tolerance=self._tolerance,
                 )
         except BaseException:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from selfplay.inference.sampling import NextToken
+from selfplay.inference.sampling import IntArray, NextToken
 
 
 class KeyStore:
@@ -68,7 +67,6 @@ class KeyStore:
         return rows_BGKf[..., :d], rows_BGKf[..., d:]
 
 
-IntArray = NDArray[np.int64]
 ROOT = -1
 
 

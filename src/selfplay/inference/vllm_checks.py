@@ -1,7 +1,7 @@
 """Checks that vLLM must pass before its answers are used.
 
 :func:`check_mixed_batch` checks that the base model answers the same alone and in a batch with an adapter.
-``inference.delivery`` checks that the published adapter is the one that answers.
+``adapter_check`` checks that the published adapter is the one that answers.
 
 Log-probabilities are natural logarithms at temperature 1.
 """

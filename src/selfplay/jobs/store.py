@@ -100,11 +100,10 @@ class Records(Generic[Stored]):
         """Write a record that has changed."""
         write_record(self.place(record) / self.name, record)
 
-    def _add(self, record: Stored, scratch: Path) -> None:
-        """Let a new record appear with the files of its scratch directory, whole or not at all."""
+    def _put(self, record: Stored, scratch: Path) -> None:
+        """Let a new record appear on the disk, with the files of its scratch directory, or not at all."""
         write_record(scratch / self.name, record)
         put_in_place(scratch, self.place(record))
-        self._records[record.id] = record
 
 
 class FileStore(Records[StoredFile]):
@@ -149,15 +148,18 @@ class FileStore(Records[StoredFile]):
             raise ApiError(413, problem, param="file")
         self._expected += size
         try:
-            return await asyncio.to_thread(self._write, new_id("file-"), size, filename, FINE_TUNE, source)
+            file = await asyncio.to_thread(self._write, new_id("file-"), size, filename, FINE_TUNE, source)
         finally:
             self._expected -= size
+        self._records[file.id] = file
+        return file
 
     def put_result(self, file_id: str, source: Path) -> None:
         """Store a job's result file under an id that the job has reserved; a repeated call does nothing."""
         if file_id not in self._records:
             with source.open("rb") as content:
-                self._write(file_id, source.stat().st_size, f"{file_id}.csv", RESULTS, content)
+                size, name = source.stat().st_size, f"{file_id}.csv"
+                self._records[file_id] = self._write(file_id, size, name, RESULTS, content)
 
     def delete(self, file_id: str) -> None:
         """Delete a file.
@@ -178,7 +180,7 @@ class FileStore(Records[StoredFile]):
                 shutil.copyfileobj(source, content)
             digest = sha256_of(scratch / CONTENT)
             file = StoredFile(file_id, time.time_ns(), size, filename, purpose, digest)
-            self._add(file, scratch)
+            self._put(file, scratch)
         except OSError:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
@@ -207,7 +209,8 @@ class JobStore(Records[StoredJob]):
 
     def add(self, job: StoredJob) -> None:
         """Store a new job, whole or not at all."""
-        self._add(job, scratch_for(self.place(job)))
+        self._put(job, scratch_for(self.place(job)))
+        self._records[job.id] = job
 
     def rows(self, job: StoredJob) -> list[Row]:
         """Return the metrics of a job's steps so far."""

@@ -141,7 +141,7 @@ class EngineClient(InferenceClient):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """EngineAnswer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
+        """Answer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
 
         Raises:
             SelfplayError: the engine's error, or that the engine is lost.

@@ -4,12 +4,12 @@ import re
 
 from selfplay.programs.proofs.decisions import NO_DECISION, SCALES, Decision, read_decision, stated
 from selfplay.programs.proofs.protocol import Protocol, Turn
-from selfplay.programs.proofs.state import Answer
+from selfplay.programs.proofs.state import RoundAnswer
 
 
 def read_answer(
     protocol: Protocol, turn: Turn, round_number: int, y: int, text: str, *, cut: bool = False
-) -> Answer:
+) -> RoundAnswer:
     """Return what ``text`` says.
 
     Only a verifier's text is read for a decision, and only in a round in which one counts. A text that says
@@ -82,7 +82,9 @@ def _forced(guess: str, y: int) -> Decision:
     return Decision("accept", 1.0) if accepts else Decision("reject", -1.0)
 
 
-def _answer(text: str, messages: dict[str, str], decision: Decision, *, valid: bool, cut: bool) -> Answer:
+def _answer(
+    text: str, messages: dict[str, str], decision: Decision, *, valid: bool, cut: bool
+) -> RoundAnswer:
     return {
         "messages": messages,
         "raw": text,

@@ -12,7 +12,7 @@ from selfplay.programs.proofs.measures import make_proof_rubric
 from selfplay.programs.proofs.prompts import messages_for
 from selfplay.programs.proofs.protocol import Protocol, Stance, Turn
 from selfplay.programs.proofs.rewards import RoundOutcome, round_rewards
-from selfplay.programs.proofs.state import Answer, ProofState, total_rewards, without_token_ids
+from selfplay.programs.proofs.state import ProofState, RoundAnswer, total_rewards, without_token_ids
 
 
 class ProofEpisode(Episode):
@@ -131,7 +131,7 @@ class ProofEpisode(Episode):
 
     async def _take_turn(
         self, arena: Arena, state: ProofState, turn: Turn, branches: list[int]
-    ) -> tuple[Answer, Step]:
+    ) -> tuple[RoundAnswer, Step]:
         number = len(state["rounds"])
         words = self.max_response_words
         history = arena.get_role(turn.agent).history
@@ -154,7 +154,7 @@ class ProofEpisode(Episode):
         step.info["legal_answers"] = legal_answers(self.protocol, turn.agent, number)
         return answer, step
 
-    def _outcome(self, number: int, answers: dict[str, Answer]) -> tuple[RoundOutcome, str | None]:
+    def _outcome(self, number: int, answers: dict[str, RoundAnswer]) -> tuple[RoundOutcome, str | None]:
         """Return how a round ended, and which verifier's decision counts, if one does."""
         protocol, spoke = self.protocol, tuple(answers)
         if protocol.settings.prover_invalid_response_penalty is not None:

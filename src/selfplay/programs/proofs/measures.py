@@ -5,7 +5,7 @@ from typing import cast
 
 from selfplay.core import Arena, Rollout, Rubric
 from selfplay.programs.proofs.protocol import Protocol
-from selfplay.programs.proofs.state import Answer, ProofState, is_right
+from selfplay.programs.proofs.state import ProofState, RoundAnswer, is_right
 
 
 def measures_of(proofs: Sequence[ProofState]) -> dict[str, list[float]]:
@@ -71,9 +71,9 @@ def make_proof_rubric(protocol: Protocol) -> Rubric:
     return Rubric([earned, right, undecided, invalid, cut, retries], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
-def _answers_of(rollout: Rollout) -> dict[str, list[Answer]]:
+def _answers_of(rollout: Rollout) -> dict[str, list[RoundAnswer]]:
     """Return the answers of each agent that spoke."""
-    answers: dict[str, list[Answer]] = {}
+    answers: dict[str, list[RoundAnswer]] = {}
     for played in rollout.extras["rounds"]:
         for name, answer in played["answers"].items():
             answers.setdefault(name, []).append(answer)

@@ -6,7 +6,7 @@ from selfplay.core import InputError
 from selfplay.programs.proofs.protocol import Stance
 
 
-class Answer(TypedDict):
+class RoundAnswer(TypedDict):
     """What an agent said in a round.
 
     ``messages`` are by channel; there are none in a decision or an invalid answer. ``raw`` is the whole text.
@@ -27,7 +27,7 @@ class Answer(TypedDict):
 class Round(TypedDict):
     """The answers of one round by agent, in the order of the table, and what every agent earned."""
 
-    answers: dict[str, Answer]
+    answers: dict[str, RoundAnswer]
     rewards: dict[str, float]
 
 
@@ -56,7 +56,7 @@ class ProofState(TypedDict):
 def without_token_ids(state: ProofState) -> ProofState:
     """Return the state as it is kept: the rollout's steps have the token ids."""
 
-    def as_text(answer: Answer) -> Answer:
+    def as_text(answer: RoundAnswer) -> RoundAnswer:
         answer = answer.copy()
         answer.pop("token_ids", None)
         return answer
