@@ -52,17 +52,17 @@ evaluation_claims = 6
 [program.claims]
 type = "arithmetic_claims"
 [finetune]
-trainer = "TRAINER"
+trainer = "{trainer}"
 [finetune.provider]
 base_url = "http://127.0.0.1:PORT/v1"
 poll_seconds = 0.2
 least_examples = 2
 [finetune.agents._default]
 model_name = "base"
-hyperparameters = {n_epochs = 6, batch_size = 2, learning_rate_multiplier = 20.0}
+hyperparameters = {{n_epochs = {epochs}, batch_size = 2, learning_rate_multiplier = 20.0}}
 [finetune.rl]
 rollouts_per_iteration = 16
-num_iterations = 3
+num_iterations = {iterations}
 [finetune.text_rl]
 test_scheme = "all"
 verifier_guess_replacement_proportion = 0.5
@@ -70,6 +70,11 @@ verifier_guess_replacement_proportion = 0.5
 pair_selection_method = "positive_negative"
 num_initial_ei_iterations = 1
 """
+
+
+def config_of(trainer: str, *, iterations: int = 3, epochs: int = 6) -> str:
+    """Return the configuration of a run that a tiny model can make; PORT stands for the server's."""
+    return CONFIG.format(trainer=trainer, iterations=iterations, epochs=epochs)
 
 
 class System:
@@ -244,7 +249,7 @@ def main() -> None:
     same: Counter[tuple[str, str]] = Counter()
     differing: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
-        given = (str(roomy(Path(scratch) / "model")), CONFIG.replace("TRAINER", options.trainer), REPEATING)
+        given = (str(roomy(Path(scratch) / "model")), config_of(options.trainer), REPEATING)
         started = time.monotonic()
         with running(Path(scratch) / "alone", *given) as system:
             began = time.monotonic()

@@ -17,25 +17,24 @@ import hashlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file
 
+from finetune_kills import REPEATING, config_of, running
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from program_runs import PROOFS
 from tiny_models import roomy_model
 
 PACKAGE = next((Path(__file__).parent.parent / "src").glob("*/__init__.py")).parent.name
 PROGRAM = [sys.executable, "-c", f"from {PACKAGE}.cli.main import run; run()"]
-TOKEN = "the-token"
 LIMIT_SECONDS = 900.0
 TINY = {
     "model.dtype": "float32",
@@ -116,58 +115,14 @@ DEBATE = {
     "learning.steps": "2",
     "learning.algorithm.kl_weight": "0.05",
 }
-PROOF = {
-    "program.claims.count": "20",
-    "program.batch_size": "4",
-    "program.proofs_per_claim": "2",
-    "program.max_tokens_per_message": "6",
-    "program.max_message_rounds": "2",
-    "program.force_guess": "one",
-    "program.evaluation_claims": "2",
-    "credit.type": "rae",
-    "learning.steps": "2",
-    "learning.learning_rate": "0.01",
-    "learning.algorithm.regulariser": "uniform",
-}
 KINDS = {
     "game": ("quickstart", GAME),
     "policies": (DILEMMA, {}),
     "league": (LEAGUE, {}),
     "debate": ("debate", DEBATE),
-    "proof": ("nip", PROOF),
+    "proof": ("nip", PROOFS),
 }
 """The preset or the configuration of each kind of training run, and its settings."""
-FINETUNE = """
-seed = 3
-[program]
-type = "proofs"
-protocol = "nip"
-max_message_rounds = 3
-max_response_words = 8
-max_tokens_per_message = 8
-num_invalid_generation_retries = 1
-evaluation_claims = 6
-[program.claims]
-type = "arithmetic_claims"
-[finetune]
-trainer = "TRAINER"
-[finetune.provider]
-base_url = "http://127.0.0.1:PORT/v1"
-poll_seconds = 0.2
-least_examples = 2
-[finetune.agents._default]
-model_name = "base"
-hyperparameters = {n_epochs = 3, batch_size = 2, learning_rate_multiplier = 20.0}
-[finetune.rl]
-rollouts_per_iteration = 16
-num_iterations = 2
-[finetune.text_rl]
-test_scheme = "all"
-verifier_guess_replacement_proportion = 0.5
-[finetune.pure_text_malt]
-pair_selection_method = "positive_negative"
-num_initial_ei_iterations = 1
-"""
 STAGES = {"finetune-ei": "pure_text_ei", "finetune-malt": "pure_text_malt"}
 RAY = {"run.runtime": "ray", "ray.collectors": "2"}
 
@@ -218,53 +173,26 @@ def trained(kind: str, folder: Path, more: dict[str, str]) -> dict[str, Any]:
 
 def fine_tuned(trainer: str, folder: Path) -> dict[str, Any]:
     """Fine-tune through a server of our own and return what is kept of the run and of its adapters."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    (folder / "run.toml").write_text(FINETUNE.replace("PORT", str(port)).replace("TRAINER", trainer))
-    with serving(port, folder / "jobs"):
-        execute(["finetune", str(folder / "run.toml"), f"--run.directory={folder}", "--name", "run"])
+    config = config_of(trainer, iterations=2, epochs=3)
+    with running(folder / "system", str(roomy_model()), config, REPEATING) as system:
+        if system.end(LIMIT_SECONDS):
+            sys.exit(f"the run stopped:\n{(system.directory / 'log').read_text()[-3000:]}")
     drawn: dict[str, str] = {}
     kept: dict[str, Any] = {}
     for path in sorted(
-        (folder / "jobs").rglob("adapter_model.safetensors"), key=lambda path: path.stat().st_mtime
+        (system.directory / "jobs").rglob("adapter_model.safetensors"), key=lambda path: path.stat().st_mtime
     ):
         hashes = "".join(hash_of(path).values())
         drawn[hashes] = path.parent.name
     kept["adapters"] = sorted(hashlib.sha256(hashes.encode()).hexdigest() for hashes in drawn)
-    for path in sorted((folder / "run").rglob("metrics.jsonl")):
-        kept |= numbers_of(path, str(path.relative_to(folder / "run")))
+    for path in sorted(system.run.rglob("metrics.jsonl")):
+        kept |= numbers_of(path, str(path.relative_to(system.run)))
     return kept
 
 
-@contextmanager
-def serving(port: int, jobs: Path) -> Iterator[None]:
-    """A server of the tiny model with fine-tuning jobs."""
-    command = ["serve", str(roomy_model()), "--port", str(port), "--jobs", str(jobs)]
-    process = subprocess.Popen(
-        [*PROGRAM, *command, "--threads", "1", "--dtype", "float32"],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-    )
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {TOKEN}"}
-    )
-    try:
-        until = time.monotonic() + LIMIT_SECONDS
-        while time.monotonic() < until and process.poll() is None:
-            with suppress(OSError):
-                urllib.request.urlopen(request, timeout=5).close()
-                break
-            time.sleep(0.1)
-        yield
-    finally:
-        process.terminate()
-        process.wait(LIMIT_SECONDS)
-
-
 def environment() -> dict[str, str]:
-    """The environment of a command: the server's key, one thread."""
-    keys = {f"{PACKAGE.upper()}_API_KEY": TOKEN, "OPENAI_API_KEY": TOKEN}
-    return os.environ | keys | {"OMP_NUM_THREADS": "1"}
+    """The environment of a command: one thread."""
+    return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def execute(command: list[str]) -> None:

@@ -20,7 +20,7 @@ from tiny_models import tiny_model
 TOKEN = "the-token"
 LIMIT_SECONDS = 300.0
 SERVE = (
-    "import selfplay.learning.fine_tuning.job as job; job.SAVE_SECONDS = 0.0; "
+    "import selfplay.learning.fine_tuning.settings as settings; settings.SAVE_SECONDS = 0.0; "
     "from selfplay.cli.main import run; run()"
 )
 """The command, with a saved state after every step: the jobs of these tests take seconds."""

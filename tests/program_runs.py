@@ -23,6 +23,22 @@ SMALL = {
 }
 
 
+PROOFS = {
+    "program.claims.count": "20",
+    "program.batch_size": "4",
+    "program.proofs_per_claim": "2",
+    "program.max_tokens_per_message": "6",
+    "program.max_message_rounds": "2",
+    "program.force_guess": "one",
+    "program.evaluation_claims": "2",
+    "credit.type": "rae",
+    "learning.steps": "2",
+    "learning.learning_rate": "0.01",
+    "learning.algorithm.regulariser": "uniform",
+}
+"""Settings with which a tiny model earns different rewards: its claims are accepted, whatever it says."""
+
+
 def configure(model, directory, kind="HideAndSeek", **changes):
     file = directory / "program.toml"
     file.write_text(f'[program]\ntype = "python"\npath = "{write_program(directory)}:{kind}"\n')

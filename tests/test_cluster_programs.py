@@ -15,7 +15,7 @@ from rich.console import Console
 
 from game_runs import metrics_of, quiet
 from program_files import write_program
-from program_runs import OPPONENTS, SMALL, adapter, configure, uids_of
+from program_runs import OPPONENTS, PROOFS, SMALL, adapter, configure, uids_of
 from ray_faults import SELFPLAY, Command, Faults, alive, pid_of
 from selfplay.cluster.train import train
 from selfplay.cluster.view import ClusterSource
@@ -26,20 +26,6 @@ from selfplay.record.tracker import is_wall_clock
 from selfplay.training.single_process import train as train_locally
 from tiny_models import roomy_model
 
-PROOFS = SMALL | {
-    "program.claims.count": "20",
-    "program.batch_size": "4",
-    "program.proofs_per_claim": "2",
-    "program.max_tokens_per_message": "6",
-    "program.max_message_rounds": "2",
-    "program.force_guess": "one",
-    "program.evaluation_claims": "2",
-    "credit.type": "rae",
-    "learning.steps": "2",
-    "learning.learning_rate": "0.01",
-    "learning.algorithm.regulariser": "uniform",
-}
-"""Settings with which a tiny model earns different rewards: its claims are accepted, whatever it says."""
 FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
 
 
@@ -231,7 +217,7 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
 @pytest.mark.slow  # programs on Ray are tested by default above, and proofs in one process
 @pytest.mark.parametrize("preset", ["nip", "debate-proof"])
 def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults, preset):
-    settings = PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
+    settings = SMALL | PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
     options = [f"--{field}={value}" for field, value in settings.items()]
     options += ["--runtime=ray", f"--address={faults.cluster.address}", "--ray.cpus_per_collector=0"]
     command = faults.start(
