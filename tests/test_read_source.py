@@ -34,7 +34,6 @@ def test_a_finished_run_of_games_is_read_whole(games_run):
     assert view.meetings["fixed-random"]["default"].games > 0
     assert {"fixed-random", "ckpt-3"} <= {rating.uid for rating in view.ratings()}
     assert [rating.mu for rating in view.ratings()] == sorted([r.mu for r in view.ratings()], reverse=True)
-    assert set(view.phases()) == {"play", "learn", "evaluate", "the rest"}
     assert view.game is not None
     assert view.game.step == 3
     assert card_of(view.game).turns[0].speaker in ("seat 0", "seat 1")
@@ -279,6 +278,6 @@ def test_pauses_of_a_resumed_run_do_not_count_as_its_speed():
 def test_an_evaluation_is_part_of_the_time_of_its_own_step_alone(tmp_path):
     run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"time/play_seconds": 1.0})
     append(run, {"step": 2, "wall_time": 9.0, "time/play_seconds": 2.0, "time/evaluation_seconds": 5.0})
-    assert read_all(run).phases() == {"evaluate": 5.0, "play": 2.0, "the rest": 1.0}
+    assert read_all(run).of_last_step()["time/evaluation_seconds"] == 5.0
     append(run, {"step": 3, "wall_time": 12.0, "time/play_seconds": 2.0})
-    assert read_all(run).phases() == {"play": 2.0, "the rest": 1.0}
+    assert "time/evaluation_seconds" not in read_all(run).of_last_step()

@@ -22,13 +22,14 @@ from selfplay.read.numbers import number_text
 from selfplay.read.population import Population
 from selfplay.read.run_view import RunView
 from selfplay.read.source import RunDirectorySource
+from selfplay.read.tables import Cell, Table
 from selfplay.read.whole_run import load_run
 from selfplay.training.run_directory import RunDirectory
 from selfplay.watch import panels
 from selfplay.watch.header import header
 from selfplay.watch.plot import draw_chart
 from selfplay.watch.terminal_interface import VIEWS, TerminalInterface
-from selfplay.watch.text import card_text
+from selfplay.watch.text import card_text, table_text
 from selfplay.watch.themes import DARK, LIGHT
 from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, said, text_of, write_log
@@ -60,6 +61,19 @@ def test_a_programs_extras_may_contain_anything(tmp_path):
     text = text_of(card_text(card_of(read_all(run).game)), 60)
     for expected in ("debate", "Aff +1", "why?", "winner: Aff"):
         assert expected in text
+
+
+def test_a_narrow_screen_wraps_cells_and_loses_none_of_their_words():
+    groups = [
+        ("kuhn_poker", "8 games", [["Games ended by an invalid move", "100.0% 67.6 to 100.0", "45.6%"]]),
+        ("exact", "", [["NashConv", Cell("0.6906", badge="cannot be played", tone="warn"), "1.0"]]),
+    ]
+    shown = text_of(table_text(Table(("", "Before", "After"), groups)), 36)
+    assert max(map(len, shown.splitlines())) <= 36
+    assert {"invalid", "move", "67.6", "45.6%", "0.6906", "cannot", "played", "1.0"} <= {*shown.split()}
+    heads, *lines = shown.splitlines()
+    for value in ("45.6%", "1.0"):
+        assert any(line.find(value) == heads.index("After") for line in lines), "columns are aligned"
 
 
 def game_extras(text: str) -> dict:

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 from selfplay.population.payoffs import PayoffMatrix
-from selfplay.report.plotly import Figure, heat_cells, heat_layout, heat_trace
+from selfplay.report.plotly import PlotlyFigure, heat_cells, heat_layout, heat_trace
 
 _NUMBERS_IN_CELLS = 14
 """Up to this many members, the cells show their numbers."""
 
 
-def payoff_map(matrix: PayoffMatrix, order: Sequence[int], caption: str) -> Figure:
+def payoff_map(matrix: PayoffMatrix, order: Sequence[int], caption: str) -> PlotlyFigure:
     """Return the mean rewards of rows against columns, with errors and games where the mouse is.
 
     Args:
@@ -27,7 +27,7 @@ def payoff_map(matrix: PayoffMatrix, order: Sequence[int], caption: str) -> Figu
     cells = heat_cells(names, names, means, about)
     few = len(names) <= _NUMBERS_IN_CELLS
     trace = heat_trace(cells, (-largest, largest), "+.2f", "%{customdata}", in_cells=few)
-    return Figure("Payoffs", caption, [trace], heat_layout(len(order)))
+    return PlotlyFigure("Payoffs", caption, [trace], heat_layout(len(order)))
 
 
 def _about(matrix: PayoffMatrix, row: int, column: int) -> str:

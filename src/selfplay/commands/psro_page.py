@@ -8,7 +8,7 @@ from selfplay.commands.psro_table import HEAD, NASH_CONV_NOTE, gain_note, gain_t
 from selfplay.read.charts import COLOURS
 from selfplay.read.tables import Table
 from selfplay.report.html import Page
-from selfplay.report.plotly import Figure, Json, plain
+from selfplay.report.plotly import Json, PlotlyFigure, plain
 
 
 def psro_html(state: PsroState, seed: int) -> str:
@@ -36,7 +36,7 @@ def _tiles(state: PsroState) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _distance(state: PsroState) -> Figure:
+def _distance(state: PsroState) -> PlotlyFigure:
     """Return NashConv of each mixture, and what the best response to it gained."""
     exact = [
         (place, one.nash_conv) for place, one in enumerate(state.iterations) if one.nash_conv is not None
@@ -73,10 +73,10 @@ def _distance(state: PsroState) -> Figure:
     )
     caption = f"The mixture after each iteration, from 0. {gain_note(state)}"
     layout = {"showlegend": True, "xaxis": {"dtick": 1}}
-    return Figure("How exploitable", caption, traces, layout)
+    return PlotlyFigure("How exploitable", caption, traces, layout)
 
 
-def _mixtures(state: PsroState) -> Figure:
+def _mixtures(state: PsroState) -> PlotlyFigure:
     """Return the share of each member in the mixture after each iteration."""
     iterations = range(len(state.iterations))
     traces: list[Json] = [
@@ -96,12 +96,12 @@ def _mixtures(state: PsroState) -> Figure:
         "xaxis": {"dtick": 1},
         "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
     }
-    return Figure(
+    return PlotlyFigure(
         "The mixture", "The probability of each member after each iteration, from 0.", traces, layout
     )
 
 
-def _payoffs(state: PsroState) -> Figure:
+def _payoffs(state: PsroState) -> PlotlyFigure:
     caption = (
         "Mean reward of the row against the column over both seats. Rankings and games to read are in "
         "payoffs/tournament.html."

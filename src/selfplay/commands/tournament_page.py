@@ -34,7 +34,7 @@ from selfplay.read.numbers import counted
 from selfplay.read.tables import Cell, Row, Table
 from selfplay.report.cards import Shared, cards_html
 from selfplay.report.html import Page, list_html
-from selfplay.report.plotly import GREY, Figure, Json, members_figure, members_layout, plain
+from selfplay.report.plotly import GREY, Json, PlotlyFigure, members_figure, members_layout, plain
 
 
 def tournament_html(
@@ -66,7 +66,7 @@ def tournament_html(
     return page.html()
 
 
-def _sections(rankings: Rankings) -> dict[str, list[Figure]]:
+def _sections(rankings: Rankings) -> dict[str, list[PlotlyFigure]]:
     score = _dots("Mean reward", _SCORE, "mean reward", rankings, lambda one: one.score)
     trueskill = _dots("TrueSkill", _TRUESKILL, "rating", rankings, _trueskill)
     exact = (
@@ -146,7 +146,7 @@ _RANKING_NOTE = (
 )
 
 
-def _payoffs(rankings: Rankings, matrix: PayoffMatrix) -> Figure:
+def _payoffs(rankings: Rankings, matrix: PayoffMatrix) -> PlotlyFigure:
     place = {uid: row for row, uid in enumerate(matrix.members)}
     return payoff_map(matrix, [place[one.uid] for one in rankings.members], _MATRIX)
 
@@ -157,7 +157,7 @@ def _dots(
     axis: str,
     rankings: Rankings,
     value: Callable[[MemberRank], Interval | None],
-) -> Figure:
+) -> PlotlyFigure:
     """Return the members by one measure with its intervals, best member by mean reward at the top."""
     found = {one.uid: interval for one in rankings.members if (interval := value(one)) is not None}
     return members_figure(title, caption, axis, found)
@@ -172,7 +172,7 @@ def _trueskill(one: MemberRank) -> Interval:
     return Interval(mu - 2 * sigma, mu, mu + 2 * sigma)
 
 
-def _shares(rankings: Rankings) -> Figure:
+def _shares(rankings: Rankings) -> PlotlyFigure:
     named: list[tuple[str, Callable[[MemberRank], ResampledShare | None]]] = [
         ("Nash averaging", lambda one: one.nash),
         ("α-rank", lambda one: one.alpharank),
@@ -180,7 +180,7 @@ def _shares(rankings: Rankings) -> Figure:
     traces = [_bars(name, colour, rankings, share) for colour, (name, share) in enumerate(named)]
     layout = members_layout("", len(rankings.members)) | {"showlegend": True, "barmode": "group"}
     layout["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
-    return Figure("Nash averaging and α-rank", _SHARES, traces, layout)
+    return PlotlyFigure("Nash averaging and α-rank", _SHARES, traces, layout)
 
 
 def _bars(

@@ -140,23 +140,10 @@ def card_of(episode: LoggedEpisode) -> Card:
     return card
 
 
-def speaker_of(step: Step, *, of_game: bool) -> str:
-    """Return the seat or role of a model call."""
-    return f"seat {step.pid}" if of_game else step.role_id
-
-
-def mean_logprob(step: Step) -> float | None:
-    """Return the mean log-probability per token (natural logarithm); ``None`` without any."""
-    found = step.completion_logprobs
-    return sum(found) / len(found) if found else None
-
-
 def tokens_text(step: Step) -> str:
-    """Return the mean log-probability per token and the number of tokens; empty without them."""
-    mean = mean_logprob(step)
-    if mean is None:
-        return ""
-    return f"mean log-prob {mean:.3f}, {counted(len(step.completion_logprobs or []), 'token')}"
+    """Return the mean log-probability per token (natural logarithm) and their number; empty without any."""
+    found = step.completion_logprobs
+    return f"mean log-prob {fmean(found):.3f}, {counted(len(found), 'token')}" if found else ""
 
 
 def in_a_line(text: str) -> str:

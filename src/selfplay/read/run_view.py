@@ -16,8 +16,6 @@ from selfplay.read.warnings import FoundWarning, RunWarning
 REWARD = "program/reward/"
 RECENT_STEPS = 20
 """The number of steps from which the remaining time is estimated."""
-PHASES = {"evaluation": "evaluate"} | {name: name for name in ("play", "wait", "learn", "save")}
-"""The phases of a step as metrics name them, and as they are shown."""
 
 
 @dataclass(frozen=True)
@@ -240,19 +238,6 @@ class RunView:
             for name, one in self.series.items()
             if one.steps and one.steps[-1] == self.step
         }
-
-    def phases(self) -> dict[str, float]:
-        """Return the seconds of the last step by phase, and the rest if it is known."""
-        metrics = self.of_last_step()
-        found = {
-            label: metrics[f"time/{name}_seconds"]
-            for name, label in PHASES.items()
-            if f"time/{name}_seconds" in metrics
-        }
-        spans = self.step_seconds()
-        if found and spans:
-            found["the rest"] = max(0.0, spans[-1] - sum(found.values()))
-        return found
 
     def seconds(self) -> float:
         """Return the wall-clock time from the first evaluation to the last metrics; 0 without metrics.

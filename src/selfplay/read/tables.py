@@ -70,13 +70,15 @@ Row = Sequence[Cell | str]
 class Table:
     """A table: groups of rows, each below a title and its note, or without them.
 
-    ``of_shares`` says that bars reach from 0% to 100% unless they have ends of their own.
+    ``of_shares`` says that bars reach from 0% to 100% unless they have ends of their own. The ``legend`` says
+    what their colours mean, where bars are shown.
     """
 
     heads: Sequence[str]
     groups: Sequence[tuple[str, str, Sequence[Row]]]
     notes: Sequence[str] = ()
     of_shares: bool = False
+    legend: str = ""
 
 
 def figure_cell(interval: Interval, kind: Kind, *, exactly: bool = False, is_playable: bool = True) -> Cell:
@@ -107,13 +109,12 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     shown = {kind_of(series.values()) for series in run.figures.values()}
     kinds = ["Wilson intervals of shares"] * ("share" in shown)
     kinds += ["normal intervals of means"] * ("mean" in shown)
-    notes = [f"Small figures and bands are 95% {' and '.join(kinds)}; grey: before, blue: after."] * bool(
-        kinds
-    )
+    notes = [f"Beside a value: its 95% interval. These are {' and '.join(kinds)}."] * bool(kinds)
     exact = [one for series in of_measure(run.figures, NASH_CONV).values() for one in _ends(run, series)]
     if not all(one.is_playable for one in exact if one is not None):
         notes.append(UNPLAYABLE_NOTE)
-    return Table(("", "Before", "After", ""), groups, notes, of_shares="share" in shown)
+    legend = "Bars are the intervals; grey: before, blue: after." if kinds else ""
+    return Table(("", "Before", "After", ""), groups, notes, "share" in shown, legend)
 
 
 def _match_groups(run: RunView, briefly: bool) -> Iterator[tuple[str, str, list[Row]]]:

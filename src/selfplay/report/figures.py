@@ -10,8 +10,8 @@ from selfplay.read.population import Population
 from selfplay.read.whole_run import WholeRun
 from selfplay.report.plotly import (
     GREY,
-    Figure,
     Json,
+    PlotlyFigure,
     figure_of,
     heat_cells,
     heat_layout,
@@ -29,9 +29,9 @@ _SLIDER_HEIGHT = 80
 _HOVER = "%{z:.1%} (%{customdata[0]:.1%} to %{customdata[1]:.1%}, %{customdata[2]:,} games)"
 
 
-def figure_sections(run: WholeRun) -> dict[str, list[Figure]]:
+def figure_sections(run: WholeRun) -> dict[str, list[PlotlyFigure]]:
     """Return the figures by section."""
-    sections: dict[str, list[Figure]] = {"Strength": [], "Population": _population_figures(run)}
+    sections: dict[str, list[PlotlyFigure]] = {"Strength": [], "Population": _population_figures(run)}
     for title, charts in chart_sections(run).items():
         sections.setdefault(title, []).extend(map(figure_of, charts))
     if not run.is_program and run.ratings():
@@ -39,7 +39,7 @@ def figure_sections(run: WholeRun) -> dict[str, list[Figure]]:
     return {title: figures for title, figures in sections.items() if figures}
 
 
-def _ratings_figure(run: WholeRun) -> Figure:
+def _ratings_figure(run: WholeRun) -> PlotlyFigure:
     """Return the latest ratings of the pool's best members, with two standard deviations."""
     ratings = run.ratings()
     best = {
@@ -52,7 +52,7 @@ def _ratings_figure(run: WholeRun) -> Figure:
     return members_figure("Ratings of the pool", caption, "TrueSkill rating", best)
 
 
-def _population_figures(run: WholeRun) -> list[Figure]:
+def _population_figures(run: WholeRun) -> list[PlotlyFigure]:
     """Return the figures; none if no policy has met a frozen copy."""
     newest = run.population()
     if newest is None or not newest.has_copies:
@@ -69,7 +69,7 @@ def _population_figures(run: WholeRun) -> list[Figure]:
     return figures
 
 
-def _matrix(moments: Sequence[Population]) -> Figure:
+def _matrix(moments: Sequence[Population]) -> PlotlyFigure:
     """Return the matrix of the newest moment, with a slider over the others and the cycles in words."""
     frozen_met = any(one.frozen_met for one in moments)
     drawn = [_cells(one, only_policies=not frozen_met) for one in moments]
@@ -81,7 +81,7 @@ def _matrix(moments: Sequence[Population]) -> Figure:
         layout["margin"] |= {"b": _SLIDER_HEIGHT}
         layout["sliders"] = [_slider(moments, drawn)]
     lines = tuple(moments[-1].cycle_texts()) if moments[-1].fades else ()
-    return Figure("Who beats whom", _caption(moments[-1]), [trace], layout, lines, True)
+    return PlotlyFigure("Who beats whom", _caption(moments[-1]), [trace], layout, lines, True)
 
 
 def _cells(moment: Population, *, only_policies: bool) -> Json:

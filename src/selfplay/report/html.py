@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from selfplay.read.numbers import number_text
 from selfplay.read.tables import Bar, Cell, Row, Table
-from selfplay.report.plotly import Figure, Json
+from selfplay.report.plotly import Json, PlotlyFigure
 
 FEW_STEPS = 12
 """Up to this many steps, the axis has a tick for each; with more, Plotly chooses whole steps by itself."""
@@ -61,7 +61,7 @@ class Page:
         )
         self.add(f'<div class="tiles">{shown}</div>')
 
-    def charts(self, title: str, figures: Sequence[Figure], note: str = "") -> None:
+    def charts(self, title: str, figures: Sequence[PlotlyFigure], note: str = "") -> None:
         """Add a section with figures, if there are any."""
         self.section(title, _grid(list(map(self._card, figures))), note)
 
@@ -79,7 +79,7 @@ class Page:
             content_policy=escape(content_policy(plotly, script)),
         )
 
-    def _card(self, figure: Figure) -> str:
+    def _card(self, figure: PlotlyFigure) -> str:
         place = f"chart-{len(self._figures)}"
         layout = {"xaxis": self._steps, **figure.layout}
         self._figures.append({"id": place, "traces": figure.traces, "layout": layout})
@@ -124,7 +124,9 @@ def table_html(table: Table) -> str:
         scale = '<th class="range-head"><span>0%</span><span>50%</span><span>100%</span></th>'
         heads = heads.removesuffix("<th></th>") + scale
     body = "".join(_group_html(table, *group) for group in table.groups)
-    notes = "".join(f'<p class="muted">{escape(note)}</p>' for note in table.notes)
+    notes = "".join(
+        f'<p class="muted">{escape(note)}</p>' for note in filter(None, (table.legend, *table.notes))
+    )
     return (
         f'<div class="card scroll"><table class="headline{" change" * has_bars}">'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{notes}</div>"

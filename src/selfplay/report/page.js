@@ -15,7 +15,7 @@ function drawAll() {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: {color: style.getPropertyValue("--text"), size: 12},
       hoverlabel: {bgcolor: style.getPropertyValue("--card"), bordercolor: style.getPropertyValue("--line")},
-      legend: {orientation: "h", x: 0, y: -0.2, yanchor: "top"},
+      legend: {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"},
     }, figure.layout);
     layout.xaxis = axis(style, figure.layout.xaxis);
     layout.yaxis = axis(style, figure.layout.yaxis);

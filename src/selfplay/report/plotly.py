@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Figure:
+class PlotlyFigure:
     """A titled figure: Plotly's traces, and the layout options that differ from the page's own.
 
     ``lines`` of text stand below it. A ``wide`` one has a row of the page for itself.
@@ -37,7 +37,7 @@ class Figure:
     wide: bool = False
 
 
-def figure_of(chart: Chart) -> Figure:
+def figure_of(chart: Chart) -> PlotlyFigure:
     """Return a chart as a figure."""
     traces = []
     for line in chart.lines:
@@ -45,7 +45,7 @@ def figure_of(chart: Chart) -> Figure:
             traces.append(_band(line))
         traces.append(_trace(line, chart))
     layout = {"yaxis": _value_axis(chart), "showlegend": chart.needs_legend}
-    return Figure(chart.title, chart.caption, traces, layout)
+    return PlotlyFigure(chart.title, chart.caption, traces, layout)
 
 
 def plain(text: str) -> str:
@@ -121,7 +121,7 @@ def _value_axis(chart: Chart) -> Json:
 
 def members_figure(
     title: str, caption: str, axis: str, members: Mapping[str, Interval], highlighted: Sequence[str] = ()
-) -> Figure:
+) -> PlotlyFigure:
     """Return the values of members with their intervals, the first at the top; some in another colour."""
     found = [*members.values()]
     trace: Json = {
@@ -143,7 +143,7 @@ def members_figure(
         },
         "hovertemplate": "%{y}: %{x:.4~g}<extra></extra>",
     }
-    return Figure(title, caption, [trace], members_layout(axis, len(members)))
+    return PlotlyFigure(title, caption, [trace], members_layout(axis, len(members)))
 
 
 def members_layout(axis: str, rows: int) -> Json:

@@ -65,7 +65,11 @@ def run_panel(view: RunView, room: Size) -> Panel:
     rows += [("evaluated in", ", ".join(view.watches()), ""), *tiles_of(view)]
     if view.damaged_lines:
         rows.append(("damaged lines", f"{view.damaged_lines} skipped", ""))
-    return grid((line(name, MUTED), f"{value} {note}") for name, value, note in rows if value)
+    return grid(
+        (line(name, MUTED), Text.assemble(line(value), "  ", line(note, MUTED)))
+        for name, value, note in rows
+        if value
+    )
 
 
 def evaluation_panel(view: RunView, room: Size) -> Panel:

@@ -1,9 +1,10 @@
 """Tables and readable games as Rich's renderables. Text of models is printed without control characters."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -19,8 +20,8 @@ GLANCE_LINES = 12
 """The number of lines of an observation that are shown: the last ones, which hold the position."""
 MAX_TEXT = 4000
 """Longer texts are cut to this many characters."""
-FIRST_WIDTH, MAX_WIDTH = 22, 28
-"""Wider cells, of the first column and of others, are wrapped where the terminal is narrow."""
+INDENT, GAP = 2, 2
+"""Spaces before the rows of groups with titles, and between columns."""
 
 
 def line(text: str, style: str = "") -> Text:
@@ -30,30 +31,50 @@ def line(text: str, style: str = "") -> Text:
 
 def table_text(table: Table) -> RenderableType:
     """Return a table; bars are left out, and the columns of all groups are aligned."""
-    parts: list[RenderableType] = []
-    columns = [place for place in range(len(table.heads)) if not _is_of_bars(table, place)]
-    shown = [[[_cell_text(row[place]) for place in columns] for row in rows] for _, _, rows in table.groups]
-    heads = [line(table.heads[place], MUTED) for place in columns]
-    cells = [heads, *(row for rows in shown for row in rows)]
-    widths = [
-        min(MAX_WIDTH if place else FIRST_WIDTH, max(row[place].cell_len for row in cells))
-        for place in range(len(columns))
-    ]
-    for number, ((title, note, _), rows) in enumerate(zip(table.groups, shown, strict=True)):
-        if title:
-            parts.append(Text.assemble(line(title, "bold"), line(f" {note}" if note else "", MUTED)))
-        drawn = RichTable(box=None, pad_edge=False, show_header=not number and any(table.heads))
-        for head, width in zip(heads, widths, strict=True):
-            drawn.add_column(head, min_width=width, overflow="fold")
-        for row in rows:
-            drawn.add_row(*row)
-        parts.append(Padding(drawn, (0, 0, 0, 2 if title else 0)))
-    return Group(*parts, *(line(note, MUTED) for note in table.notes))
+    return _TableText(table)
+
+
+@dataclass(frozen=True)
+class _TableText:
+    """A table whose columns are as wide as their cells, or as fits where it is shown."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self.table
+        places = [place for place in range(len(table.heads)) if not _is_of_bars(table, place)]
+        heads = [line(table.heads[place], MUTED) for place in places]
+        groups = [
+            (title, note, [[_cell_text(row[place]) for place in places] for row in rows])
+            for title, note, rows in table.groups
+        ]
+        indent = INDENT if any(title for title, _, _ in groups) else 0
+        columns = zip(heads, *(row for _, _, rows in groups for row in rows), strict=True)
+        widths = [min(options.max_width, max(cell.cell_len for cell in column)) for column in columns]
+        room = max(len(widths), options.max_width - indent - GAP * (len(widths) - 1))
+        while sum(widths) > room:
+            widths[widths.index(max(widths))] -= 1
+        if any(table.heads):
+            yield Padding(_rows([heads], widths), (0, 0, 0, indent))
+        for title, note, rows in groups:
+            if title:
+                yield Text.assemble(line(title, "bold"), line(f" {note}" if note else "", MUTED))
+            yield Padding(_rows(rows, widths), (0, 0, 0, indent))
+        yield from (line(note, MUTED) for note in table.notes)
+
+
+def _rows(rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> RichTable:
+    drawn = RichTable.grid(padding=(0, GAP, 0, 0))
+    for width in widths:
+        drawn.add_column(width=width, overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
 
 
 def grid(rows: Iterable[Sequence[Text | str]]) -> RenderableType:
     """Return rows in columns without headings."""
-    drawn = RichTable.grid(padding=(0, 2, 0, 0))
+    drawn = RichTable.grid(padding=(0, GAP, 0, 0))
     for row in rows:
         drawn.add_row(*(line(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
