@@ -103,13 +103,16 @@ def test_in_order_the_batch_does_not_depend_on_which_game_ended_first():
     assert rewards([0, 1, 2, 3, 4, 5]) == rewards([5, 2, 0, 4, 1, 3])
 
 
-def test_games_that_are_too_old_are_dropped_and_count_as_consumed():
-    buffer = service(max_staleness=1)
-    buffer.add_games([game(0, version=0), game(1, version=0)])
+def test_games_that_are_too_old_are_dropped_and_count_as_consumed_and_are_logged(tmp_path):
+    buffer = service(max_staleness=1, rollouts=str(tmp_path))
+    broken = FinishedGame(9, [], Rollout(episode_type="kuhn", id="train-00000009"), error="no such move")
+    buffer.add_games([game(0, version=0), game(1, version=0), broken])
     drawn = draw(buffer, 3, Demand(games=2))
-    assert (drawn.steps, drawn.dropped, drawn.games) == ([], 4, 2)
-    buffer.add_games([game(2, version=2), game(3, version=1)])
+    assert (drawn.steps, drawn.dropped, drawn.games) == ([], 4, 3)
+    late = FinishedGame(8, [], Rollout(episode_type="kuhn", id="train-00000008"), error="no such move")
+    buffer.add_games([game(2, version=2), game(3, version=1), late])
     drawn = draw(buffer, 3, Demand(games=2))
+    assert [one.id for one in RolloutLog(tmp_path).read(3)] == ["train-00000008", "train-00000009"]
     assert sorted(step.policy_version for step in drawn.steps) == [1, 1, 2, 2]
     assert buffer.counts()["dropped_stale"] == 4
 
@@ -119,6 +122,13 @@ def test_a_run_whose_games_fail_ends_with_the_reason_of_the_last_failure():
     buffer.add_games([game(0), game(1, error="no such move"), game(2, error="no such move")])
     with pytest.raises(SelfplayError, match=r"2 of 3 games failed; the last: no such move"):
         draw(buffer, 1, Demand(games=3, failed_share=0.5))
+
+
+def test_a_few_evaluation_games_that_fail_do_not_end_a_run_whose_games_are_played():
+    buffer = service()
+    failed = [FinishedGame(index, [], error="no such move", kind="eval") for index in range(2)]
+    buffer.add_games([*failed, game(0), game(1)])
+    assert draw(buffer, 1, Demand(games=2, failed_share=0.5)).steps
 
 
 def test_games_without_a_trainable_step_end_the_run():

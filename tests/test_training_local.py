@@ -253,6 +253,34 @@ async def test_games_in_flight_that_fail_before_a_copy_is_frozen_are_logged_and_
     assert len(failed) >= 40
 
 
+async def test_overlapping_games_that_all_fail_are_logged_and_stop_the_run_with_their_reason(
+    model, tmp_path, monkeypatch
+):
+    async def dead(*args, **options):
+        raise ConnectionError("the line went dead")
+
+    config = configure(
+        model,
+        buffer__batch_size="8",
+        collection__max_staleness="1",
+        collection__concurrency="1",
+        collection__retries="0",
+    )
+    console = Console(file=io.StringIO())
+    started = build_trainer(config, RunDirectory.create(tmp_path / "run"), console)
+    monkeypatch.setattr(started.source.serving.engine, "complete", dead)
+    saved = await started.learners.saved()
+    await started.source.begin(saved, {})
+    await started.source.publish(saved)
+    with (
+        RunProgress(console, 1, "games", None) as progress,
+        pytest.raises(SelfplayError, match=r"(\d+) of \1 games failed; the last: .*the line went dead"),
+    ):
+        await started.source.play(saved, progress)
+    started.directory.unlock()
+    assert len(RolloutLog(tmp_path / "run" / "rollouts").read(1)) > 100
+
+
 @pytest.mark.parametrize(
     ("env_id", "players"), [("GuessTheNumber-v0-train", 1), ("ThreePlayerGOPS-v0-train", 3)]
 )

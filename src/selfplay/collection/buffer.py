@@ -17,9 +17,13 @@ from selfplay.collection.buffer_state import BufferState, NumberSet
 from selfplay.collection.journal import Journaled
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.errors import check_failures
+from selfplay.core.play import GameKind
 from selfplay.core.single_writer import Epoch
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
+
+COUNTED_TOGETHER: tuple[tuple[GameKind, ...], ...] = (("train", "eval"), ("payoff",))
+"""The kinds of games whose failures are counted together: an update has few evaluation games."""
 
 
 class BufferService:
@@ -203,14 +207,18 @@ class BufferService:
             self._kept.journal.snapshot(self.state.state_dict(), self.state.games())
 
     def check_failures(self, update: int, failed_share: float) -> None:
-        """Check that no larger share of the games of a kind failed since the last draw, before ``update``.
+        """Check that no larger share of the games failed since the last draw, before ``update``.
+
+        Payoff games count apart from the others.
 
         Raises:
             SelfplayError: too many failed. They are logged, and forgotten.
         """
-        for kind, failed in self.state.failed.items():
+        state = self.state
+        for kinds in COUNTED_TOGETHER:
+            failed = [reason for kind in kinds for reason in state.failed[kind]]
             try:
-                check_failures(failed, self.state.since_last_draw(kind), failed_share, "games")
+                check_failures(failed, sum(map(state.since_last_draw, kinds)), failed_share, "games")
             except SelfplayError:
                 self._kept.do(entries.ForgetFailures(update))
                 self._write_rollouts()

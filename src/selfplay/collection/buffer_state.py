@@ -196,7 +196,8 @@ class BufferState:
         if not steps:
             self.consumed = len(self.seen)
         self._begin_counting()
-        self.to_write[update] = self.take_late()
+        if steps or not drawn.dropped:  # else the update is drawn again, and logs these games too
+            self.to_write[update] = self.take_late()
         return drawn
 
     def _learned_batch(self, update: int) -> None:

@@ -10,7 +10,7 @@ from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool import PoolService
 from selfplay.collection.results import Played, TakeIn, play
 from selfplay.collection.scheduler import Job
-from selfplay.core import Arena, Episode, InferenceClient, Role, SelfplayError
+from selfplay.core import Arena, Episode, InferenceClient, Role
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.gather import all_results
 from selfplay.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
@@ -95,22 +95,23 @@ class Collector:
         await self._play_payoffs(on_game)
         await self._play(self._next(NO_LIMIT, NO_LIMIT), on_game)
 
-    async def play_until(self, enough: Callable[[], bool], eval_share: float, on_game: OnGame) -> None:
+    async def play_until(self, enough: Callable[[], bool], eval_share: float, on_game: OnGame) -> bool:
         """Keep ``concurrency`` games in flight and take them in as they finish, until ``enough()``.
 
         Games that are still in flight continue at the next call. ``eval_share`` of the started games are
         evaluation games.
 
+        Returns ``False`` if more than ``100 * concurrency`` games were not enough, because too few can be
+        trained on.
+
         Raises:
             InputError: the user's input is wrong.
-            SelfplayError: more than ``100 * concurrency`` games were not enough, because too few can be
-                trained on.
         """
         await self._play_payoffs(on_game)
         accounts, taken = self.pool.ledger.accounts, 0
         while not enough():
             if taken > 100 * self.concurrency:
-                raise SelfplayError(f"{taken} games gave too little to train on; look at the rollouts")
+                return False
             evaluates = accounts.eval_started < eval_share * (accounts.started + accounts.eval_started)
             while len(self._in_flight) < self.concurrency:
                 (job,) = self._next(not evaluates, evaluates)
@@ -121,6 +122,7 @@ class Collector:
             for one in played:
                 on_game(one)
             taken += len(done)
+        return True
 
     async def drain(self) -> None:
         """Let the games in flight finish and take them in."""

@@ -116,9 +116,9 @@ class GameSource:
         """Fill the pool of a new run, or continue from :meth:`state`; the active copies are served again."""
         if not state:
             await self.opponents.begin()
+        await self.host.begin(saved, state)
         if self.standings_log is not None:
             self.standings_log.continue_after(saved.step)
-        await self.host.begin(saved, state)
         await self.opponents.serve()
         self._consumed = (await self.feed.pool.accounts.remote())["consumed"]
 

@@ -12,7 +12,7 @@ from selfplay.collection.collector import Collector, arena_of_games
 from selfplay.collection.local_handle import LocalHandle
 from selfplay.collection.results import Played
 from selfplay.config import Config
-from selfplay.core import InferenceClient
+from selfplay.core import InferenceClient, SelfplayError
 from selfplay.record.tracker import Tracker
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.rollout_log import RolloutLog
@@ -97,9 +97,15 @@ class LocalGames:
         if self.pool.pool.payoffs.waiting:
             waiting = len(self.pool.pool.payoffs.waiting)
             progress.say(f"{waiting} games between frozen opponents, for the payoff matrix")
-        return await self.feed.next_batch(saved, partial(self._play, progress))
+        return await self.feed.next_batch(saved, partial(self._play, saved.step + 1, progress))
 
-    async def _play(self, progress: RunProgress) -> None:
+    async def _play(self, update: int, progress: RunProgress) -> None:
+        """Play the games of an update.
+
+        Raises:
+            SelfplayError: too few can be trained on; they are logged.
+        """
+
         def count(played: Played) -> None:
             if played.job.is_training:
                 progress.played_one()
@@ -109,7 +115,11 @@ class LocalGames:
             return
         alongside = self.config.evaluation.games_alongside if self.settings.evaluation else 0
         share = alongside / (alongside + self.config.collection.games_per_step)
-        await self.collector.play_until(self._enough(), share, count)
+        if not await self.collector.play_until(self._enough(), share, count):
+            played = self.buffer.state.since_last_draw()
+            self.buffer.check_failures(update, self.feed.demand.failed_share)
+            self.buffer.log_late(update)
+            raise SelfplayError(f"{played} games gave too little to train on; look at the rollouts")
 
     def _enough(self) -> Callable[[], bool]:
         """Return the condition on which an update begins while games go on.
