@@ -9,7 +9,7 @@ from typing import Any
 from selfplay.cluster.engines.host import EngineRequest
 from selfplay.core import Messages, ModelResponse
 from selfplay.core.adapters import TRAINED, AdapterRef
-from selfplay.training.learners import Batch, Saved
+from selfplay.training.learners import Saved, UpdateBatch
 
 
 class SimulatedHost:
@@ -76,7 +76,7 @@ class SimulatedLearner:
             state=self.state,
         )
 
-    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
         """Take time, and be one version more."""
         if step == len(self.trained) + 1:
             records = (await batch.records(self._encode_answer))[TRAINED]

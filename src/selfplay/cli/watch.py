@@ -13,7 +13,7 @@ from selfplay.core.shell_command import shell_command
 
 if TYPE_CHECKING:
     from selfplay.cluster.view import ClusterSource
-    from selfplay.read.run_view import Source
+    from selfplay.read.run_view import ViewSource
 
 
 def watch(
@@ -28,7 +28,7 @@ def watch(
     """Watch a run in the terminal while it is in progress, or look at a finished one."""
     _require("watch", "textual", "watch")
     with ExitStack() as opened:
-        source: Source
+        source: ViewSource
         if address is not None:
             _require("--address", "ray", "ray")
             _require_terminal("Run it in a terminal.")
@@ -60,7 +60,7 @@ def _cluster_source(address: str, run: str | None) -> "ClusterSource":
     return ClusterSource(address, run)
 
 
-def _directory_source(run: str | None) -> tuple[Path, "Source"]:
+def _directory_source(run: str | None) -> tuple[Path, "ViewSource"]:
     from selfplay.core.files import check_kinds
     from selfplay.read.source import RunDirectorySource
     from selfplay.training.run_names import find_run

@@ -33,7 +33,7 @@ from selfplay.population.league import BuildLeague
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.buffers import BaseBuffer, MetricLogger
-from selfplay.training.learners import Batch, Saved
+from selfplay.training.learners import Saved, UpdateBatch
 
 MAX_RESTARTS = 20
 STATE = "state"
@@ -253,7 +253,7 @@ class LearnerActor:
         """See :meth:`LearnerService.saved`."""
         return (await self._service.built()).saved()
 
-    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
         """See :meth:`LearnerService.update`."""
         return await (await self._service.built()).update(step, batch, state)
 

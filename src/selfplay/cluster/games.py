@@ -13,7 +13,7 @@ from selfplay.cluster.run_actors import RunActors
 from selfplay.collection.buffer_entries import Demand, Ready
 from selfplay.config import Config
 from selfplay.training.game_feed import BatchInBuffer, GameFeed
-from selfplay.training.learners import Batch, Saved
+from selfplay.training.learners import Saved, UpdateBatch
 from selfplay.training.progress import RunProgress
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.run_layout import delete_after
@@ -69,7 +69,7 @@ class ClusterGames:
         summary: dict[str, Any] = await self.actors.pool.checkpoint_summary.remote()
         return summary
 
-    def batch(self, update: int) -> Batch:
+    def batch(self, update: int) -> UpdateBatch:
         """See ``GameHost``."""
         return BatchInBuffer(partial(found, self.buffer_name), update)
 

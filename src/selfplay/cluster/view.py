@@ -31,7 +31,7 @@ JOIN_SECONDS = 60.0
 
 
 class HandleSource:
-    """Reads from a tracker by its Ray handle; see :class:`selfplay.read.run_view.Source`.
+    """Reads from a tracker by its Ray handle; see :class:`selfplay.read.run_view.ViewSource`.
 
     Args:
         tracker: the handle of a :class:`TrackerService` actor.
@@ -55,7 +55,7 @@ class HandleSource:
 
 
 class ClusterSource:
-    """Follows a run of a cluster; see :class:`selfplay.read.run_view.Source`.
+    """Follows a run of a cluster; see :class:`selfplay.read.run_view.ViewSource`.
 
     Args:
         address: the cluster's address: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for a cluster on this

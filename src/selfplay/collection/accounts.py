@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from selfplay.collection.results import GameResult
-from selfplay.collection.scheduler import Job
+from selfplay.collection.scheduler import GameJob
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Accounts:
         """Games for payoffs that have neither finished nor failed."""
         return self.payoff_started - self.payoff_finished - self.payoff_failed
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: GameJob) -> None:
         """Count a game that starts."""
         if job.is_training:
             self.started += 1
@@ -50,7 +50,7 @@ class Accounts:
         else:
             self.eval_started += 1
 
-    def end(self, job: Job, result: GameResult) -> None:
+    def end(self, job: GameJob, result: GameResult) -> None:
         """Count a game that has ended."""
         failed = result.status == "failed"
         self.retried += result.retried

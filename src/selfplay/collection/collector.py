@@ -9,7 +9,7 @@ from selfplay.collection.game_queue import NO_LIMIT
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool import PoolService
 from selfplay.collection.results import Played, TakeIn, play
-from selfplay.collection.scheduler import Job
+from selfplay.collection.scheduler import GameJob
 from selfplay.core import Arena, Episode, InferenceClient, Role
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.gather import all_results
@@ -134,15 +134,15 @@ class Collector:
         if self.pool.pool.payoffs.waiting:
             await self._play(self._next(NO_LIMIT, 0), on_game)
 
-    def _next(self, training: int, evaluation: int) -> list[Job]:
+    def _next(self, training: int, evaluation: int) -> list[GameJob]:
         self._requests += 1
         return self.pool.hand_out(self.NAME, self._requests, training, evaluation).jobs
 
-    async def _play(self, jobs: Sequence[Job], on_game: OnGame) -> None:
+    async def _play(self, jobs: Sequence[GameJob], on_game: OnGame) -> None:
         with infrequent_garbage_collection():
             slots = asyncio.Semaphore(self.concurrency)
 
-            async def play_in_turn(job: Job) -> Played:
+            async def play_in_turn(job: GameJob) -> Played:
                 async with slots:
                     played = await play(self.arena, job)
                 on_game(played)

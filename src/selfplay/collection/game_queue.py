@@ -1,7 +1,7 @@
 """GameQueue: which games go to a collector next, and how many may start."""
 
 from selfplay.collection.games_in_flight import GamesInFlight, PlaySettings
-from selfplay.collection.scheduler import GameScheduler, Job
+from selfplay.collection.scheduler import GameJob, GameScheduler
 from selfplay.population.environment_samplers import WeightedEnvSampler
 from selfplay.population.league import League
 from selfplay.population.model_pool import ModelPool
@@ -36,7 +36,7 @@ class GameQueue:
             pin_evaluation=settings.max_eval_games_per_ckpt is not None,
         )
 
-    def next_jobs(self, collector: str, training: int, evaluation: int, step: int) -> list[Job]:
+    def next_jobs(self, collector: str, training: int, evaluation: int, step: int) -> list[GameJob]:
         """Hand out at most this many games of each kind; ``step`` counts the run's updates.
 
         Payoff games take the places of training games, and no training game starts before they have ended.
@@ -68,11 +68,11 @@ class GameQueue:
         self.ledger.give_up(lambda job: job.is_payoff and bool(removed & {*job.uids}))
         self.ledger.replace(lambda job: train_job(job.meta.index) if removed & {*job.uids} else job)
 
-    def _handed_out(self, collector: str, job: Job) -> Job:
+    def _handed_out(self, collector: str, job: GameJob) -> GameJob:
         self.ledger.hand_out(collector, job)
         return job
 
-    def _next_eval_job(self) -> Job:
+    def _next_eval_job(self) -> GameJob:
         current = self.pool.current_uid() or ""
         place = self.ledger.evaluated.get(current, 0)
         self.ledger.evaluated[current] = place + 1

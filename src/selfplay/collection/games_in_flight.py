@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from selfplay.collection.accounts import Accounts
 from selfplay.collection.results import GameResult
-from selfplay.collection.scheduler import EnvSpec, Job
+from selfplay.collection.scheduler import EnvSpec, GameJob
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class GamesInFlight:
     accounts: Accounts = field(default_factory=Accounts)
     replayed: int = 0
     consumed: int = 0
-    in_flight: dict[str, tuple[str, Job]] = field(default_factory=dict)
-    again: list[Job] = field(default_factory=list)
+    in_flight: dict[str, tuple[str, GameJob]] = field(default_factory=dict)
+    again: list[GameJob] = field(default_factory=list)
     evaluated: dict[str, int] = field(default_factory=dict)
-    unrated: list[tuple[Job, GameResult]] = field(default_factory=list)
+    unrated: list[tuple[GameJob, GameResult]] = field(default_factory=list)
     matches: set[tuple[int, int]] = field(default_factory=set)
 
-    def hand_out(self, collector: str, job: Job) -> None:
+    def hand_out(self, collector: str, job: GameJob) -> None:
         """Record that a new game goes to a collector."""
         self.accounts.begin(job)
         self.in_flight[job.name] = (collector, job)
 
-    def hand_out_again(self, collector: str, kind: str, count: int) -> list[Job]:
+    def hand_out_again(self, collector: str, kind: str, count: int) -> list[GameJob]:
         """Give up to ``count`` games of a lost collector to this one."""
         jobs = [job for job in self.again if job.meta.type == kind][:count]
         for job in jobs:
@@ -89,12 +89,12 @@ class GamesInFlight:
         self.again += [self.in_flight.pop(name)[1] for name in lost]
         return len(lost)
 
-    def replace(self, replacement: Callable[[Job], Job]) -> None:
+    def replace(self, replacement: Callable[[GameJob], GameJob]) -> None:
         """Replace every game that has not ended; a replacement has the name of its game."""
         self.in_flight = {name: (owner, replacement(job)) for name, (owner, job) in self.in_flight.items()}
         self.again = [replacement(job) for job in self.again]
 
-    def give_up(self, is_given_up: Callable[[Job], bool]) -> None:
+    def give_up(self, is_given_up: Callable[[GameJob], bool]) -> None:
         """Forget payoff games that have not ended, as if they had never started."""
         given_up = {name for name, (_, job) in self.in_flight.items() if is_given_up(job)}
         again = [job for job in self.again if not is_given_up(job)]
@@ -102,7 +102,7 @@ class GamesInFlight:
         self.in_flight = {name: one for name, one in self.in_flight.items() if name not in given_up}
         self.again = again
 
-    def end(self, result: GameResult) -> Job | None:
+    def end(self, result: GameResult) -> GameJob | None:
         """Record the end of a game; return the game, or ``None`` if its end was already known."""
         _, job = self.in_flight.pop(result.name, (None, None))
         if job is not None:

@@ -10,7 +10,7 @@ from selfplay.collection import pool_entries as entries
 from selfplay.collection.game_queue import GameQueue
 from selfplay.collection.games_in_flight import GamesInFlight, PlaySettings
 from selfplay.collection.results import GameResult
-from selfplay.collection.scheduler import Job
+from selfplay.collection.scheduler import GameJob
 from selfplay.collection.serialization import Packed, plain
 from selfplay.core.adapters import BASE, AdapterRef, Weights
 from selfplay.population import PayoffTable
@@ -30,7 +30,7 @@ class Jobs(Packed):
         stopped: play has ended; games in flight are to be abandoned.
     """
 
-    jobs: list[Job]
+    jobs: list[GameJob]
     weights: Weights
     adapters: dict[str, AdapterRef] = field(default_factory=dict)
     stopped: bool = False
@@ -218,7 +218,7 @@ class PoolState:
         self.last_answer[collector] = (number, answer)
         return answer
 
-    def _adapters_of(self, jobs: list[Job]) -> dict[str, AdapterRef]:
+    def _adapters_of(self, jobs: list[GameJob]) -> dict[str, AdapterRef]:
         adapters = {}
         for uid in {uid for job in jobs for uid in job.uids}:
             path, kind = self.pool.ckpt_path(uid) or (None, "")
@@ -257,14 +257,14 @@ class PoolState:
         for job, result in sorted(held, key=_place):
             self._rate(job, result)
 
-    def _rate(self, job: Job, result: GameResult) -> None:
+    def _rate(self, job: GameJob, result: GameResult) -> None:
         self.pool.played.append(job.uids, result.rewards, result.invalid_seat)
         if job.is_payoff:
             self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)
         self.pool.push_result(list(job.uids), result.rewards, job.spec.env_id, result.action_seq)
 
 
-def _place(one: tuple[Job, GameResult]) -> tuple[int, int]:
+def _place(one: tuple[GameJob, GameResult]) -> tuple[int, int]:
     """Return the place of a game among those that are rated together."""
     job, _ = one
     return not job.is_training, job.meta.index

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from selfplay.collection.buffer_entries import FinishedGame
-from selfplay.collection.scheduler import Job
+from selfplay.collection.scheduler import GameJob
 from selfplay.core import Arena, Rollout, Trajectory, trajectories_of
 from selfplay.record.game_values import Values, eval_values, trajectory_values
 
@@ -34,7 +34,7 @@ class GameResult:
 class Played:
     """A job and its rollout; the rollout of a failed job holds the reason."""
 
-    job: Job
+    job: GameJob
     rollout: Rollout
 
     def result(self, filter_opponent_invalid: bool) -> GameResult:
@@ -73,7 +73,7 @@ class Played:
         return invalid_pid is not None and invalid_pid not in self.job.spec.trained_pids
 
 
-async def play(arena: Arena, job: Job) -> Played:
+async def play(arena: Arena, job: GameJob) -> Played:
     """Play a game to its end, or to its last failure."""
     meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
     result = await arena.try_episode(job.episode_key, job.spec, meta)

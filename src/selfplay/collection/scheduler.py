@@ -35,7 +35,7 @@ class EnvSpec:
 
 
 @dataclass(frozen=True)
-class Job:
+class GameJob:
     """One game to run. ``uids`` are the pool members in the seats, in seat order."""
 
     meta: TaskMeta
@@ -100,7 +100,7 @@ class GameScheduler:
         self.next_train = 0
         self.next_eval = 0
 
-    def next_train_job(self) -> Job:
+    def next_train_job(self) -> GameJob:
         """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
         job = self.train_job(index)
@@ -111,7 +111,7 @@ class GameScheduler:
             self.league.count(job.uids[trained[0]], job.meta.info["reason"])
         return job
 
-    def train_job(self, index: int) -> Job:
+    def train_job(self, index: int) -> GameJob:
         """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.seed, "train job", index))
         env = self.environments.sample(rng)
@@ -132,7 +132,7 @@ class GameScheduler:
         uids = tuple(policies[pid] if pid in seats else opponents[policies[pid]] for pid in pids)
         return self._job("train", index, env, me, uids, seats)
 
-    def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> Job:
+    def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> GameJob:
         pairing = league.draw(rng)
         uids = [pairing.opponent] * env.num_players
         uids[pairing.seat] = pairing.player
@@ -140,7 +140,7 @@ class GameScheduler:
         info = {"reason": pairing.reason}
         return self._job("train", index, env, pairing.player, tuple(uids), learns, info)
 
-    def next_eval_job(self, place: int | None = None) -> Job:
+    def next_eval_job(self, place: int | None = None) -> GameJob:
         """Return the next evaluation game, in which no seat is trained.
 
         Pairs of environment and opponent take turns, and so do the seats. ``place`` is the position in this
@@ -155,14 +155,14 @@ class GameScheduler:
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
         return self._job("eval", index, env, me, uids, set())
 
-    def next_payoff_jobs(self, most: int | None = None) -> list[Job]:
+    def next_payoff_jobs(self, most: int | None = None) -> list[GameJob]:
         """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
 
         Two games in a row, which differ in the order of seats, have the same environment.
         """
         return [self._payoff_job(game) for game in self.pool.payoffs.take(most)]
 
-    def _payoff_job(self, game: PayoffGame) -> Job:
+    def _payoff_job(self, game: PayoffGame) -> GameJob:
         env = self.environments.sample(random.Random(derive_seed(self.seed, "payoff pair", game.number // 2)))
         return self._job("payoff", game.number, env, game.first, (game.first, game.second), set())
 
@@ -175,7 +175,7 @@ class GameScheduler:
         uids: tuple[str, ...],
         trained: set[int],
         info: dict[str, Any] | None = None,
-    ) -> Job:
+    ) -> GameJob:
         seed = derive_seed(self.seed, kind, index)
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
         opponents = [uid for uid in uids if uid != me]
@@ -189,7 +189,7 @@ class GameScheduler:
             index=index,
             info=info or {},
         )
-        return Job(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)
+        return GameJob(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)
 
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:

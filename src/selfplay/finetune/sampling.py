@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from selfplay.core import Arena, InferenceClient, Messages, ModelResponse, Rollout, SelfplayError
+from selfplay.core.errors import check_failures
 from selfplay.core.gather import all_results
 from selfplay.finetune.run_files import GrowingFile, RolloutLine
 from selfplay.finetune.scenario import PureTextEnvironment, Row
@@ -60,8 +61,7 @@ async def sample(
 
     rollouts = await all_results(map(play_row, rows))
     failed = [one.error for one in rollouts if one.error is not None]
-    if len(failed) > MAX_FAILED * len(rollouts):
-        raise SelfplayError(f"{len(failed)} of {len(rollouts)} rollouts failed; the last: {failed[-1]}")
+    check_failures(failed, len(rollouts), MAX_FAILED, "rollouts")
     return rollouts
 
 

@@ -272,7 +272,7 @@ def _names_of(games: Any) -> list[str]:
     return list(dict.fromkeys(name_of(str(game.get("id"))) for game in tables))
 
 
-class Source(Protocol):
+class ViewSource(Protocol):
     """A source of views: a run directory or a live cluster."""
 
     def read(self) -> RunView:

@@ -38,7 +38,7 @@ class _State(msgspec.Struct):
 
 
 class RunDirectorySource:
-    """A :class:`selfplay.read.run_view.Source` of a run directory.
+    """A :class:`selfplay.read.run_view.ViewSource` of a run directory.
 
     Missing or damaged files are left out. Nothing is ever written.
 
@@ -63,7 +63,7 @@ class RunDirectorySource:
         self._tuning: FineTuning | None = None
 
     def read(self) -> RunView:
-        """Read what is new; see :meth:`selfplay.read.run_view.Source.read`."""
+        """Read what is new; see :meth:`selfplay.read.run_view.ViewSource.read`."""
         trouble, in_use = "", True
         try:
             in_use = is_locked(self.path)  # asked first: what a process wrote before it ended is read

@@ -29,7 +29,7 @@ class BatchInBuffer:
     update: int
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
-        """See :class:`selfplay.training.learners.Batch`."""
+        """See :class:`selfplay.training.learners.UpdateBatch`."""
         drawn: Drawn | None = await self.buffer().draw.remote(self.update, Demand())
         if drawn is None:
             raise SelfplayError(f"the buffer has lost the batch of update {self.update}")

@@ -11,7 +11,7 @@ from selfplay.core import Arena
 from selfplay.population.pool_members import checkpoint_uid
 from selfplay.training.evaluations import Evaluations
 from selfplay.training.game_feed import GameFeed
-from selfplay.training.learners import Batch, Learners, Saved
+from selfplay.training.learners import Learners, Saved, UpdateBatch
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.progress import RunProgress
@@ -39,7 +39,7 @@ class GameHost(Protocol):
     async def state(self) -> dict[str, Any]:
         """Return the pool and the accounts, and what a run in this process needs to continue."""
 
-    def batch(self, update: int) -> Batch:
+    def batch(self, update: int) -> UpdateBatch:
         """Return the batch that was drawn for an update."""
 
     async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
@@ -122,7 +122,7 @@ class GameSource:
         await self.opponents.serve()
         self._consumed = (await self.feed.pool.accounts.remote())["consumed"]
 
-    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
+    async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play until a batch can be drawn from the buffer."""
         ready = await self.host.next_batch(saved, progress)
         progress.played = ready.games - self._consumed

@@ -26,7 +26,7 @@ State = Callable[[], Awaitable[dict[str, Any]]]
 """Returns what the run needs to continue after an update, as JSON-able data."""
 
 
-class Batch(Protocol):
+class UpdateBatch(Protocol):
     """The records of one update, which may still be in another process."""
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
@@ -54,7 +54,7 @@ class BatchOf:
     results: Sequence[GenerateResult] = ()
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
-        """Return the records; see :class:`Batch`."""
+        """Return the records; see :class:`UpdateBatch`."""
         self.check_tokens()
         return {policy: with_alternatives(some, encode_answer) for policy, some in self.by_policy.items()}
 
@@ -114,7 +114,7 @@ class Learners(Protocol):
     async def saved(self) -> Saved:
         """Return the progress, from the newest saved state if this is the first call."""
 
-    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
         """Make update ``step``; learners that save every update call ``state`` and save it as well.
 
         Raises:

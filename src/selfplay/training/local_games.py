@@ -18,7 +18,7 @@ from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.rollout_log import RolloutLog
 from selfplay.training import assembly
 from selfplay.training.game_feed import BatchInBuffer, GameFeed
-from selfplay.training.learners import Batch, Saved
+from selfplay.training.learners import Saved, UpdateBatch
 from selfplay.training.progress import RunProgress
 from selfplay.training.rewards import build_buffer
 from selfplay.training.run_directory import RunDirectory
@@ -88,7 +88,7 @@ class LocalGames:
             "buffer": self.buffer.state.whole_state(),
         }
 
-    def batch(self, update: int) -> Batch:
+    def batch(self, update: int) -> UpdateBatch:
         """See ``GameHost``."""
         return BatchInBuffer(lambda: self.feed.buffer, update)
 

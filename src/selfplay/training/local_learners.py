@@ -13,7 +13,7 @@ from selfplay.learning.checkpoints import write_adapters
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import PolicyModel
 from selfplay.learning.saved_states import newest_whole
-from selfplay.training.learners import Batch, Saved, State, learn
+from selfplay.training.learners import Saved, State, UpdateBatch, learn
 from selfplay.training.run_directory import RunDirectory
 from selfplay.training.saved_state import SavedState, load_learners, save_learners
 
@@ -64,7 +64,7 @@ class LocalLearners:
             )
         return self._saved
 
-    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
         """See :class:`Learners`."""
         before = await self.saved()
         if step != before.step + 1:

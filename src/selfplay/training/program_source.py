@@ -22,6 +22,7 @@ from selfplay.core import (
 from selfplay.core.agents import seated
 from selfplay.core.credit.relative import equal_group_share
 from selfplay.core.current_episode import episode_counts
+from selfplay.core.errors import check_failures
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 from selfplay.core.own_code import called, list_of, own_code, returned, state_of
 from selfplay.core.play import trajectories_of_roles
@@ -33,7 +34,7 @@ from selfplay.population.standings import standings
 from selfplay.replay.batch_log import BatchLog
 from selfplay.replay.rollout_log import RolloutLog, write_rollouts
 from selfplay.training import assembly
-from selfplay.training.learners import Batch, BatchOf, Saved, by_policy
+from selfplay.training.learners import BatchOf, Saved, UpdateBatch, by_policy
 from selfplay.training.metrics import RunMetrics
 from selfplay.training.opponents import FrozenOpponents
 from selfplay.training.program_seats import ProgramSeats
@@ -135,7 +136,7 @@ class ProgramSource:
         if self.standings_log is not None:
             self.standings_log.continue_after(step)
 
-    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
+    async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play one step of the arena; if play overlaps with learning, begin the next one."""
         self.arena.on_result = lambda result: self._ended(result, progress)
         if self._playing is None:
@@ -152,7 +153,7 @@ class ProgramSource:
         progress.played = len(results)
         self._log_rollouts(saved.step, results)
         self._count(batch, results, started)
-        self._check(batch)
+        self._check(results)
         with own_code("the program's outcomes failed"):
             for result in results:
                 self.seats.rate(result)
@@ -224,19 +225,17 @@ class ProgramSource:
                 name = f"failed {rollout.error_type}"
                 self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _check(self, batch: TrainingBatch) -> None:
+    def _check(self, results: list[GenerateResult]) -> None:
         """Raise an error if too little was played.
 
         Raises:
             SelfplayError: no episode was played, or too many failed.
         """
-        meta, limit = batch.meta, self.config.collection.max_failed_fraction
-        if not meta["episodes"]:
+        if not results:
             raise SelfplayError("the program's get_batch has nothing to play")
-        if meta["failed"] > limit * meta["episodes"]:
-            raise SelfplayError(
-                f"{meta['failed']} of {meta['episodes']} episodes failed; the last: {meta['last_error']}"
-            )
+        rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+        failed = [rollout.error for rollout in rollouts if rollout.error is not None]
+        check_failures(failed, len(rollouts), self.config.collection.max_failed_fraction, "episodes")
 
     def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
         """Log all failures, and some results spread over the step, since neighbours may be one group."""

@@ -162,8 +162,7 @@ def _check_parent(parent: Path) -> None:
     if not existing.is_dir():
         raise InputError("run.directory", f"{existing} is not a directory", "Choose another place")
     try:
-        with TemporaryDirectory(dir=existing, prefix=".selfplay-"):
-            pass
+        TemporaryDirectory(dir=existing, prefix=".selfplay-").cleanup()
     except OSError as error:
         problem = f"nothing can be written in {existing} ({error.strerror})"
         raise InputError("run.directory", problem, "Choose another place") from error

@@ -22,7 +22,7 @@ Logs = dict[str, tuple[Count, str]]
 """The size and the hash of the files that a run has written, by their paths in it."""
 
 
-class Turn(msgspec.Struct, forbid_unknown_fields=True):
+class LoopTurn(msgspec.Struct, forbid_unknown_fields=True):
     """The seconds of play of the last update, and how much was played."""
 
     play: float
@@ -59,7 +59,7 @@ class SavedState(msgspec.Struct, kw_only=True):
     trained_tokens: float = 0.0
     source: dict[str, Any] | UnsetType = UNSET
     metrics: dict[str, Any] | UnsetType = UNSET
-    turn: Turn | UnsetType = UNSET
+    turn: LoopTurn | UnsetType = UNSET
     config: dict[str, Any] | UnsetType = UNSET
     logs: Logs | UnsetType = UNSET
 

@@ -6,7 +6,7 @@ Sources: ``GameSource`` (games) and ``ProgramSource`` (programs), each in one pr
 
 from typing import Any, Protocol
 
-from selfplay.training.learners import Batch, Saved
+from selfplay.training.learners import Saved, UpdateBatch
 from selfplay.training.progress import RunProgress
 
 
@@ -31,7 +31,7 @@ class Source(Protocol):
             InputError: the state does not fit the configuration; nothing is deleted.
         """
 
-    async def play(self, saved: Saved, progress: RunProgress) -> Batch:
+    async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play for the update after ``saved``.
 
         Raises:

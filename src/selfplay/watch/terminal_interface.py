@@ -7,7 +7,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer
 
-from selfplay.read.run_view import RunView, Source
+from selfplay.read.run_view import RunView, ViewSource
 from selfplay.watch.panels import population_panel, ratings_panel
 from selfplay.watch.themes import DARK, LIGHT
 from selfplay.watch.widgets import (
@@ -81,7 +81,7 @@ class TerminalInterface(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source, *, light: bool = False) -> None:
+    def __init__(self, source: ViewSource, *, light: bool = False) -> None:
         super().__init__()
         self.source = source
         self.view = RunView("", share_read=0.0)

@@ -17,7 +17,7 @@ from selfplay.core import SelfplayError
 from selfplay.core.adapters import TRAINED
 from selfplay.core.files import finish_replacements, remove_directory
 from selfplay.core.single_writer import Epoch
-from selfplay.training.learners import Batch, Records, Saved, learn
+from selfplay.training.learners import Records, Saved, UpdateBatch, learn
 from selfplay.training.saved_state import load_learners, save_learners
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class LearnerService:
             **self._last,
         )
 
-    async def update(self, step: int, batch: Batch, state: dict[str, Any]) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
         """Make the updates of one step and save them with ``state``; a repeated call changes nothing.
 
         Raises:

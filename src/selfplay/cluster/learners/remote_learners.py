@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.collection.serialization import PackedRecords
-from selfplay.training.learners import Batch, BatchOf, Saved, State
+from selfplay.training.learners import BatchOf, Saved, State, UpdateBatch
 
 KEPT_NOTES = {"env_id", "finish_reason", "goes_on"}
 """What is measured of a record's ``meta``."""
@@ -31,7 +31,7 @@ class RemoteLearners:
         self._step = saved.step
         return saved
 
-    async def update(self, step: int, batch: Batch, state: State) -> Saved:
+    async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
         """See ``Learners``."""
         saved: Saved = await self._learner.update.remote(step, _without_notes(batch), await state())
         self._step = saved.step
@@ -60,7 +60,7 @@ class RemoteLearners:
         await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))
 
 
-def _without_notes(batch: Batch) -> Batch:
+def _without_notes(batch: UpdateBatch) -> UpdateBatch:
     """Return a batch without the program's own notes, whose classes another process may not know."""
     if not isinstance(batch, BatchOf):
         return batch

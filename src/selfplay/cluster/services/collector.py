@@ -14,7 +14,7 @@ from selfplay.collection.collector import Limits, arena_of_games
 from selfplay.collection.games_in_flight import PlaySettings
 from selfplay.collection.pool_state import Jobs
 from selfplay.collection.results import Played, TakeIn, play
-from selfplay.collection.scheduler import Job
+from selfplay.collection.scheduler import GameJob
 from selfplay.core import Episode, SelfplayError
 from selfplay.core.garbage_collection import infrequent_garbage_collection
 
@@ -130,7 +130,7 @@ class CollectorService:
                 return
             self.client.follow(news.weights)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: GameJob) -> None:
         flight = self._training if job.is_training or job.is_payoff else self._evaluation
         task = asyncio.create_task(self._play(job))
         flight.tasks.add(task)
@@ -142,7 +142,7 @@ class CollectorService:
         if not task.cancelled() and task.exception() is not None and self.client.fatal is None:
             self.client.fatal = SelfplayError(f"a game could not be played: {task.exception()}")
 
-    async def _play(self, job: Job) -> None:
+    async def _play(self, job: GameJob) -> None:
         played = await play(self.arena, job)  # meanwhile the list may be replaced
         self._played.append(played)
         self._some_played.set()
