@@ -37,7 +37,7 @@ def passes(threads: int) -> dict[str, list[float]]:
     from selfplay.learning.trie import build_plan
 
     torch.set_num_threads(threads)
-    model = load_decoder(resolve_model("smollm2-135m"), torch.bfloat16).eval()
+    model = load_decoder(resolve_model("smollm2-135m"), torch.bfloat16, torch.device("cpu")).eval()
     plan = build_plan([list(range(100, 100 + TOKENS))], [[1]])
     attend = RunAttention(plan, torch.bfloat16, torch.device("cpu"))
     tokens_T, positions_T = torch.from_numpy(plan.tokens_T), torch.from_numpy(plan.depths_T)

@@ -13,7 +13,7 @@ from selfplay.learning.action_values import ActionValues
 from selfplay.learning.algorithms import build_algorithm
 from selfplay.learning.algorithms.all_actions import AllActions
 from selfplay.learning.algorithms.magnet import Magnet
-from selfplay.learning.answer_memory import AnswerMemory, Step, key_of, key_of_prompt
+from selfplay.learning.answer_memory import AnswerMemory, ListedStep, key_of, key_of_prompt
 from selfplay.learning.legal_answers import LegalAnswers, Position
 from selfplay.learning.trie import bytes_of
 from tiny_models import make_record, tiny_policy
@@ -23,8 +23,8 @@ ASKED = key_of_prompt(1.0, b"prompt")
 
 def step(
     drawn: bytes, advantage: float, *, chance: float = 0.5, legal: bool = True, prompt=b"prompt"
-) -> Step:
-    return Step("kuhn_poker", key_of_prompt(1.0, prompt), key_of(drawn), advantage, legal, chance)
+) -> ListedStep:
+    return ListedStep("kuhn_poker", key_of_prompt(1.0, prompt), key_of(drawn), advantage, legal, chance)
 
 
 def test_earlier_answers_count_for_a_fifth_less_with_every_batch_and_at_most_for_the_bound():

@@ -30,7 +30,7 @@ from selfplay.learning.algorithms.ppo import Ppo
 from selfplay.learning.algorithms.reinforce import A2c
 from selfplay.learning.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
 from selfplay.learning.critic import Critic
-from selfplay.learning.gae import RunningScale, Turn, advantages_of
+from selfplay.learning.gae import RunningScale, ValuedTurn, advantages_of
 from selfplay.learning.learner import Learner
 from selfplay.learning.policy import TRAINED
 from selfplay.replay import PenaltyForInvalidMove, StepBuffer, records_from_steps
@@ -45,9 +45,11 @@ M = 5
 Records = list[TrainingRecord]
 
 
-def turns_of(rewards: list[float], values: list[float], rollout: str = "a", role: str = "x") -> list[Turn]:
+def turns_of(
+    rewards: list[float], values: list[float], rollout: str = "a", role: str = "x"
+) -> list[ValuedTurn]:
     pairs = enumerate(zip(rewards, values, strict=True))
-    return [Turn(rollout, role, number, reward, value) for number, (reward, value) in pairs]
+    return [ValuedTurn(rollout, role, number, reward, value) for number, (reward, value) in pairs]
 
 
 def test_a_reward_at_the_end_reaches_earlier_turns_through_the_values_of_those_between():
@@ -160,7 +162,7 @@ def plain_gradients(records: Records, options: dict[str, Any]) -> tuple[dict, li
 
     values = [value_of(hidden_D.float()).item() for hidden_D in states_RD]
     turns = [
-        Turn(one.rollout_id, one.role_id, one.turn, one.reward, value)
+        ValuedTurn(one.rollout_id, one.role_id, one.turn, one.reward, value)
         for one, value in zip(records, values, strict=True)
     ]
     scale = root_mean_square([one.reward for one in records])
@@ -202,7 +204,7 @@ def test_values_and_gradients_in_the_tree_are_those_of_each_answer_alone(
 def test_without_a_value_weight_the_adapter_learns_from_the_advantages_alone():
     records = talks()
     found, _ = gradients_of(learner_of(CriticSettings(value_weight=0.0)), records)
-    turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
+    turns = [ValuedTurn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in records]
     scale = root_mean_square([one.reward for one in records])
     given = [
         replace(one, advantage=advantage / scale)
@@ -330,7 +332,7 @@ def test_answers_that_are_too_long_are_left_out_and_the_turn_before_is_the_last(
     metrics = learner.update(records)
     kept = [one for one in talks() if len(one.prompt_token_ids) < 7]
     assert (metrics["records"], metrics["records_too_long"]) == (len(kept), len(talks()) - len(kept))
-    turns = [Turn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in kept]
+    turns = [ValuedTurn(one.rollout_id, one.role_id, one.turn, one.reward, 0.0) for one in kept]
     losses = [0.5 * advantage**2 for advantage in advantages_of(turns, 1.0, 0.95)]
     assert metrics["value_loss"] == pytest.approx(sum(losses) / len(losses))
     assert {one.turn for one in kept} == {0, 1}

@@ -1,8 +1,8 @@
 """The configuration of an adapter in PEFT's format: what is understood of it, and why the rest is not.
 
 PEFT has more than forty settings of LoRA, and each release adds some. Many change what the weights mean. So
-this module lists, for every field, the values with which the adapter is what :class:`AdapterFields` says, and
-refuses all others, also fields that it does not know, unless they are off (``null``, ``false`` or empty).
+this module lists, for every field, the values with which the adapter is what its rank, alpha and modules say.
+It refuses all others, also fields that it does not know, unless they are off (``null``, ``false`` or empty).
 """
 
 import json

@@ -17,7 +17,7 @@ better than those that were not.
 The steps at a prompt are those of the batch and of an ``AnswerMemory``, which counts earlier ones for less:
 n, k and the sums are over both. Everything else is the batch's alone.
 
-A scale may also be tracked: a running mean over about the last hundred batches (see ``running_scale``). A
+A scale may also be tracked: a running mean over about the last hundred batches (see ``gae``). A
 batch in which games happen to end alike then does not make more of its small gains than others make of great
 ones, and where games become alike for good, the values are smaller for that long.
 
@@ -53,7 +53,7 @@ import numpy as np
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.records import NO_ADVANTAGE
 from selfplay.core.types import Answer
-from selfplay.learning.answer_memory import AnswerMemory, AtPrompt, Step, Tally, key_of, key_of_prompt
+from selfplay.learning.answer_memory import AnswerMemory, AtPrompt, ListedStep, Tally, key_of, key_of_prompt
 from selfplay.learning.gae import RunningScale
 from selfplay.learning.legal_answers import FloatArray, LegalAnswers
 from selfplay.learning.trie import bytes_of
@@ -139,7 +139,7 @@ def _count(tally: Tally, steps: float) -> float:
     return tally.count * given + LEAST_CHANCE
 
 
-def _emphasis(steps: list[Step], game_of: Mapping[bytes, str]) -> dict[bytes, float]:
+def _emphasis(steps: list[ListedStep], game_of: Mapping[bytes, str]) -> dict[bytes, float]:
     """Return, for each prompt, c / sqrt(number of its steps). Their mean over the steps of a game is 1."""
     roots: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
@@ -153,7 +153,7 @@ def _emphasis(steps: list[Step], game_of: Mapping[bytes, str]) -> dict[bytes, fl
     }
 
 
-def _centres(steps: list[Step]) -> dict[str, float]:
+def _centres(steps: list[ListedStep]) -> dict[str, float]:
     """Return the mean of the advantages of each game's legal answers; 0 if it has none."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
@@ -161,7 +161,7 @@ def _centres(steps: list[Step]) -> dict[str, float]:
     return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
 
 
-def _scales(steps: list[Step]) -> dict[str, float]:
+def _scales(steps: list[ListedStep]) -> dict[str, float]:
     """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
     roots = {
         game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in _advantages(steps).items()
@@ -169,7 +169,7 @@ def _scales(steps: list[Step]) -> dict[str, float]:
     return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
 
 
-def _tracked(steps: list[Step], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
+def _tracked(steps: list[ListedStep], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
     """Take a batch's steps into account, and return the tracked scale of each game's advantages."""
     of_game = _advantages(steps)
     for game, some in of_game.items():
@@ -177,7 +177,7 @@ def _tracked(steps: list[Step], scales: MutableMapping[str, RunningScale]) -> di
     return {game: scales[game].value for game in of_game}
 
 
-def _advantages(steps: list[Step]) -> dict[str, list[float]]:
+def _advantages(steps: list[ListedStep]) -> dict[str, list[float]]:
     """Return the advantages of each game's steps."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
@@ -185,7 +185,7 @@ def _advantages(steps: list[Step]) -> dict[str, list[float]]:
     return of_game
 
 
-def _steps(records: Iterable[TrainingRecord]) -> Iterator[Step]:
+def _steps(records: Iterable[TrainingRecord]) -> Iterator[ListedStep]:
     """Yield every step at a position with legal answers."""
     for record in records:
         before = b""
@@ -197,7 +197,7 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[Step]:
                 chance = math.exp(math.fsum(answer.logprobs))
                 game = _game_of(answer)
                 asked = key_of_prompt(record.temperature, before)
-                yield Step(game, asked, key_of(drawn), answer.advantage, legal, chance)
+                yield ListedStep(game, asked, key_of(drawn), answer.advantage, legal, chance)
             before += drawn
 
 

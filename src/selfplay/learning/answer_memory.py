@@ -32,7 +32,7 @@ STATE = ("prompts", "steps", "owners", "answers", "tallies")
 """The names of the tensors of :meth:`AnswerMemory.state`."""
 
 
-class Step(NamedTuple):
+class ListedStep(NamedTuple):
     """A step at a prompt with legal answers. ``game`` is its environment's id, or a program's type.
 
     ``asked`` is the key of the prompt, ``drawn`` that of the answer; ``legal`` is whether this is one of the
@@ -73,7 +73,7 @@ class AtPrompt:
         """The sum of their advantages."""
         return sum(one.advantage for one in self.answers.values())
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ListedStep) -> None:
         """Count a step."""
         self.steps += 1
         if step.legal:
@@ -104,7 +104,7 @@ class AnswerMemory:
     most: float = 0.0
     _known: dict[bytes, AtPrompt] = field(default_factory=dict)
 
-    def add(self, steps: Iterable[Step]) -> dict[bytes, AtPrompt]:
+    def add(self, steps: Iterable[ListedStep]) -> dict[bytes, AtPrompt]:
         """Add a batch; return what is known of each of its prompts, by the prompt's key."""
         for known in self._known.values():
             known.fade(self.most)

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
-from selfplay.learning.legal_answers import LegalAnswers, Position
+from selfplay.learning.legal_answers import FloatArray, LegalAnswers, Position
 from selfplay.learning.trie import TOKEN, TokenSequence, TreePlan, bytes_of, plans_of
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from selfplay.config.learning import CriticSettings
 from selfplay.core import SelfplayError, TrainingRecord
 from selfplay.core.types import Answer
 from selfplay.learning.batch import States, StateSums
-from selfplay.learning.gae import RunningScale, Turn, advantages_of
+from selfplay.learning.gae import RunningScale, ValuedTurn, advantages_of
 from selfplay.learning.policy import PolicyModel
 
 DEFAULTS = CriticSettings()
@@ -165,7 +165,7 @@ class Critic:
             SelfplayError: a reward or a value is not finite.
         """
         turns = [
-            Turn(record.rollout_id, record.role_id, answer.turn, answer.reward, value)
+            ValuedTurn(record.rollout_id, record.role_id, answer.turn, answer.reward, value)
             for (record, answer), value in zip(answers, values, strict=True)
         ]
         advantage_A = np.array(advantages_of(turns, self.settings.gamma, self.settings.gae_lambda))

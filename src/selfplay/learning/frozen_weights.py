@@ -10,7 +10,7 @@ forward and again in the backward pass, and not kept. Embeddings, norms and the 
 from typing import Any
 
 import torch
-from torch import Tensor, dtype
+from torch import Tensor
 from transformers import BitsAndBytesConfig
 
 
@@ -37,7 +37,7 @@ def dequantised(weight: Any, dtype: torch.dtype) -> Tensor:
     return computed.to(dtype)
 
 
-def weight_of(layer: Any, type_of_inputs: dtype) -> Tensor:
+def weight_of(layer: Any, type_of_inputs: torch.dtype) -> Tensor:
     """Return weight_OI of a linear layer, for use at once."""
     sharded = getattr(layer, "sharded", None)
     if sharded is not None:

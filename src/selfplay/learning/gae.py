@@ -40,7 +40,7 @@ from selfplay.core import SelfplayError
 
 
 @dataclass(frozen=True)
-class Turn:
+class ValuedTurn:
     """An answer as a time step: the ``number`` of a role's turn in a rollout, its R_t and its V_t.
 
     A turn without a rollout (an empty ``rollout_id``) is a trajectory of its own.
@@ -53,7 +53,7 @@ class Turn:
     value: float
 
 
-def advantages_of(turns: Sequence[Turn], gamma: float, gae_lambda: float) -> list[float]:
+def advantages_of(turns: Sequence[ValuedTurn], gamma: float, gae_lambda: float) -> list[float]:
     """Return A_t of each turn, in the order of ``turns``, which may be any."""
     place_of = {
         (turn.rollout_id, turn.role_id, turn.number): place

@@ -41,8 +41,7 @@ DEFAULTS = LearningSettings()
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value that goes from ``start`` to ``end`` in ``steps`` updates: along a cosine, geometrically, or
-    linearly.
+    """A value that goes from ``start`` to ``end`` in ``steps`` updates, by default along a cosine.
 
     A geometric one goes along a cosine too if one of its ends is 0. A linear one begins to move after the
     warm-up, and would reach ``end`` at the update after the last. The value is scaled up linearly over the
@@ -76,8 +75,8 @@ class Learner:
     Args:
         policy: the model whose adapter is trained.
         algorithm: computes the gradients. The learner initializes it.
-        settings: everything else. AdamW has no weight decay. There is a reference
-            only if the algorithm compares the policy with it.
+        settings: everything else. AdamW has no weight decay. There is a reference only if the algorithm
+            compares the policy with it.
         adapter: name of the policy that is trained.
         seed: decides how each epoch of each update divides its records.
         group: the learners that share the work of each update, all in the same state; ``None`` if this
@@ -307,9 +306,8 @@ class Learner:
             share = self.group.train(minibatch.records, work, [*adapter, *head])
         self._check_mismatch(share.metrics)
         norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.settings.grad_clip))
-        torch.nn.utils.clip_grad_norm_(
-            head, self.settings.grad_clip
-        )  # apart: a wrong value must not slow the policy
+        # The head's gradient is clipped apart: a wrong value must not slow the policy.
+        torch.nn.utils.clip_grad_norm_(head, self.settings.grad_clip)
         loss = share.metrics["loss"]
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SelfplayError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")

@@ -2,7 +2,7 @@
 
 A plan that is larger than one forward pass may be goes through the model in sections (see ``sections``). Each
 token is fed once, and each section's gradient is computed on its own: the backward pass visits the sections
-in reverse and passes the gradients of shared keys and values on (see ``kept_keys``). Sections whose
+in reverse and passes the gradients of shared keys and values on (see ``sections``). Sections whose
 activations do not fit into memory are computed again for their gradient. This costs one more forward pass
 over their tokens and changes no bit of the gradient.
 """
