@@ -36,6 +36,16 @@ def test_runs_with_adapters_of_different_shapes_play_each_other(model, trained, 
     assert play(trained, adapter).result.games == 8
 
 
+def test_a_run_called_base_is_not_taken_for_the_base_model(model, trained, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path / "runs" / "base")
+    monkeypatch.chdir(tmp_path)
+    by_name, by_path, untrained = (
+        evaluate(str(name), "kuhn_poker", "base", 2, nash_conv=True).exact
+        for name in ("base", trained, model)
+    )
+    assert by_name.nash_conv == by_path.nash_conv != untrained.nash_conv
+
+
 def test_an_opponent_on_another_base_is_rejected(trained):
     with pytest.raises(InputError, match=r"opponent: the base model of smollm2-135m is smollm2-135m, not "):
         play(trained, "smollm2-135m")
@@ -74,12 +84,12 @@ def test_a_result_for_machines_is_alone_on_standard_output(trained, capsys):
     assert result["opponent_adapter"] is None
     assert (result["template"], result["temperature"], result["seed"]) == ("fewshot-chat", 1.0, 0)
     assert result["win_rate"][0] <= result["win_rate"][1] <= result["win_rate"][2]
-    assert "Lost by an invalid move" in printed.err, "the table is for the reader"
+    assert "Ended by its invalid move" in printed.err, "the table is for the reader"
 
 
 def test_a_result_can_be_written_to_a_file_beside_the_table(trained, tmp_path, capsys):
     printed = evaluated(capsys, f"{trained}@0", "--opponent", f"{trained}@last", "--out", tmp_path / "r.json")
-    assert "Lost by an invalid move" in printed.out
+    assert "Ended by its invalid move" in printed.out
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["adapter"] == str(trained / "checkpoints" / "step-000000")
     assert result["opponent_adapter"] == str(trained / "checkpoints" / "step-000001")

@@ -76,6 +76,13 @@ def test_the_first_environment_speaks_for_a_run_in_several(tmp_path):
     )
 
 
+def test_a_run_whose_games_were_all_draws_has_its_mean_reward(tmp_path):
+    results = {"kuhn_poker-optimal": match(9, 10, opponent="optimal"), RANDOM: match(0, 10, draws=10)}
+    run = read_run(write_run(tmp_path / "run", {4: results}))
+    assert [str(figure.name) for figure in run.figures] == ["mean reward against random in kuhn_poker"]
+    assert "mean reward against random +0.00" in " ".join(table([run], 120)[2].split())
+
+
 def test_a_program_has_its_measures(tmp_path):
     (tmp_path / "debate.toml").write_text(PROGRAM)
     results = {name: MeasureResult(name, [1.0, 2.0, 3.0]) for name in ("words a turn", "unjudged", "a", "b")}

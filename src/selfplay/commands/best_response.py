@@ -1,6 +1,5 @@
 """Best responses: the run that trains one against a frozen policy, to its end, whatever stops it."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from selfplay.core import InputError
 from selfplay.core.adapters import BASE, TRAINED
 from selfplay.evaluation.mixture import Mixture
 from selfplay.evaluation.result_files import evaluated_steps
+from selfplay.record.sinks import read_metrics
 from selfplay.training.evaluation_opponents import MIXTURE
 from selfplay.training.given_adapters import find_given, same_adapter
 from selfplay.training.progress_views import print_line
@@ -181,7 +181,7 @@ def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str 
 
 def training_games(run: RunDirectory) -> int:
     """Return the games that a run was trained on."""
-    last = json.loads(run.metrics_file.read_text().splitlines()[-1])
+    last = read_metrics(run.metrics_file)[-1]
     return int(last.get("accounts/consumed", last["accounts/finished"]))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from selfplay.commands.members import Member, check_opponent_name, find_opponent
+from selfplay.commands.members import MODEL, Member, check_match_opponent, find_opponent
 from selfplay.commands.model_source import find_player
 from selfplay.commands.serving import serving
 from selfplay.config.play import GameSettings
@@ -107,12 +107,12 @@ def evaluate(
         if opponent == BASE and seats > 1:
             progress.say(f"note: {why_base(env_id)}")
     if seats > 1:
-        check_opponent_name(opponent, env_id)
+        check_match_opponent(opponent, env_id)
     if nash_conv:
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     source = find_player(name)
-    model, env = Member(name, "model", name, source), source.environment(env_id, template, num_players)
+    model, env = Member(MODEL, "model", name, source), source.environment(env_id, template, num_players)
     other = None if env.num_players == 1 else find_opponent(opponent, source)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")

@@ -23,8 +23,9 @@ from selfplay.core import InputError
 from selfplay.core.confidence_intervals import Interval
 from selfplay.core.files import check_kinds, is_locked
 from selfplay.core.shell_command import shell_command
-from selfplay.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, read_figures
+from selfplay.evaluation.figures import ANY, NASH_CONV, Figure, FigureName, read_figures
 from selfplay.evaluation.result_files import evaluated_steps
+from selfplay.read.evaluations import decisive, of_measure
 from selfplay.read.fine_tuning import FineTuningFiles
 from selfplay.record.start_log import failure_of
 from selfplay.training.best import is_kept_by
@@ -200,17 +201,17 @@ def headline(config: Config, figures: Iterable[Figure]) -> list[Figure]:
     """Return the most important figures of an evaluation.
 
     These are the one that ``run.keep_best`` names, the win rate against the first opponent in the first
-    environment, and the NashConv there; of a program, its first measures by name.
+    environment (the mean reward if all games were draws), and the NashConv there; of a program, its first
+    measures by name.
     """
     found = sorted(figures, key=lambda figure: figure.name) if config.program is not None else list(figures)
     kept = [figure for figure in found if is_kept_by(figure, config.run.keep_best)]
     if isinstance(config.play, Games):
         first = config.evaluated[0]
         env_id, opponents = config.label(first), evaluation_opponents(config, first)
-        wins = f"{WINS} against {opponents[0]}" if opponents else WINS
-        found = [figure for figure in found if figure.name.env_id == env_id]
-        won = [figure for figure in found if figure.name.name.startswith(wins)]
-        found = won[:1] + [figure for figure in found if figure.name.name == NASH_CONV]
+        here = {figure.name: {0: figure} for figure in found if figure.name.env_id == env_id}
+        matches = [name for name in decisive(here) if name.opponent in (opponents or [""])[:1]]
+        found = [here[name][0] for name in (*matches[:1], *of_measure(here, NASH_CONV))]
     return list(dict.fromkeys([*kept, *found]))[:MOST_FIGURES]
 
 

@@ -31,6 +31,8 @@ from selfplay.training.run_names import close_run, find_run, is_run_or_adapter, 
 
 ALL = "all"
 """``RUN@all`` is every checkpoint that a run keeps."""
+MODEL = "model"
+"""The uid of a model that plays alone or against one opponent: its own name may be ``base``."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
     return [replace(one, base_tokens=limit) for one in members]
 
 
-def check_opponent_name(name: str, env_id: str) -> None:
+def check_match_opponent(name: str, env_id: str) -> None:
     """Check, as far as that takes no time, that a name is one of an opponent in a match.
 
     Raises:
@@ -183,7 +185,7 @@ def find_opponent(name: str, model: ModelSource) -> Member:
     if difference := base_difference(source.model, model.model, trained=both):
         problem = f"the base model of {name} {difference}"
         raise InputError("opponent", problem, "Name an opponent with the same base model.")
-    return Member(name, "model", name, source)
+    return Member("opponent", "model", name, source)
 
 
 def base_of(members: Sequence[Member]) -> ModelSettings:

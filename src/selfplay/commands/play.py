@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from selfplay.commands.members import Member
+from selfplay.commands.members import MODEL, Member
 from selfplay.commands.model_source import find_player
 from selfplay.commands.serving import build_engine
 from selfplay.config.model import InferenceSettings
@@ -51,7 +51,7 @@ def play(
     env_id = absolute(env_id, Path())
     checked_seats(env_id, None, template)
     source = find_player(run)
-    member, env = Member(run, "model", run, source), source.environment(env_id, template, None)
+    member, env = Member(MODEL, "model", run, source), source.environment(env_id, template, None)
     num_players, prompts = env.num_players, get_template(env.template)
     if seat is not None and seat >= num_players:
         raise InputError(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -145,17 +146,16 @@ class HeldTournament:
         played = Tournament(self.venue.name, self.schedule, agents)
         files = TournamentFiles.open(out, self._settings())
         try:
-            if isinstance(self.venue, GameVenue):
-                files.check_rewards(self.venue.env.id)
-            if files.played:
-                progress.say(f"{out} has {len(files.played)} finished games, which are not played again")
-            result = asyncio.run(self._play(played, files, progress))
-            self._write(files, result)
+            with closing(files):
+                if isinstance(self.venue, GameVenue):
+                    files.check_rewards(self.venue.env.id)
+                if files.played:
+                    progress.say(f"{out} has {len(files.played)} finished games, which are not played again")
+                result = asyncio.run(self._play(played, files, progress))
+                self._write(files, result)
         except OSError as error:
             problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
             raise SelfplayError(f"{problem}, and give this command again") from error
-        finally:
-            files.close()
         return result
 
     async def _play(

@@ -139,7 +139,7 @@ _COLUMNS = (
     Column("α-rank", lambda one: share_text(one.alpharank), of_pairs=True),
     Column("Invalid", invalid_text),
 )
-_INVALID_NOTE = "Invalid: games that it lost by an invalid move."
+_INVALID_NOTE = "Invalid: games that its own invalid moves ended."
 _RANKING_NOTE = (
     f"{INTERVALS} In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}. A member is dominated if "
     f"another one is nowhere worse, and somewhere better beyond noise. {_INVALID_NOTE}"

@@ -157,7 +157,7 @@ def _cells(result: EvaluationResult | None) -> dict[str, str]:
         "Win": share_text(result.win_rate, result.games),
         "Draw": share_text(result.draw_rate, result.games),
         "Loss": share_text(result.loss_rate, result.games),
-        "Lost by an invalid move": share_text(result.invalid_game_rate, result.games),
+        "Ended by its invalid move": share_text(result.invalid_game_rate, result.games),
         "Invalid share of moves": share_text(result.invalid_move_rate, result.moves),
         "Mean reward": mean_text(result.mean_reward, result.games),
     }

@@ -152,10 +152,12 @@ class TournamentFiles:
 
     def close(self) -> None:
         """Sync the games to disk, and release the lock."""
-        os.fsync(self._log.fileno())
-        sync(self.path)
-        self._log.close()
-        os.close(self._lock)
+        try:
+            os.fsync(self._log.fileno())
+            sync(self.path)
+        finally:
+            self._log.close()
+            os.close(self._lock)
 
 
 def write_payoffs(
