@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from selfplay.inference.published_adapters import PublishedAdapters
 from selfplay.jobs.launch import LocalWorker
 from selfplay.jobs.records import ServedBase
 from selfplay.jobs.service import JobService
-from tiny_models import roomy_model
+from tiny_models import roomy_model, tiny_model
 
 TALKS = [talk(f"what is {n}", f"it is {n}") for n in range(4)]
 PAIRS = [preference(f"what is {n}", f"it is {n}", "no") for n in range(4)]
@@ -146,6 +147,13 @@ def config(tmp_path, monkeypatch):
     return "local.toml"
 
 
+def models_of(path: str) -> set[str]:
+    """The models that answered in a file of rollouts, of which none failed."""
+    played = [json.loads(line)["rollout"] for line in Path(path).read_text().splitlines()]
+    assert not any(one.get("meta", {}).get("error") for one in played)
+    return {one["agents"]["verifier"]["model"] for one in played}
+
+
 def state_of(name: str) -> dict[str, object]:
     (group,) = json.loads(Path(f"runs/{name}/state.json").read_text())["shared_model_groups"].values()
     return group
@@ -157,14 +165,22 @@ def test_a_run_without_a_server_plays_with_what_its_jobs_made_and_goes_on_after_
     assert first.startswith("ft:")
     more = ["finetune", "--resume", "run", "--finetune.rl.num_iterations", "3"]
     assert main(more) == 0, capsys.readouterr().err
-    asked = []
-    for iteration in range(3):
-        lines = Path(f"runs/run/rollouts/step-{iteration:06d}.jsonl").read_text().splitlines()
-        played = [json.loads(line)["rollout"] for line in lines]
-        assert not any(one.get("meta", {}).get("error") for one in played)
-        asked.append({one["agents"]["verifier"]["model"] for one in played})
+    asked = [models_of(f"runs/run/rollouts/step-{iteration:06d}.jsonl") for iteration in range(3)]
     assert asked == [{"default"}, {first}, {state_of("run")["fine_tuned_model_name"]}]
     assert first != state_of("run")["fine_tuned_model_name"]
+
+
+def test_tests_are_played_again_without_a_server_with_the_models_of_the_base_run(config, capsys, tmp_path):
+    assert main(["finetune", config, "--name", "run"]) == 0, capsys.readouterr().err
+    (tmp_path / "other.toml").write_text(CONFIG.format(model=tiny_model("llama")))
+    again = {"base_run.base_run_type": "rerun_tests", "base_run.run_id": "run", "text_rl.test_scheme": "all"}
+    words = words_of({f"finetune.{name}": value for name, value in again.items()})
+    assert main(["finetune", "other.toml", "--name", "again", *words]) == 0, capsys.readouterr().err
+    asked = [models_of(f"runs/again/rollouts/test-{iteration:06d}.jsonl") for iteration in range(2)]
+    assert asked == [{"default"}, {state_of("run")["fine_tuned_model_name"]}]
+    shutil.rmtree("runs/run/server")
+    assert main(["finetune", "other.toml", "--name", "third", *words]) == 2
+    assert "run has no jobs in server: its provider was not local. Use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def with_base_run(config: Config) -> Config:
     """Return the configuration with the parameters of its base run, or unchanged if it names none.
 
     What decides results is the base run's: the seed, the program, the roles and, of ``[finetune]``,
-    everything but the provider and ``TESTS``.
+    everything but the provider and ``TESTS``. Tests that a local provider plays again need its model too.
 
     Raises:
         InputError: there is no such run, or it does not fit.
@@ -53,7 +53,9 @@ def with_base_run(config: Config) -> Config:
         new = {field: getattr(getattr(given, section), field) for field in fields}
         kept[section] = getattr(base.finetune, section).model_copy(update=new)
     taken = base.finetune.model_copy(update=kept)
-    kept_of_base = {"seed": base.seed, "program": base.program, "roles": base.roles}
+    kept_of_base: dict[str, Any] = {"seed": base.seed, "program": base.program, "roles": base.roles}
+    if kind == "rerun_tests" and given.provider.type == "local":
+        kept_of_base["model"] = base.model
     return config.model_copy(update={**kept_of_base, "finetune": taken})
 
 
