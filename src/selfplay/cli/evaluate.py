@@ -13,7 +13,9 @@ from selfplay.cli.model_options import (
     ENV_HELP,
     GAME_OPTIONS,
     PLAYER_HELP,
-    TEMPLATE_HELP,
+    SEED,
+    TEMPERATURE,
+    TEMPLATE,
     check_no_role,
     first_environment,
 )
@@ -29,10 +31,10 @@ def evaluate(
     role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
     games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
-    template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    template: Annotated[str | None, TEMPLATE] = None,
     players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    seed: Annotated[int | None, SEED] = None,
+    temperature: Annotated[float, TEMPERATURE] = 1.0,
     nash_conv: Annotated[
         bool, typer.Option("--nash-conv", help="Compute NashConv exactly too; for OpenSpiel games.")
     ] = False,

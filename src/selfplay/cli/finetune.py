@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from selfplay.cli.fields import add_options, split_arguments
+from selfplay.cli.model_options import SEED
 from selfplay.cli.train import show_dry_run
 from selfplay.core import InputError
 
@@ -17,7 +18,7 @@ def finetune(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    seed: Annotated[int | None, SEED] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run instead.")] = None,

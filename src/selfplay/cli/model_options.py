@@ -1,8 +1,14 @@
-"""What ``eval`` and ``play`` share: the words of their options, and checks before a model is loaded."""
+"""What commands share: options, their words, and checks before a model is loaded."""
+
+import typer
 
 from selfplay.core import InputError
 
-TEMPLATE_HELP = "How positions become prompts; by default the run's own."
+SEED = typer.Option(min=0, help="Root of all randomness.")
+TEMPERATURE = typer.Option(min=0, help="0 takes the most likely token.")
+TEMPLATE = typer.Option(help="How positions become prompts; by default the run's own.")
+RUNTIME = typer.Option(help="local (one process) or ray (a cluster).")
+ADDRESS = typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
 ENV_HELP = "The environment to play (see: selfplay envs); by default the run's first."
 MODEL_HELP = "A run's name or path, a run's checkpoint such as RUN@120 or RUN@best, an adapter, or a model."
 GAME_OPTIONS = {"env.id": "--env", "env.num_players": "--players", "env.template": "--template"}

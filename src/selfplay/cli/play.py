@@ -9,7 +9,8 @@ from selfplay.cli.model_options import (
     ENV_HELP,
     GAME_OPTIONS,
     PLAYER_HELP,
-    TEMPLATE_HELP,
+    SEED,
+    TEMPLATE,
     check_no_role,
     first_environment,
 )
@@ -20,9 +21,9 @@ def play(
     run: Annotated[str, typer.Argument(metavar="RUN", help=PLAYER_HELP)],
     env: Annotated[str | None, typer.Option(metavar="ID", help=ENV_HELP)] = None,
     role: Annotated[str | None, typer.Option(help="For a program: the role that you play.")] = None,
-    template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    template: Annotated[str | None, TEMPLATE] = None,
     seat: Annotated[int | None, typer.Option(min=0, help="Your seat; drawn if not given.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    seed: Annotated[int, SEED] = 0,
 ) -> None:
     """Play against a trained model in the terminal, or take a role in a program."""
     env = env or first_environment(run)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from selfplay.cli.fields import add_options, split_arguments
 from selfplay.cli.files import console_of_tables
+from selfplay.cli.model_options import ADDRESS, RUNTIME, SEED
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
 
@@ -19,14 +20,12 @@ def psro(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    seed: Annotated[int | None, SEED] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
-    ] = None,
+    runtime: Annotated[str | None, RUNTIME] = None,
+    address: Annotated[str | None, ADDRESS] = None,
 ) -> None:
     """Train best responses to mixtures of best responses; the last mixture is a model.
 

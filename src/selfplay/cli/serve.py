@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from selfplay.cli.model_options import MODEL_HELP
+from selfplay.cli.model_options import ADDRESS, MODEL_HELP
 from selfplay.core import InputError
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart")
@@ -41,9 +41,7 @@ def serve(
     runtime: Annotated[
         str, typer.Option(help="local (this process) or ray (engines and jobs on a cluster).")
     ] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
-    ] = None,
+    address: Annotated[str | None, ADDRESS] = None,
     engines: Annotated[
         int | None,
         typer.Option(min=1, help="Number of engines on the cluster; by default 1."),

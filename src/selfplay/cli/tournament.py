@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from selfplay.cli.files import console_of_tables
-from selfplay.cli.model_options import GAME_OPTIONS, TEMPLATE_HELP, first_environment
+from selfplay.cli.model_options import GAME_OPTIONS, SEED, TEMPERATURE, TEMPLATE, first_environment
 
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
@@ -39,9 +39,9 @@ def tournament(
     players: Annotated[
         int | None, typer.Option(min=2, help="Number of seats; by default two where that is possible.")
     ] = None,
-    template: Annotated[str | None, typer.Option(help=TEMPLATE_HELP)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")] = 1.0,
+    template: Annotated[str | None, TEMPLATE] = None,
+    seed: Annotated[int, SEED] = 0,
+    temperature: Annotated[float, TEMPERATURE] = 1.0,
     nash_conv: Annotated[bool, typer.Option("--nash-conv", help=_NASH_CONV_HELP)] = False,
 ) -> None:
     """Let all members play each other, rank them, and write the payoffs and a page into a directory."""

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from selfplay.cli.fields import add_options, split_arguments
+from selfplay.cli.model_options import ADDRESS, RUNTIME, SEED
 from selfplay.core import InputError
 from selfplay.core.shell_command import shell_command
 from selfplay.core.text import one_line
@@ -25,7 +26,7 @@ def train(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="CONFIG --a.b=VALUE", help=_HELP, show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Root of all randomness.")] = None,
+    seed: Annotated[int | None, SEED] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="A published algorithm, such as grpo, or a .toml file of your own.")
@@ -35,10 +36,8 @@ def train(
         str | None,
         typer.Option(metavar="RUN", help="Continue this run instead; with --learning.steps N, up to N."),
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
-    ] = None,
+    runtime: Annotated[str | None, RUNTIME] = None,
+    address: Annotated[str | None, ADDRESS] = None,
 ) -> None:
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
