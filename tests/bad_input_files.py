@@ -137,6 +137,10 @@ def _make_half_proved(run: Path) -> None:
     lost = run.with_name("lost-state")
     _write(lost / "config.toml", preset)
     (lost / "state.json").write_text('{"iteration": 5, "train_loop_stage": "done"}')
+    proved = shutil.copytree(lost, run.with_name("proved"))
+    (proved / "states").mkdir()
+    for iteration in range(5):
+        (proved / "states" / f"{iteration:06d}.json").write_text("{}")
 
 
 def _make_runs(runs: Path) -> None:

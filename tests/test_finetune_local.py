@@ -180,7 +180,10 @@ def test_tests_are_played_again_without_a_server_with_the_models_of_the_base_run
     assert asked == [{"default"}, {state_of("run")["fine_tuned_model_name"]}]
     shutil.rmtree("runs/run/server")
     assert main(["finetune", "other.toml", "--name", "third", *words]) == 2
-    assert "run has no jobs in server: its provider was not local. Use" in capsys.readouterr().err
+    assert (
+        "run has no directory server: its jobs were made elsewhere. Use the provider"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,9 @@ def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
             raise InputError(
                 RUN, f"{path} has no state of iteration {iteration}", f"Restore {files.state_of(iteration)}"
             )
+    if given.provider.type == "local" and not files.server.is_dir():
+        problem = f"{path} has no directory {files.server.name}: its jobs were made elsewhere"
+        raise InputError(RUN, problem, "Use the provider that it had")
 
 
 def _not_done(path: Path, problem: str) -> InputError:

@@ -233,9 +233,6 @@ def _local_api(
     """Load the model of a configuration; its jobs are in the run's directory, as those of a server.
 
     A run that plays tests again has the models of its base run's jobs.
-
-    Raises:
-        InputError: the base run has no such jobs.
     """
     from selfplay.finetune.local_jobs import LocalJobs
     from selfplay.jobs.launch import LocalWorker
@@ -246,9 +243,6 @@ def _local_api(
     base_run, jobs = settings_of(config).base_run, RunFiles(directory).server
     if base_run.base_run_type == "rerun_tests":
         jobs = RunFiles(Path(str(base_run.run_id))).server
-        if not jobs.is_dir():
-            problem = f"{base_run.run_id} has no jobs in {jobs.name}: its provider was not local"
-            raise InputError("finetune.base_run.run_id", problem, "Use the provider that it had")
     base = last_part(config.model.name)
     published = publish_models(config.model, {}, config.inference, base=base, say=say)
     for name in (TRAINED, BASE):
