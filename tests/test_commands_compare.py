@@ -225,7 +225,7 @@ def test_an_unplayable_nash_conv_is_marked(tmp_path):
     ]
     said = text_of(read_entries(paths))
     assert "0.5000 cannot be played" in said
-    assert "A policy that gives legal answers so rarely" in said
+    assert "NashConv treats the policy as if it gave only legal" in said
 
 
 def test_a_measure_that_is_a_share_by_chance_is_a_mean(tmp_path):

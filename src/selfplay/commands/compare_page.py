@@ -9,6 +9,7 @@ from rich.text import Text
 
 from selfplay.commands.compare import ComparedEntry, Summary, differing_fields, figure_names
 from selfplay.commands.compare_curves import BANDS, EVALUATIONS, RUNS_BANDS, compared_sections
+from selfplay.evaluation.nash_conv import UNPLAYABLE_NOTE
 from selfplay.read.charts import COLOURS
 from selfplay.read.tables import Bar, Cell, Row, Table, ends_of, figure_cell
 from selfplay.report.html import Page
@@ -23,7 +24,6 @@ WITHIN = (
     "One run: a 95% interval over its games or items. It says how exactly this run was measured; another "
     "seed may end elsewhere."
 )
-UNPLAYABLE = "A policy that gives legal answers so rarely cannot be played, whatever its NashConv."
 NOTHING = "Nothing was evaluated."
 MOST_FIELDS = 20
 """So many fields that differ are listed in the terminal; the page has all."""
@@ -125,7 +125,7 @@ def _notes(entries: Sequence[ComparedEntry]) -> Iterator[str]:
             yield f"{entry.label}: its runs were last evaluated at different updates, {steps}."
     found = [entry.last(name) for entry in entries for name in figure_names(entries)]
     if not all(figure.is_playable for one in found if one is not None for figure in one.figures):
-        yield UNPLAYABLE
+        yield UNPLAYABLE_NOTE
 
 
 def _counts_text(summary: Summary) -> str:

@@ -41,6 +41,10 @@ FASTER = "Allow more time (evaluation.nash_conv_minutes in a configuration), or 
 
 PLAYABLE_LEGAL_MASS = 0.1
 """Below this probability of legal answers, a policy mostly loses by invalid moves, whatever its NashConv."""
+UNPLAYABLE_NOTE = (
+    "NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
+    "cannot be played: it loses by invalid moves."
+)
 
 
 class TooSlow(InputError):

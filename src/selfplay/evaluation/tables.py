@@ -13,14 +13,11 @@ from selfplay.evaluation.figures import Figure
 from selfplay.evaluation.kept_value import KeptValue
 from selfplay.evaluation.match_result import MatchResult, failures_text
 from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.nash_conv import NashConvResult
+from selfplay.evaluation.nash_conv import UNPLAYABLE_NOTE, NashConvResult
 from selfplay.evaluation.result_files import EvaluationResult
 
 NOTHING = "-"
-UNPLAYABLE = (
-    "(!) NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
-    "cannot be played: it loses by invalid moves."
-)
+UNPLAYABLE = f"(!) {UNPLAYABLE_NOTE}"
 
 
 def match_table(results: Sequence[MatchResult], kept: KeptValue | None = None) -> Group:

@@ -19,6 +19,7 @@ from selfplay.evaluation.figures import (
     Kind,
     kind_of,
 )
+from selfplay.evaluation.nash_conv import UNPLAYABLE_NOTE
 from selfplay.finetune.run_files import TRAINING
 from selfplay.read.evaluations import Figures, decisive, match_title, of_measure, of_program
 from selfplay.read.fine_tuning import FineTuneJob
@@ -33,10 +34,6 @@ TOGETHER = (REWARD, ENDED_BY_INVALID)
 VERDICTS = ("accept", "reject", "neither", "none")
 TRUTHS = ("right", "wrong")
 UNPLAYABLE = "cannot be played"
-UNPLAYABLE_NOTE = (
-    "NashConv treats the policy as if it gave only legal answers. With so little probability on legal "
-    "answers the policy cannot be played: it loses by invalid moves."
-)
 _TONES = {"succeeded": "good", "failed": "bad", "cancelled": "warn", "not found": "bad"}
 
 
