@@ -355,37 +355,38 @@ class Actor:
         return asyncio.create_task(answer())
 
 
-@pytest.fixture
-def quick_health(monkeypatch):
-    monkeypatch.setattr(health, "ASK_EVERY", 0.005)
-
-
 @pytest.mark.parametrize("error", [RayActorError(), ActorDiedError()])
-async def test_a_run_goes_on_while_one_of_its_engines_is_left(quick_health, error):
-    actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Learner")}
-    watched = health.Health(actors, 0.05, engines=["Engine-0", "Engine-1"])
-    watching = asyncio.create_task(watched.watch())
-    actors["Engine-0"].error = error
-    while watched.away.get("Engine-0", 0.0) < 0.1:
-        await asyncio.sleep(0.005)
-    assert not watching.done()
-    actors["Engine-0"].error = None
-    while watched.away:
-        await asyncio.sleep(0.005)
-    actors["Engine-1"].error = error
-    while watched.away.get("Engine-1", 0.0) < 0.1:
-        await asyncio.sleep(0.005)
-    assert not watching.done()
-    actors["Engine-0"].error = error
-    with pytest.raises(SelfplayError, match=r"Engine-0 (has not come back|died)"):
-        await watching
+def test_a_run_goes_on_while_one_of_its_engines_is_left(error):
+    async def scenario() -> None:
+        actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Learner")}
+        watched = health.Health(actors, 20.0, engines=["Engine-0", "Engine-1"])
+        watching = asyncio.create_task(watched.watch())
+        actors["Engine-0"].error = error
+        await asyncio.sleep(40.0)
+        assert watched.away["Engine-0"] > 30.0
+        assert not watching.done()
+        actors["Engine-0"].error = None
+        await asyncio.sleep(10.0)
+        assert not watched.away
+        actors["Engine-1"].error = error
+        await asyncio.sleep(40.0)
+        assert watched.away["Engine-1"] > 30.0
+        assert not watching.done()
+        actors["Engine-0"].error = error
+        with pytest.raises(SelfplayError, match=r"Engine-0 (has not come back|died)"):
+            await watching
+
+    run_on_virtual_time(scenario())
 
 
-async def test_the_loss_of_any_other_actor_ends_the_run(quick_health):
-    actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Learner")}
-    actors["Learner"].error = RayActorError()
-    with pytest.raises(SelfplayError, match="Learner has not come back"):
-        await health.Health(actors, 0.05, engines=["Engine-0", "Engine-1"]).watch()
+def test_the_loss_of_any_other_actor_ends_the_run():
+    async def scenario() -> None:
+        actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Learner")}
+        actors["Learner"].error = RayActorError()
+        with pytest.raises(SelfplayError, match="Learner has not come back for 20 s"):
+            await health.Health(actors, 20.0, engines=["Engine-0", "Engine-1"]).watch()
+
+    run_on_virtual_time(scenario())
 
 
 async def test_the_reason_of_a_failed_call_is_the_actor_that_died_and_not_an_engine_that_the_run_can_lose():

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection
-from time import monotonic
 from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
@@ -85,13 +84,13 @@ class Health:
         return error_of("the run", error)
 
     async def _watch_head(self, head: str) -> None:
-        last = monotonic()
+        last = _now()
         while True:
             try:
                 await asyncio.to_thread(knock, head)
-                last = monotonic()
+                last = _now()
             except InputError:
-                if monotonic() - last > HEAD_PATIENCE:
+                if _now() - last > HEAD_PATIENCE:
                     self.head_is_lost = True
                     raise SelfplayError(
                         f"the head of the cluster, {head}, has not answered for {HEAD_PATIENCE:g} s"
@@ -99,15 +98,15 @@ class Health:
             await asyncio.sleep(ASK_EVERY)
 
     async def _watch(self, name: str, actor: Any) -> None:
-        last = monotonic()
+        last = _now()
         while True:
             try:
                 await asyncio.wait_for(actor.check.remote(), self.patience)
-                last = monotonic()
+                last = _now()
                 self.away.pop(name, None)
                 self._lost.discard(name)
             except (RayError, TimeoutError) as error:
-                self.away[name] = monotonic() - last
+                self.away[name] = _now() - last
                 lost = self._loss_of(name, error)
                 if lost is not None and not self._goes_on_without(name):
                     raise lost from error
@@ -136,3 +135,7 @@ async def _answered(name: str, actor: Any) -> None:
             raise error_of(name, error) from error
         except RayError:
             await asyncio.sleep(ASK_EVERY)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -13,12 +13,13 @@ from typing import Any
 
 from selfplay.collection import buffer_entries as entries
 from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame, PackedGames, Ready
-from selfplay.collection.buffer_state import BufferState, NumberSet
+from selfplay.collection.buffer_state import BufferState
 from selfplay.collection.journal import Journaled
 from selfplay.core import Rollout, SelfplayError
 from selfplay.core.errors import check_failures
 from selfplay.core.play import GameKind
 from selfplay.core.single_writer import Epoch
+from selfplay.population.payoffs import NumberRanges
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.rollout_log import RolloutLog
 
@@ -68,7 +69,7 @@ class BufferService:
         _ = self.state
 
     @property
-    def seen(self) -> NumberSet:
+    def seen(self) -> NumberRanges:
         """The numbers of the training games that have ended."""
         return self.state.seen
 

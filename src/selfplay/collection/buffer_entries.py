@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from selfplay.collection.journal import JournalEntry
 from selfplay.collection.serialization import Packed, packed
 from selfplay.core import Rollout, Step, Trajectory
 from selfplay.core.play import GameKind
@@ -94,11 +95,7 @@ class Ready:
     games: int
 
 
-class _Entry(msgspec.Struct, frozen=True, tag=True):
-    """An entry; in the file it has the name of its class."""
-
-
-class AddGames(_Entry, frozen=True):
+class AddGames(JournalEntry, frozen=True):
     """Games of a collector, all of them new. Without a journal they need not be packed."""
 
     games: bytes | list[FinishedGame]
@@ -108,7 +105,7 @@ class AddGames(_Entry, frozen=True):
         return _GAMES.decode(self.games) if isinstance(self.games, bytes) else self.games
 
 
-class DrawBatch(_Entry, frozen=True):
+class DrawBatch(JournalEntry, frozen=True):
     """The batch of an update is drawn; without ``batch_size`` it is everything.
 
     Steps are too old by the version of their policy in ``versions``, or else by the number of updates.
@@ -119,19 +116,19 @@ class DrawBatch(_Entry, frozen=True):
     versions: dict[str, int]
 
 
-class LearnedBatch(_Entry, frozen=True):
+class LearnedBatch(JournalEntry, frozen=True):
     """The learner has made and saved an update."""
 
     update: int
 
 
-class ForgetFailures(_Entry, frozen=True):
+class ForgetFailures(JournalEntry, frozen=True):
     """Too many games failed before an update: they are consumed, so that a resumed run plays others."""
 
     update: int
 
 
-class ForgetVersionsAfter(_Entry, frozen=True):
+class ForgetVersionsAfter(JournalEntry, frozen=True):
     """The learner has lost the versions after this one."""
 
     version: int

@@ -9,41 +9,11 @@ from selfplay.collection import buffer_entries as entries
 from selfplay.collection.buffer_entries import Demand, Drawn, FinishedGame
 from selfplay.collection.serialization import plain
 from selfplay.core.play import GameKind
+from selfplay.population.payoffs import NumberRanges
 from selfplay.replay.buffers import BaseBuffer
 from selfplay.replay.step_classes import plain_groups
 
 Of = TypeVar("Of")
-
-
-class NumberSet:
-    """All numbers below ``floor`` and a few above it."""
-
-    def __init__(self, floor: int = 0, above: set[int] | None = None) -> None:
-        self.floor = floor
-        self.above = above or set()
-
-    def add(self, number: int) -> None:
-        """Add a number of 0 or more."""
-        if number >= self.floor:
-            self.above.add(number)
-        while self.floor in self.above:
-            self.above.remove(self.floor)
-            self.floor += 1
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and (number < self.floor or number in self.above)
-
-    def __len__(self) -> int:
-        return self.floor + len(self.above)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the set as JSON-able data."""
-        return {"floor": self.floor, "above": sorted(self.above)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "NumberSet":
-        """Return the set that :meth:`state_dict` describes."""
-        return cls(state["floor"], set(state["above"]))
 
 
 class BufferState:
@@ -66,7 +36,7 @@ class BufferState:
         self.buffer = buffer
         self.max_staleness = max_staleness
         self.in_order = in_order
-        self.ended = _by_kind(NumberSet)
+        self.ended = _by_kind(NumberRanges)
         self.learned = 0
         self.consumed = 0
         self.drawn: Drawn | None = None
@@ -111,7 +81,7 @@ class BufferState:
         return enough or (demand.games is not None and self.since_last_draw() >= demand.games)
 
     @property
-    def seen(self) -> NumberSet:
+    def seen(self) -> NumberRanges:
         """The numbers of the training games that have ended."""
         return self.ended["train"]
 
@@ -132,7 +102,7 @@ class BufferState:
         """Return the state as JSON-able data, without :meth:`games` and a batch that is not learned."""
         return {
             "buffer": self.buffer.state_dict(with_steps=False),
-            "ended": {kind: ended.state_dict() for kind, ended in self.ended.items()},
+            "ended": {kind: ended.state() for kind, ended in self.ended.items()},
             "learned": self.learned,
             "failed": self.failed,
             "at_last_draw": self._at_last_draw,
@@ -156,7 +126,7 @@ class BufferState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict` with the :meth:`games` in it, as read from JSON."""
         self.buffer.load_state_dict(state["buffer"] | {"groups": state["groups"]})
-        self.ended = {kind: NumberSet.from_state(ended) for kind, ended in state["ended"].items()}
+        self.ended = {kind: NumberRanges.from_state(ended) for kind, ended in state["ended"].items()}
         self.learned = state["learned"]
         self._waiting = msgspec.convert(state["waiting"], list[FinishedGame], strict=False)
         self._to_log = msgspec.convert(state["to_log"], list[FinishedGame], strict=False)

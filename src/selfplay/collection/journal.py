@@ -27,6 +27,10 @@ Content = TypeVar("Content")
 Entry = TypeVar("Entry")
 
 
+class JournalEntry(msgspec.Struct, frozen=True, tag=True):
+    """An entry of a certain kind; in the file it has the name of its class."""
+
+
 class Journal(Generic[Entry]):
     """Snapshots and entries in a directory: ``snapshot-000003.json`` and ``entries-000003.jsonl``.
 

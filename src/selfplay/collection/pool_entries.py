@@ -2,18 +2,13 @@
 
 from typing import Literal
 
-import msgspec
-
 from selfplay.collection.games_in_flight import PlaySettings
+from selfplay.collection.journal import JournalEntry
 from selfplay.collection.results import GameResult
 from selfplay.core.adapters import Weights
 
 
-class _Entry(msgspec.Struct, frozen=True, tag=True):
-    """An entry; in the file it has the name of its class."""
-
-
-class AddCheckpoint(_Entry, frozen=True):
+class AddCheckpoint(JournalEntry, frozen=True):
     """A checkpoint of a policy joins the pool."""
 
     path: str | None
@@ -21,7 +16,7 @@ class AddCheckpoint(_Entry, frozen=True):
     policy: str
 
 
-class AddFixed(_Entry, frozen=True):
+class AddFixed(JournalEntry, frozen=True):
     """A model that is not trained joins the pool."""
 
     name: str
@@ -31,13 +26,13 @@ class AddFixed(_Entry, frozen=True):
     policy: str = ""
 
 
-class AddPolicy(_Entry, frozen=True):
+class AddPolicy(JournalEntry, frozen=True):
     """A policy's running average joins the pool."""
 
     uid: str
 
 
-class RateMatch(_Entry, frozen=True):
+class RateMatch(JournalEntry, frozen=True):
     """Games of an evaluation are rated: (uid, other uid, reward, environment) each.
 
     Each of its matches has ``size`` games.
@@ -48,38 +43,38 @@ class RateMatch(_Entry, frozen=True):
     games: list[tuple[str, str, float, str]]
 
 
-class RateHeldGames(_Entry, frozen=True):
+class RateHeldGames(JournalEntry, frozen=True):
     """All games of an update have ended, so they are rated."""
 
 
-class FreezePlayers(_Entry, frozen=True):
+class FreezePlayers(JournalEntry, frozen=True):
     """Players of a league join the pool after an update, with these adapters."""
 
     step: int
     paths: dict[str, str | None]
 
 
-class Publish(_Entry, frozen=True):
+class Publish(JournalEntry, frozen=True):
     """The policies have new weights."""
 
     weights: Weights
     consumed: int
 
 
-class ForgetAfter(_Entry, frozen=True):
+class ForgetAfter(JournalEntry, frozen=True):
     """The learner has lost the updates after this one."""
 
     step: int
 
 
-class Register(_Entry, frozen=True):
+class Register(JournalEntry, frozen=True):
     """A collector starts, or starts again."""
 
     collector: str
     settings: PlaySettings
 
 
-class HandOut(_Entry, frozen=True):
+class HandOut(JournalEntry, frozen=True):
     """Games go to a collector, at most this many of each kind, as the answer to its request ``number``."""
 
     collector: str
@@ -88,17 +83,17 @@ class HandOut(_Entry, frozen=True):
     evaluation: int
 
 
-class Finish(_Entry, frozen=True):
+class Finish(JournalEntry, frozen=True):
     """Games have ended."""
 
     results: list[GameResult]
 
 
-class Stop(_Entry, frozen=True):
+class Stop(JournalEntry, frozen=True):
     """Play ends."""
 
 
-class Resume(_Entry, frozen=True):
+class Resume(JournalEntry, frozen=True):
     """Play goes on after a stop."""
 
 

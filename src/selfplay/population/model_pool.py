@@ -370,15 +370,12 @@ class ModelPool:
             )
         self._members.load_state_dict(state)
         self.matches.load_state_dict(state["matches"])
-        # Runs from before mode pfsp have no payoffs, recent results and counts of draws.
-        if "payoffs" in state:
-            self.payoffs.load_state_dict(state["payoffs"])
-        if "played" in state:
-            self.played.load_state_dict(state["played"])
-        self.recent.load_state_dict(state.get("recent", {}))
+        self.payoffs.load_state_dict(state["payoffs"])
+        self.played.load_state_dict(state["played"])
+        self.recent.load_state_dict(state["recent"])
         self.exploration.load_state_dict(state["exploration"])
         self._draws = state["draws"]
-        self._drawn = Counter(state.get("drawn", {}))
+        self._drawn = Counter(state["drawn"])
 
     def _describe(self, player: Opponent) -> dict[str, Any]:
         self_play = self.matches.record(player.uid, player.uid).games

@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 
-import msgspec
+from selfplay.collection.journal import JournalEntry
 
 Number = int | float | None
 """``None`` is a number that is not finite: JSON has no other for it."""
 
 
-class _Entry(msgspec.Struct, frozen=True, tag=True):
-    """An entry; in the file it has the name of its class."""
-
-
-class Put(_Entry, frozen=True):
+class Put(JournalEntry, frozen=True):
     """Windowed values, and the number of games by prefix."""
 
     batch_id: str
@@ -20,7 +16,7 @@ class Put(_Entry, frozen=True):
     games: dict[str, int]
 
 
-class LogInference(_Entry, frozen=True):
+class LogInference(JournalEntry, frozen=True):
     """The load of an engine."""
 
     actor: str
@@ -28,7 +24,7 @@ class LogInference(_Entry, frozen=True):
     stats: Mapping[str, Number]
 
 
-class LogModelPool(_Entry, frozen=True):
+class LogModelPool(JournalEntry, frozen=True):
     """The state of the model pool; (uid, other uid, games) is a pair that has met."""
 
     matches: list[tuple[str, str, int]]
@@ -36,7 +32,7 @@ class LogModelPool(_Entry, frozen=True):
     exploration: Mapping[str, Mapping[str, Number]]
 
 
-class Log(_Entry, frozen=True):
+class Log(JournalEntry, frozen=True):
     """Exact values; the last one counts."""
 
     values: Mapping[str, Number]
