@@ -15,15 +15,13 @@ from tiny_models import tiny_model, tiny_policy
 
 @pytest.mark.parametrize("settings", [one for one in models_in(Algorithm) if one is not PythonAlgorithm])
 def test_every_entry_of_the_table_is_built_with_its_settings(settings):
-    built = build_algorithm(
-        settings(alpha=0.7) if "alpha" in settings.model_fields else settings(kl_weight=0.5)
-    )
+    field, value = ("alpha", 0.7) if "alpha" in settings.model_fields else ("kl_weight", 0.5)
+    given = settings(**{field: value})
+    built = build_algorithm(given)
     assert type(built).__name__ == settings.made_by.partition(":")[2]
+    assert built.settings == given != settings()
+    assert field == "alpha" or built.terms.kl_weight == value
     assert type(built)().settings == type(type(built).settings)()
-    assert getattr(built.settings, "alpha", 0.7) == 0.7
-    assert (
-        getattr(built.settings, "kl_weight", 0.5) == built.terms.kl_weight or "alpha" in settings.model_fields
-    )
 
 
 def test_settings_reach_the_algorithm_and_the_learner():

@@ -82,9 +82,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     if program is not None:
         source = ProgramSource(config, directory, metrics, program, engine, serving, calls)
     else:
-        games, arena = (
-            LocalGames(config, directory, tracker, engine),
-            assembly.build_arena(config, engine, calls),
-        )
+        games = LocalGames(config, directory, tracker, engine)
+        arena = assembly.build_arena(config, engine, calls)
         source = GameSource(config, directory, metrics, games, serving, saving, arena)
     return Trainer(config, directory, source, saving, metrics, console)
