@@ -3,7 +3,8 @@
 import asyncio
 
 from selfplay.collection.games_in_flight import GameResult, PlaySettings
-from selfplay.collection.pool import Jobs, PoolService
+from selfplay.collection.pool import PoolService
+from selfplay.collection.pool_state import Jobs
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core.adapters import AdapterRef, Weights
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from file_limits import nearly_full_disk
 from pool_requests import KUHN, LOOP, PLAY, ask, weights, won
 from selfplay.collection.games_in_flight import GameResult
-from selfplay.collection.pool import Jobs, PoolService
+from selfplay.collection.pool import PoolService
+from selfplay.collection.pool_state import Jobs
 from selfplay.collection.scheduler import EnvSpec
 from selfplay.core import InputError, SelfplayError
 from selfplay.core.adapters import AdapterRef, Weights

@@ -299,7 +299,9 @@ Kept = TypeVar("Kept", bound=Restorable[Any])
 
 
 class Journaled(Generic[Kept]):
-    """See the module. If the state cannot be restored, every use of it raises the reason.
+    """The state of a service with its journal: every change is written before it is made.
+
+    If the state cannot be restored, every use of it raises the reason.
 
     (Were it raised here, in the constructor of an actor, Ray would pass on only its text.)
 

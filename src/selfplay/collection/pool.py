@@ -1,4 +1,4 @@
-"""PoolService: the model pool of a cluster, which also hands out the games and records the result of each.
+"""PoolService: the model pool of a run, which also hands out the games and records the result of each.
 
 Everything that decides which game is next is in one place, so collectors have no state: one that is killed
 registers again, and the games it had are handed out again. :class:`PoolState` decides; the service keeps its
@@ -26,8 +26,6 @@ from selfplay.population.model_pool import ModelPool
 from selfplay.population.pool_members import checkpoint_uid
 from selfplay.population.sampling_rule import SamplingRule
 from selfplay.population.standings import Standings, standings
-
-__all__ = ["Jobs", "PoolService"]
 
 SNAPSHOT_EVERY = 500
 """Entries of the journal after which a snapshot may replace them."""

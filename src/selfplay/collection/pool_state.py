@@ -1,4 +1,4 @@
-"""PoolState: the members, ratings, weights and games of a cluster's pool, as journal entries make them."""
+"""PoolState: the members, ratings, weights and games of a pool, as the entries of its journal make them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

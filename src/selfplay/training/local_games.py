@@ -133,11 +133,15 @@ class LocalGames:
         return lambda: accounts.finished >= finished
 
     async def settle(self, step: int, freezes: bool) -> None:
-        """See ``GameHost``: games in flight may be playing against a copy that retires."""
+        """See ``GameHost``: games in flight may be playing against a copy that retires.
+
+        Where they are fewer than an update's, their failures count with those of the next.
+        """
         if freezes:
             await self.collector.drain()
             self.buffer.log_late(step)
-            self.buffer.check_failures(step, self.feed.demand.failed_share)
+            if self.buffer.state.since_last_draw() >= self.config.collection.games_per_step:
+                self.buffer.check_failures(step, self.feed.demand.failed_share)
 
     async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
         """See ``GameHost``; errors of the play reach the caller."""
