@@ -359,6 +359,16 @@ def test_a_forgiven_invalid_move_is_rewarded_as_if_it_had_ended_the_game(cls, fi
     assert [step.info["reward_stages"]["final"] for step in steps] == [final] * 3
 
 
+def test_each_seat_updates_its_own_baseline_once_a_game():
+    transform = RoleAdvantageByEnvFormatter(tau=0.5)
+    buffer = StepBuffer(100, None, ComposeFinalRewardTransforms([transform]))
+    for pid, reward in ((0, 1.0), (1, -1.0)):
+        trajectory = make_trajectory("game", 4, reward, pid)
+        trajectory.final_rewards = {0: 1.0, 1: -1.0}
+        buffer.add_player_trajectory(trajectory, "Kuhn")
+    assert transform.role_advantage == {("Kuhn", 0): 0.5, ("Kuhn", 1): -0.5}
+
+
 def test_baselines_of_final_transforms_do_not_see_forgiven_moves():
     transform = RoleAdvantageByEnvFormatter(tau=0.5)
     buffer = StepBuffer(10, None, ComposeFinalRewardTransforms([WinDrawLossFormatter(2.0), transform]))
