@@ -249,15 +249,12 @@ def hash_of(path: Path) -> dict[str, str]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], *, exact: bool) -> list[str]:
-    """Say which values differ, by name.
+    """Say which values differ, by name, and then which are gone and which are new.
 
     On Ray (not ``exact``) values agree up to rounding, hashes are not compared, and the engine's own
     statistics, accounts of replays and what only one of the runtimes logs are left out.
     """
     problems = []
-    if exact:
-        problems += [f"gone: {name}" for name in before.keys() - now.keys()]
-        problems += [f"new: {name} = {now[name]}" for name in now.keys() - before.keys()]
     for name in before.keys() & now.keys():
         one, other = before[name], now[name]
         if exact or (isinstance(one, list | str) and "hash" not in name and not name.startswith("adapter")):
@@ -268,7 +265,11 @@ def differences(before: dict[str, Any], now: dict[str, Any], *, exact: bool) -> 
             equal = abs(one - other) <= 1e-4 + 1e-3 * abs(one)
         if not equal:
             problems.append(f"{name}: {one} -> {other}")
-    return sorted(problems)
+    if not exact:
+        return sorted(problems)
+    gone = [f"gone: {name}" for name in before.keys() - now.keys()]
+    new = [f"new: {name} = {now[name]}" for name in now.keys() - before.keys()]
+    return [*sorted(problems), *sorted(gone), *sorted(new)]
 
 
 if __name__ == "__main__":
