@@ -293,16 +293,6 @@ def test_a_restored_pool_draws_by_the_same_win_rates():
     assert again.state_dict() == pool.state_dict()
 
 
-def test_a_state_from_before_prioritised_play_is_read():
-    pool = make_pool("random", ["x"])
-    play(pool, "fixed-x", "w")
-    state = json.loads(json.dumps(pool.state_dict()))
-    del state["recent"], state["drawn"]
-    again = make_pool("random")
-    again.load_state_dict(state)
-    assert again.sample("default") == "fixed-x"
-
-
 # Fixed models with weights
 
 

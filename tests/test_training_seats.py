@@ -73,7 +73,7 @@ def test_a_person_plays_against_the_policy_of_the_other_seat(sides, monkeypatch,
     monkeypatch.setattr("selfplay.commands.play.build_engine", lambda *_: client)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     play(str(sides), DILEMMA, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
-    assert client.models == [f"{sides}/{policy}"]
+    assert client.models == [f"model/{policy}"]
 
 
 def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, capsys):
