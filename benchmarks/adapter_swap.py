@@ -26,18 +26,18 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
-from selfplay.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
-from selfplay.core import Messages, ModelResponse
-from selfplay.core.adapters import AdapterRef
-from selfplay.inference.adapter_check import tolerance_of
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery_file import write_delivery
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
-from selfplay.learning.trie import build_plan
+from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
+from sparring.core import Messages, ModelResponse
+from sparring.core.adapters import AdapterRef
+from sparring.engine.adapter_check import tolerance_of
+from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.vllm_engine import VLLMEngine
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.delivery_file import write_delivery
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.learn.trie import build_plan
 
 RULES = "You play a card game with three cards: J, Q and K. The higher card wins. Answer [check] or [bet]."
 PROMPTS: list[Messages] = [

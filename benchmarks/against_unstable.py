@@ -32,8 +32,8 @@ import ray
 
 from measuring import print_table
 from ray_processes import cpu_seconds, memory_mb
-from selfplay.core import Messages
-from selfplay.replay.transforms import (
+from simulated_cluster import HERE, Actors, Play, cluster
+from sparring.collection.transforms import (
     ComposeFinalRewardTransforms,
     ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
@@ -42,7 +42,7 @@ from selfplay.replay.transforms import (
     RewardForFormat,
     RoleAdvantageByEnvFormatter,
 )
-from simulated_cluster import HERE, Actors, Play, cluster
+from sparring.core import Messages
 
 IN_FLIGHT = (4, 16, 32, 1024, 2048)
 MANY = 256
@@ -237,7 +237,7 @@ def main() -> None:
                 f"{median(one.episodes_per_second / other.episodes_per_second for one, other in pairs):.1f}"
             )
             rows.append(row("unstable-rl", min(in_flight, arguments.peer_most), 1, them, "1"))
-        rows.append(row("selfplay", in_flight, collectors, us, ratio))
+        rows.append(row("sparring", in_flight, collectors, us, ratio))
     print_table(HEADER, rows)
 
 

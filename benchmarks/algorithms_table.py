@@ -1,6 +1,6 @@
 """NashConv of published algorithms on Kuhn poker, after equal games and after equal minutes.
 
-Each run is ``selfplay train quickstart --recipe NAME``, in a process of its own and on one thread, with
+Each run is ``sparring train quickstart --recipe NAME``, in a process of its own and on one thread, with
 equally many games. Only the recipes differ, so the learning rate is the preset's, tuned for none of them.
 ``preset`` is the preset without a recipe: reinforce with a regulariser over legal answers. The recipes that
 correct for differences between engine and learner are left out, because here these differ by rounding only.
@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from measuring import print_table
-from selfplay.config import recipe_names
+from sparring.config import recipe_names
 from training_runs import Curve, add_run_options, train
 
 PRESET = "preset"

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from measuring import print_table
-from selfplay.core import Step
-from selfplay.replay import BatchLog, SamePromptBaseline
+from sparring.collection import BatchLog, SamePromptBaseline
+from sparring.core import Step
 
 RESAMPLES = 10_000
 EARLY = 10

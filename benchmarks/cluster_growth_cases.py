@@ -22,21 +22,21 @@ from time import perf_counter
 from typing import Any
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from selfplay.cluster.engines.host import EngineRequest
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.config import load_config
-from selfplay.core import Messages, ModelResponse, Step, Trajectory
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.generators import lend_generators_for_good
-from selfplay.envs.templates import get_template
-from selfplay.replay.buffers import StepBuffer
+from sparring.cluster.engines.host import EngineRequest
+from sparring.collection.buffers import StepBuffer
+from sparring.collection.scheduler import EnvSpec
+from sparring.config import load_config
+from sparring.core import Messages, ModelResponse, Step, Trajectory
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.generators import lend_generators_for_good
+from sparring.envs.templates import get_template
 
 
 def moved(name: str, *modules: str) -> Any:
     """Return a class or module from the first of these modules that the measured commit has."""
     for module in modules:
         try:
-            return getattr(importlib.import_module(f"selfplay.{module}"), name)
+            return getattr(importlib.import_module(f"sparring.{module}"), name)
         except ModuleNotFoundError:
             continue
     raise SystemExit(f"this commit has no {name}")

@@ -32,8 +32,8 @@ from typing import Any
 from rich.console import Console
 
 from kill_resume import fingerprint
-from selfplay.core import SelfplayError
-from selfplay.training.single_process import resume
+from sparring.core import SparringError
+from sparring.run.single_process import resume
 
 UPDATES = 4
 """With so many updates, a run that has made fewer is complete."""
@@ -91,7 +91,7 @@ def outcome_of(run: Path, whole: dict[str, Any], updates: int = UPDATES) -> tupl
     before, text = contents(run), io.StringIO()
     try:
         resume(run, Console(file=text, width=10_000), {"learning.steps": str(updates)})
-    except SelfplayError as error:
+    except SparringError as error:
         one_line = "\n" not in str(error)
         return ("refused" if one_line and contents(run) == before else "FAULT: not a clean refusal"), str(
             error
@@ -163,8 +163,8 @@ def damage_all(
 
 def make_run(path: Path, model: Path, updates: int = 2) -> None:
     """Train a small run with frozen copies, a best adapter and an average, and two checkpoints."""
-    from selfplay.config import load_config
-    from selfplay.training.single_process import train
+    from sparring.config import load_config
+    from sparring.run.single_process import train
 
     settings = {
         "model.name": str(model),

@@ -42,9 +42,9 @@ import textarena
 
 from measuring import print_table, ratio, resident_mb
 from one_process import Play
-from selfplay.collection.results import Played
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core import (
+from sparring.collection.results import Played
+from sparring.collection.scheduler import EnvSpec
+from sparring.core import (
     AgentSpec,
     Arena,
     EpisodeRequest,
@@ -56,8 +56,8 @@ from selfplay.core import (
     Role,
     derive_seed,
 )
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
 
 ENV_ID = "TicTacToe-v0-train"
 IN_FLIGHT = (1, 64, 1024, 4096)

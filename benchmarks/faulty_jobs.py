@@ -24,10 +24,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from faulty_server import http, refusal
-from selfplay.core import SelfplayError
-from selfplay.finetune.jobs import ENDED, JobRequest
-from selfplay.finetune.model_groups import JobRecords
-from selfplay.finetune.openai_jobs import OpenAIJobs
+from sparring.core import SparringError
+from sparring.finetune.model_groups import JobRecords
+from sparring.finetune.openai_jobs import OpenAIJobs
+from sparring.finetune.providers import ENDED, JobRequest
 
 FAULTS = ("none", "429", "500", "cut before", "cut after", "garbage", "half")
 """``cut before``: nothing is done; ``cut after``: the request is done, but the reply is lost."""
@@ -173,7 +173,7 @@ async def end_of(jobs: OpenAIJobs, records: JobRecords, name: str, errors: Count
                     return STAYS
                 questions += 1
                 job = await jobs.status(job.id)
-        except SelfplayError as error:
+        except SparringError as error:
             errors["in one line" if "\n" not in str(error) else "not in one line"] += 1
         else:
             return job.status

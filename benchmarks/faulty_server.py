@@ -15,8 +15,8 @@ import random
 from collections import Counter
 from time import perf_counter
 
-from selfplay.core import SelfplayError
-from selfplay.inference.openai_client import OpenAIClient
+from sparring.core import SparringError
+from sparring.engine.openai_client import OpenAIClient
 
 TIMEOUT, RETRIES, BACKOFF, MAX_WAIT = 1.0, 3, 0.02, 0.2
 HUNG_AFTER = (RETRIES + 1) * TIMEOUT + RETRIES * MAX_WAIT + 5.0
@@ -97,7 +97,7 @@ async def ask(client: OpenAIClient, server: FaultyServer, text: str) -> str:
     """Send one request and return its outcome."""
     try:
         response = await asyncio.wait_for(client.complete([{"role": "user", "content": text}]), HUNG_AFTER)
-    except SelfplayError as error:
+    except SparringError as error:
         if not str(error).startswith("127.0.0.1:") or "\n" in str(error):
             raise SystemExit(f"not one clear line: {error!r}") from error
         return "one clear error"

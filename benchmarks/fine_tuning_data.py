@@ -7,11 +7,11 @@ short proofs: an instruction, a claim, and turns of some thirty words each.
 import random
 from collections.abc import Iterator
 
-from selfplay.core import Messages
-from selfplay.learning.algorithms.given_answers import given_answer
-from selfplay.learning.fine_tuning.examples import Conversation, Preference, Renderer, families, opening
-from selfplay.learning.fine_tuning.job import Data
-from selfplay.learning.policy import PolicyModel
+from sparring.core import Messages
+from sparring.learn.algorithms.given_answers import given_answer
+from sparring.learn.fine_tuning.examples import Conversation, Preference, Renderer, families, opening
+from sparring.learn.fine_tuning.job import Data
+from sparring.learn.policy import PolicyModel
 
 TEXT = (
     "the sum of a and b is even because both are odd so we can write each as twice some number plus one "

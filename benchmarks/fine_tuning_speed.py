@@ -39,12 +39,12 @@ from fine_tuning_data import DATA, make_data, method_of
 from measuring import interleave, pin_one_thread, print_table, ratio
 from plain_model import load_both
 from record_batches import auto_dtype
-from selfplay.learning.algorithms.dpo import Dpo, with_reference
-from selfplay.learning.algorithms.given_answers import GivenAnswers
-from selfplay.learning.fine_tuning.job import LEARNING, Data, FineTuningJob
-from selfplay.learning.fine_tuning.settings import BETA, LEARNING_RATES, WARM_UP, JobSettings, epoch_order
-from selfplay.learning.learner import Schedule
-from selfplay.learning.policy import PolicyModel
+from sparring.learn.algorithms.dpo import Dpo, with_reference
+from sparring.learn.algorithms.given_answers import GivenAnswers
+from sparring.learn.fine_tuning.job import LEARNING, Data, FineTuningJob
+from sparring.learn.fine_tuning.settings import BETA, LEARNING_RATES, WARM_UP, JobSettings, epoch_order
+from sparring.learn.learner import Schedule
+from sparring.learn.policy import PolicyModel
 
 Weights = dict[str, Tensor]
 TOLERANCE = 1e-4

@@ -1,4 +1,4 @@
-"""Kill ``selfplay finetune`` and ``selfplay serve --jobs`` with SIGKILL at random moments; compare the ends.
+"""Kill ``sparring finetune`` and ``sparring serve --jobs`` with SIGKILL at random moments; compare the ends.
 
 One run is left alone. Then runs of the same configuration are killed, trainer or server, at random moments
 over all of their stages; the server is started again and the run is resumed until it ends. Each must end by
@@ -34,7 +34,7 @@ from measuring import print_table
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from tiny_models import tiny_model
 
-SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
 TOKEN = "the-token"
 LIMIT_SECONDS = 600.0
 REPEATING = ("--threads", "1", "--dtype", "float32")
@@ -165,8 +165,8 @@ class System:
         self.log.close()
 
     def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"SELFPLAY_API_KEY": TOKEN, "OMP_NUM_THREADS": "1"}
-        command = [*SELFPLAY, *arguments]
+        environment = os.environ | {"SPARRING_API_KEY": TOKEN, "OMP_NUM_THREADS": "1"}
+        command = [*SPARRING, *arguments]
         return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment)
 
 

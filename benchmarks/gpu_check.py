@@ -31,17 +31,17 @@ from torch import Tensor
 
 import gpu_models
 from measuring import print_table
-from selfplay.config import load_config
-from selfplay.core import ModelResponse
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.attention_choice import TreeAttention, choose_attention
-from selfplay.learning.flex_attention import FlexAttention
-from selfplay.learning.logprobs import PassLimits, plan_logprobs
-from selfplay.learning.memory import KeptMemory
-from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.tree_attention import RunAttention
-from selfplay.learning.trie import TreePlan, build_plan
-from selfplay.training.single_process import train
+from sparring.config import load_config
+from sparring.core import ModelResponse
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.attention_choice import TreeAttention, choose_attention
+from sparring.learn.flex_attention import FlexAttention
+from sparring.learn.logprobs import PassLimits, plan_logprobs
+from sparring.learn.memory import KeptMemory
+from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.tree_attention import RunAttention
+from sparring.learn.trie import TreePlan, build_plan
+from sparring.run.single_process import train
 
 EXECUTIONS: dict[str, TreeAttention] = {"runs": RunAttention, "flex_attention": FlexAttention}
 LEAST_COSINE = {torch.float32: 0.9999, torch.bfloat16: 0.99}
@@ -229,7 +229,7 @@ def main() -> None:
         )
         raise SystemExit(2)
     failed: list[str] = []
-    print(f"# selfplay on {gpu_models.describe(device)}, torch {torch.__version__}")
+    print(f"# sparring on {gpu_models.describe(device)}, torch {torch.__version__}")
     with section("Gradients against float32 on the CPU", failed):
         rows, wrong = check_gradients(device)
         print_table(["base", "attention", "pass", "cosine", "relative error"], rows)

@@ -11,11 +11,11 @@ import torch
 
 from memory_formulas import SHAPES
 from memory_model import save_random_model
-from selfplay.core import Messages
-from selfplay.core.adapters import Quantization
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
-from selfplay.learning.trie import TreePlan, build_plan
+from sparring.core import Messages
+from sparring.core.adapters import Quantization
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.learn.trie import TreePlan, build_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -35,22 +35,22 @@ from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
 from report_pages import Page
-from selfplay.cli import main as command_line
-from selfplay.commands.play import ModelPlayer, play_game
-from selfplay.core import InputError, Messages, MockInferenceClient
-from selfplay.core.chat_tokens import ChatTokens
-from selfplay.envs.game import Game
-from selfplay.envs.templates import get_template
-from selfplay.inference.server import create_app
-from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory
-from selfplay.read.cards import card_of
-from selfplay.read.charts import Chart, Line
-from selfplay.watch.header import header
-from selfplay.watch.panels import actors_panel, population_panel, ratings_panel, run_panel
-from selfplay.watch.plot import draw_chart
-from selfplay.watch.text import card_text
+from sparring.cli import main as command_line
+from sparring.commands.play import ModelPlayer, play_game
+from sparring.core import InputError, Messages, MockInferenceClient
+from sparring.core.chat_tokens import ChatTokens
+from sparring.engine.server import create_app
+from sparring.envs.game import Game
+from sparring.envs.templates import get_template
+from sparring.learn.model_files import BUNDLED_MODEL, cache_directory
+from sparring.view.cards import card_of
+from sparring.view.charts import Chart, Line
+from sparring.view.watch.header import header
+from sparring.view.watch.panels import actors_panel, population_panel, ratings_panel, run_panel
+from sparring.view.watch.plot import draw_chart
+from sparring.view.watch.text import card_text
 from test_core_text import hostile_game, hostile_view
-from test_report_hostile import hostile_page
+from test_view_report_hostile import hostile_page
 from tiny_models import tiny_policy
 from tokenizer_families import FAMILIES, as_usual, control_ids, tokenizer_of
 from watched_runs import text_of

@@ -5,7 +5,7 @@
 The moment is after the run has written its configuration, with which it begins, and before it would end.
 The following must be equal: metrics.jsonl apart from wall-clock fields, every logged rollout apart from its
 two timestamps, every evaluation file, and the bytes of the final adapters. The accounts must balance in every
-run. The arguments after the options go to ``selfplay train``; the default is a short Kuhn poker run with
+run. The arguments after the options go to ``sparring train``; the default is a short Kuhn poker run with
 smollm2-135m.
 """
 
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selfplay.record.tracker import is_wall_clock
+from sparring.collection.tracker import is_wall_clock
 
 SHORT_RUN = [
     "quickstart",
@@ -33,12 +33,12 @@ SHORT_RUN = [
     "--run.save_every=3",
     "--run.keep_checkpoints=2",
 ]
-SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
 
 
 def train_command(arguments: list[str], directory: Path, name: str) -> list[str]:
     """Return the command that trains a new run ``directory/name``."""
-    return [*SELFPLAY, "train", *arguments, f"--run.directory={directory}", "--name", name]
+    return [*SPARRING, "train", *arguments, f"--run.directory={directory}", "--name", name]
 
 
 def run_to_end(command: list[str], limit: float = 1200) -> None:
@@ -81,7 +81,7 @@ def kill_and_resume(arguments: list[str], directory: Path, name: str, delay: flo
         return "after it had ended"
     saved = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     lines = len((run / "metrics.jsonl").read_text().splitlines()) if (run / "metrics.jsonl").exists() else 0
-    run_to_end([*SELFPLAY, "train", "--resume", str(run)])
+    run_to_end([*SPARRING, "train", "--resume", str(run)])
     return f"at update {lines}, newest checkpoint {saved[-1] if saved else 'none'}"
 
 

@@ -32,10 +32,10 @@ from torch import Tensor
 from measuring import interleave, peak_memory_mb, pin_one_thread, print_table, ratio
 from plain_model import load_both, pad
 from record_batches import BATCHES, auto_dtype, load_batch
-from selfplay.core import TrainingRecord
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel
+from sparring.core import TrainingRecord
+from sparring.learn.algorithms import Reinforce
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import TRAINED, PolicyModel
 
 Records = list[TrainingRecord]
 

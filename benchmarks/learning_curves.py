@@ -1,6 +1,6 @@
 """Print the learning curves of several runs side by side, from their evaluations.
 
-    for seed in 0 1 2; do selfplay train quickstart --seed $seed --name seed-$seed; done
+    for seed in 0 1 2; do sparring train quickstart --seed $seed --name seed-$seed; done
     python benchmarks/learning_curves.py runs/seed-0 runs/seed-1 runs/seed-2
 
 It reads evaluation/ and metrics.jsonl of each run and prints a table of NashConv, a table of each match
@@ -10,10 +10,10 @@ before and after training, and the seconds per update.
 import sys
 from pathlib import Path
 
-from selfplay.evaluation import MatchResult, NashConvResult
-from selfplay.evaluation.result_files import read_evaluation
-from selfplay.evaluation.tables import mean_text, share_text
-from selfplay.record import read_metrics
+from sparring.collection import read_metrics
+from sparring.evaluation import MatchResult, NashConvResult
+from sparring.evaluation.result_files import read_evaluation
+from sparring.evaluation.tables import mean_text, share_text
 
 Results = list[tuple[int, MatchResult | NashConvResult]]
 

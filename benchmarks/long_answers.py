@@ -20,9 +20,9 @@ from statistics import median
 from time import perf_counter
 
 from measuring import pin_one_thread, print_table
-from selfplay.core import Message, ModelResponse
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.core import Message, ModelResponse
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -30,11 +30,11 @@ import numpy as np
 
 from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
-from selfplay.core.records import NO_ADVANTAGE
-from selfplay.learning.action_values import LEAST_CHANCE, PRIOR
-from selfplay.learning.answer_memory import DECAY as MEMORY_DECAY
-from selfplay.learning.gae import RunningScale
-from selfplay.replay.transforms import SEAT_WEIGHT
+from sparring.collection.transforms import SEAT_WEIGHT
+from sparring.core.records import NO_ADVANTAGE
+from sparring.learn.action_values import LEAST_CHANCE, PRIOR
+from sparring.learn.answer_memory import DECAY as MEMORY_DECAY
+from sparring.learn.gae import RunningScale
 
 GAMES = {
     "kuhn_poker": (150, 1000),

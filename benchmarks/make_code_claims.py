@@ -21,7 +21,7 @@ from typing import Any
 from code_mutants import mutants, styles
 
 FUNCTIONS = Path(__file__).parent / "code_functions"
-DATA = Path(__file__).parents[1] / "src" / "selfplay" / "programs" / "proofs" / "code_claims.jsonl"
+DATA = Path(__file__).parents[1] / "src" / "sparring" / "programs" / "proofs" / "code_claims.jsonl"
 MAX_STEPS = 100_000
 SECONDS = 60
 

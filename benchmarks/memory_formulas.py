@@ -1,6 +1,6 @@
 """Formulas for the bytes that training and play need, without loading a model or measuring.
 
-The learner itself does not use them: ``selfplay.learning.memory`` measures the bytes that a pass keeps.
+The learner itself does not use them: ``sparring.learn.memory`` measures the bytes that a pass keeps.
 
 The tensors that autograd keeps for the gradient are counted one by one, as the code makes them. This covers
 transformers' Llama and Qwen3 layers, ``fused_lora`` (an adapter keeps its layer's input in the base's type,
@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR
-from selfplay.core.pass_sizes import ROWS_AT_ONCE, STORED_LOGITS_BYTES
-from selfplay.learning.memory import SHARE_OF_MEMORY
+from sparring.core import InputError
+from sparring.core.adapters import ALL_LINEAR
+from sparring.core.pass_sizes import ROWS_AT_ONCE, STORED_LOGITS_BYTES
+from sparring.learn.memory import SHARE_OF_MEMORY
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
@@ -281,7 +281,7 @@ def as_run(shape: ModelShape, lora: LoraShape, dtype: str, memory: int, tokens: 
     """Return the pass of a single sequence as the learner runs it on a device with ``memory`` bytes.
 
     Its layers are recomputed if it would otherwise keep more than a share of the memory that the weights
-    leave; see ``selfplay.learning.memory``.
+    leave; see ``sparring.learn.memory``.
     """
     size = PassSize(tokens)
     limit = SHARE_OF_MEMORY * (memory - base_bytes(shape, dtype) - FLOAT32 * adapter_parameters(shape, lora))

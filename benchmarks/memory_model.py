@@ -109,7 +109,7 @@ CASES = [
 
 def made_up_records(case: Case, records: str, tokens: int) -> list[Any]:
     """Return records of random tokens whose prefix tree feeds ``tokens`` tokens, as nearly as possible."""
-    from selfplay.core import TrainingRecord
+    from sparring.core import TrainingRecord
 
     draw = random.Random(0)
 
@@ -139,8 +139,8 @@ def load(case: Case) -> Any:
     """Return the case's model as a policy. Shapes other than the bundled model's get random weights."""
     import torch
 
-    from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
-    from selfplay.learning.policy import LoraSettings, PolicyModel
+    from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+    from sparring.learn.policy import LoraSettings, PolicyModel
 
     dtype = getattr(torch, case.dtype)
     bundled = resolve_model(BUNDLED_MODEL)
@@ -178,9 +178,9 @@ def save_random_model(shape: ModelShape, tokenizer: str, directory: Path) -> Non
 
 def measure(case: Case) -> dict[str, Any]:
     """Run one case in this process; returns megabytes above the loaded model, and the passes' sizes."""
-    from selfplay.config.learning import LearningSettings
-    from selfplay.learning.algorithms import Reinforce
-    from selfplay.learning.learner import Learner
+    from sparring.config.learning import LearningSettings
+    from sparring.learn.algorithms import Reinforce
+    from sparring.learn.learner import Learner
 
     pin_one_thread()
     policy = load(case)
@@ -217,7 +217,7 @@ def pass_size(plan: Any, recomputed: bool) -> PassSize:
     import numpy as np
     import torch
 
-    from selfplay.learning.tree_attention import RunAttention
+    from sparring.learn.tree_attention import RunAttention
 
     attend = RunAttention(plan, torch.float32, torch.device("cpu"))
     runs = attend.runs

@@ -2,7 +2,7 @@
 
     python benchmarks/model_families.py [FAMILY ...]
 
-Each family takes the path of ``selfplay train``: it is loaded and checked, the embedded engine plays with it,
+Each family takes the path of ``sparring train``: it is loaded and checked, the embedded engine plays with it,
 the learner trains it on prefix trees, and the result is published and played with again. The first update
 gives the adapter an effect, and the second update's games are played with it. The mismatch is the larger of
 the two updates': the mean difference, in nats, between the log-probabilities with which the engine sampled
@@ -19,10 +19,10 @@ from rich.console import Console
 from transformers.utils import logging as transformers_logging
 
 from measuring import pin_one_thread, print_table
-from selfplay.config import load_config
-from selfplay.core import SelfplayError
-from selfplay.record import read_metrics
-from selfplay.training.single_process import train
+from sparring.collection import read_metrics
+from sparring.config import load_config
+from sparring.core import SparringError
+from sparring.run.single_process import train
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from family_models import FAMILIES, family_model
@@ -53,7 +53,7 @@ def outcome(family: str, directory: Path) -> tuple[float | None, str]:
     printed = Console(file=io.StringIO(), width=10_000)
     try:
         train(config, run, printed)
-    except SelfplayError as error:
+    except SparringError as error:
         return None, str(error).replace(str(model), model.name)
     metrics = read_metrics(run / "metrics.jsonl")
     updates = [line["learner/mismatch"] for line in metrics if "learner/mismatch" in line]

@@ -17,7 +17,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from measuring import print_table
-from selfplay.core import (
+from sparring.core import (
     Arena,
     EpisodeRequest,
     EpisodeState,

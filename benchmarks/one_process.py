@@ -2,18 +2,18 @@
 
 import asyncio
 
-from selfplay.collection.buffer import BufferService
-from selfplay.collection.collector import Collector, Limits, arena_of_games
-from selfplay.collection.games_in_flight import PlaySettings
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.collection.pool import PoolService
-from selfplay.collection.results import Played, TakeIn
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core import InferenceClient
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.record.tracker import Tracker
-from selfplay.replay.buffers import StepBuffer
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffers import StepBuffer
+from sparring.collection.collector import Collector, Limits, arena_of_games
+from sparring.collection.games_in_flight import PlaySettings
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.pool import PoolService
+from sparring.collection.results import Played, TakeIn
+from sparring.collection.scheduler import EnvSpec
+from sparring.collection.tracker import Tracker
+from sparring.core import InferenceClient
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
 
 
 class Play:

@@ -1,6 +1,6 @@
 """NashConv of self-play on Kuhn poker by the rule that chooses opponents, after equal games.
 
-Each run is ``selfplay train kuhn`` with another ``population.sample_mode``, in a process of its own and on
+Each run is ``sparring train kuhn`` with another ``population.sample_mode``, in a process of its own and on
 one thread, with equally many games of training. The column of games has all of them: ``meta-nash`` plays
 games for its payoffs besides. Copies of the policy join the pool every few updates. A rule that draws
 opponents trains one seat of a game, ``mirror`` both: the table gives the answers that were trained on.
@@ -8,7 +8,7 @@ opponents trains one seat of a game, ``mirror`` both: the table gives the answer
 NashConv is that of the running average of the weights, as in any run of this preset.
 
 ``league`` has a main player, with half of the games, and an exploiter of each kind; NashConv is the main
-player's. ``psro`` is ``selfplay psro kuhn`` with ten best responses, which begin as the documentation of PSRO
+player's. ``psro`` is ``sparring psro kuhn`` with ten best responses, which begin as the documentation of PSRO
 says for this game; NashConv is the mixture's, at the end of each. Its payoffs have ``PAYOFF_GAMES`` games for
 each pair of members, and the best responses have so many updates that it has as many games as the others
 altogether. As an opponent that stays the same needs no caution, they have a smaller ``alpha`` and
@@ -31,7 +31,7 @@ from statistics import mean
 
 from line_chart import COLOURS, Line, line_chart
 from measuring import print_table
-from training_runs import Curve, add_run_options, over_runs, selfplay, train
+from training_runs import Curve, add_run_options, over_runs, sparring, train
 
 RULES = {
     "mirror": [],
@@ -83,7 +83,7 @@ def psro_curve(seed: int, options: argparse.Namespace) -> Curve:
     payoff_games = PAYOFF_GAMES * math.comb(BEST_RESPONSES + 1, 2)
     updates = round((options.updates * options.games - payoff_games) / (BEST_RESPONSES * options.games))
     name = f"psro-seed-{seed}"
-    selfplay(
+    sparring(
         *("psro", "kuhn", "--seed", str(seed), "--name", name, f"--run.directory={options.out}"),
         *(f"--psro.iterations={BEST_RESPONSES}", f"--psro.payoff_games={PAYOFF_GAMES}"),
         *(f"--learning.steps={updates}", f"--evaluation.every={updates}", "--evaluation.games=100"),

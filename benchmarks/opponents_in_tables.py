@@ -25,9 +25,9 @@ import numpy as np
 from game_trees import FloatArray, IntArray, Tree
 from magnet_in_tables import DECAY, UNIFORM, Adam, Method, Values, mean_with, normalised, step_of
 from measuring import pin_one_thread, print_table
-from selfplay.population.league import League, LeaguePlayer, LeagueRule
-from selfplay.population.model_pool import ModelPool
-from selfplay.population.sampling_rule import SamplingRule
+from sparring.population.league import League, LeaguePlayer, LeagueRule
+from sparring.population.model_pool import ModelPool
+from sparring.population.sampling_rule import SamplingRule
 
 GAMES = {
     "rps": ("turn_based_simultaneous_game(game=matrix_rps())", 150, 512),

@@ -29,10 +29,10 @@ from line_chart import Line, line_chart
 from measuring import print_table
 from one_process import Play as OneProcess
 from ray_processes import cpu_seconds, memory_mb
-from selfplay.cluster.engines.host import EngineRequest
-from selfplay.core import InferenceClient, Messages, ModelResponse
-from selfplay.core.adapters import AdapterRef
 from simulated_cluster import MAX_TOKENS, Actors, Host, Play, cluster
+from sparring.cluster.engines.host import EngineRequest
+from sparring.core import InferenceClient, Messages, ModelResponse
+from sparring.core.adapters import AdapterRef
 
 IN_FLIGHT = (16, 64, 256, 1024, 4096)
 COLLECTORS = (1, 2, 4)

@@ -25,8 +25,8 @@ from pathlib import Path
 import ray
 
 from measuring import print_table
-from selfplay.core import Messages
 from simulated_cluster import Actors, Play, Update, cluster
+from sparring.core import Messages
 
 GAMES = 64
 MOVES = 6

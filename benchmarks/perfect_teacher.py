@@ -5,7 +5,7 @@ from perfect play, uniform among the best moves, to the policy, at every positio
 reward teaches as much of a move, so this tells how much of what self-play does not learn in as many updates
 is due to the model, its adapter and the steps of the optimizer.
 
-Command:  selfplay train benchmarks/perfect_teacher.toml
+Command:  sparring train benchmarks/perfect_teacher.toml
 Needs:    this package and the bundled model, whose chat template is read here.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 import pyspiel
 from torch import Tensor
 
-from selfplay.envs.openspiel_words import wording_for
-from selfplay.envs.solver import Minimax
-from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.batch import Batch, Tokens
-from selfplay.learning.legal_answers import FloatArray
-from selfplay.learning.trie import TOKEN
+from sparring.envs.openspiel_words import wording_for
+from sparring.envs.solver import Minimax
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.batch import Batch, Tokens
+from sparring.learn.legal_answers import FloatArray
+from sparring.learn.trie import TOKEN
 
 GAME = "tic_tac_toe"
 LAST_MESSAGE = re.compile(r".*<\|im_start\|>user\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n", re.DOTALL)

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
 from record_batches import disturb_adapter, load_policy
-from selfplay.learning.policy import ALL_LINEAR, PolicyModel
+from sparring.learn.policy import ALL_LINEAR, PolicyModel
 
 
 def load_both(dtype: torch.dtype) -> tuple[PolicyModel, Any]:

@@ -27,11 +27,11 @@ from time import perf_counter
 from cluster_growth import check_out
 from line_chart import Line, line_chart
 from measuring import print_table, ratio
-from selfplay.core import TrainingRecord
-from selfplay.learning.batch import pack
+from sparring.core import TrainingRecord
+from sparring.learn.batch import pack
 
 try:
-    from selfplay.core.records import joined
+    from sparring.core.records import joined
 except ImportError:  # an earlier commit has one record a step
     joined = list
 

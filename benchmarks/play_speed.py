@@ -27,9 +27,9 @@ import torch
 from measuring import interleave, pin_one_thread, print_table
 from plain_model import load_both, pad
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, make_arena, play_games
-from selfplay.core import Messages, Step
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import TRAINED, PolicyModel
+from sparring.core import Messages, Step
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.policy import TRAINED, PolicyModel
 
 UNSHARED = "unshared"
 GAMES = {"kuhn": 256, "tictactoe": 64, UNSHARED: 64}

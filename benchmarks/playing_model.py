@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from selfplay.envs.catalog import make_game
-from selfplay.envs.templates import get_template
+from sparring.envs.catalog import make_game
+from sparring.envs.templates import get_template
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from tiny_models import tiny_model

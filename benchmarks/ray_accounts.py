@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from selfplay.collection.buffer import BufferService
-from selfplay.collection.games_in_flight import GamesInFlight
-from selfplay.collection.pool import PoolService
-from selfplay.config import Config, load_config
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.training.rewards import composed_transforms
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffers import EpisodeBuffer, StepBuffer
+from sparring.collection.games_in_flight import GamesInFlight
+from sparring.collection.pool import PoolService
+from sparring.config import Config, load_config
+from sparring.run.rewards import composed_transforms
 
 STEP_FATES = ("stored", "evicted", "dropped_stale", "sampled", "cleared")
 

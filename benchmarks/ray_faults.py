@@ -2,7 +2,7 @@
 
     python benchmarks/ray_faults.py [--program] [--kills 10] [--victims engine ...] [--seed 0] [--keep DIR]
 
-The runs are ``selfplay train`` with a tiny model, of Kuhn poker or of a program with two policies and nested
+The runs are ``sparring train`` with a tiny model, of Kuhn poker or of a program with two policies and nested
 episodes, half of the kills in lockstep and half with play and learning at the same time, on Ray's own test
 cluster on this machine. A program in lockstep must also end with the adapters of an undisturbed run. ``node``
 kills one of three
@@ -49,7 +49,7 @@ OF_GAMES = ("buffer", "pool", "lost")
 VICTIMS = [*ACTORS, "node", "driver", "lost"]
 UPDATES = 20
 KILLS_OF_A_RUN = 5
-SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
 CROWDED = "--ray.cpus_per_collector=0"
 """Lets collectors share the CPUs of the other actors, where a kill leaves too few for all."""
 QUIET = {"log_to_driver": False, "logging_level": 40}
@@ -65,7 +65,7 @@ KUHN = [
 
 @dataclass
 class Command:
-    """``selfplay train`` in a process of its own, on a cluster."""
+    """``sparring train`` in a process of its own, on a cluster."""
 
     directory: Path
     process: subprocess.Popen[str]
@@ -73,7 +73,7 @@ class Command:
     @property
     def namespace(self) -> str:
         """The namespace of the run's actors."""
-        return f"selfplay-{self.directory.name}"
+        return f"sparring-{self.directory.name}"
 
     def saved(self) -> int:
         """Return the number of saved updates."""
@@ -201,7 +201,7 @@ class Faults:
         ]
         given = {option.partition("=")[0] for option in more}
         arguments = [*(one for one in arguments if one.partition("=")[0] not in given), *more]
-        return self.start([*SELFPLAY, "train", *arguments], self.directory / name)
+        return self.start([*SPARRING, "train", *arguments], self.directory / name)
 
     def _program(self) -> list[str]:
         """Return the arguments of a program of 32 outer episodes an update."""
@@ -213,7 +213,7 @@ class Faults:
 
     def resume(self, run: Path) -> Command:
         """Resume a run."""
-        return self.start([*SELFPLAY, "train", "--resume", str(run)], run)
+        return self.start([*SPARRING, "train", "--resume", str(run)], run)
 
     def start(self, command: list[str], run: Path) -> Command:
         """Start a command that trains."""
@@ -302,7 +302,7 @@ class Faults:
             self.tally.kills += 1
             said, code = command.end(), command.process.returncode
             self.tally.answers.append(time.monotonic() - killed)
-            lines = [line for line in said.splitlines() if "selfplay train --resume" in line]
+            lines = [line for line in said.splitlines() if "sparring train --resume" in line]
             print(f"  lost: ended with {code} and: {' '.join(said.split())[-400:]}", flush=True)
             if code != 1 or "Traceback" in said or not lines:
                 self.tally.problems.append(f"ended with {code} and: {said[-1500:]}")

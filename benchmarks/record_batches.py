@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from selfplay.core import AgentSpec, Arena, PlaySpec, Role, Step, TrainingRecord, derive_seed, trajectories_of
-from selfplay.core.records import records_from_steps
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.model_files import BUNDLED_MODEL, cache_directory, resolve_model
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
-from selfplay.replay.buffers import StepBuffer
-from selfplay.replay.transforms import SamePromptBaseline
+from sparring.collection.buffers import StepBuffer
+from sparring.collection.transforms import SamePromptBaseline
+from sparring.core import AgentSpec, Arena, PlaySpec, Role, Step, TrainingRecord, derive_seed, trajectories_of
+from sparring.core.records import records_from_steps
+from sparring.engine.engine import EmbeddedEngine
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from sparring.learn.model_files import BUNDLED_MODEL, cache_directory, resolve_model
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
 MAX_TOKENS = 8
 ENV_IDS = {"kuhn": "kuhn_poker", "tictactoe": "TicTacToe-v0-train"}

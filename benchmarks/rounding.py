@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 
 from measuring import pin_one_thread, print_table
-from selfplay.config.play import DEFAULT_TEMPLATE
-from selfplay.core import Messages
-from selfplay.core.adapters import TRAINED
-from selfplay.envs.openspiel_game import information_states
-from selfplay.envs.templates import get_template
-from selfplay.evaluation.nash_conv import prompt_of
-from selfplay.learning.checkpoints import load_checkpoint
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.learning.trie import build_plan
+from sparring.config.play import DEFAULT_TEMPLATE
+from sparring.core import Messages
+from sparring.core.adapters import TRAINED
+from sparring.envs.openspiel_game import information_states
+from sparring.envs.templates import get_template
+from sparring.evaluation.nash_conv import prompt_of
+from sparring.learn.checkpoints import load_checkpoint
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.learn.trie import build_plan
 
 GAME, STEPS = "kuhn_poker", 11
 Question = tuple[Messages, list[str]]

@@ -1,6 +1,6 @@
 """Seconds for each update of whole runs, at two commits, in one process or on Ray.
 
-Each run is ``selfplay train`` of a bundled configuration in a process of its own, shortened to a few updates
+Each run is ``sparring train`` of a bundled configuration in a process of its own, shortened to a few updates
 without evaluations. The commits take turns, and the speed is the median over rounds of the ratio of seconds
 within a round: of playing and learning after the first update, or on Ray from the first update's end to the
 end of the last but one, whose metrics an evaluation follows. Playing and learning are also compared alone. A
@@ -26,7 +26,7 @@ from statistics import median
 from cluster_growth import check_out
 from measuring import print_table, ratio
 
-SELFPLAY = "from selfplay.cli.main import run; run()"
+SPARRING = "from sparring.cli.main import run; run()"
 RUNS = ("quickstart", "tictactoe", "proposer-solver")
 LIMIT_SECONDS = 3600.0
 
@@ -53,7 +53,7 @@ def measure(tree: Path, name: str, runtime: str, updates: int, more: list[str]) 
     """
     with tempfile.TemporaryDirectory() as scratch:
         command = [
-            *(sys.executable, "-c", SELFPLAY, "train", name, f"--runtime={runtime}", "--model.threads=1"),
+            *(sys.executable, "-c", SPARRING, "train", name, f"--runtime={runtime}", "--model.threads=1"),
             *(f"--run.directory={scratch}", "--name=run", f"--learning.steps={updates}"),
             *("--evaluation.every=0", "--run.save_every=1000", *more),
         ]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from measuring import interleave, pin_one_thread, print_table, ratio
-from selfplay.inference.sampling import Distributions, FloatArray
+from sparring.engine.sampling import Distributions, FloatArray
 
 VOCABULARIES = (49_152, 151_936)
 CONTEXTS = (16, 64, 256)

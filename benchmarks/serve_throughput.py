@@ -1,12 +1,12 @@
 """Server throughput: generated tokens per second over HTTP, one request at a time and 64 at once.
 
-``selfplay serve`` runs in a separate process; requests go through the ``openai`` package. All prompts are
+``sparring serve`` runs in a separate process; requests go through the ``openai`` package. All prompts are
 different, so that no answer reuses what was computed for an earlier request: only the chat template's first
 words are shared. Answers are sampled at temperature 1 and end by themselves or after 64 tokens. All their
 tokens are counted; prompt tokens are not. Both levels are measured in turn, ``--alone`` requests one after
 another and 64 together; the ratio is the median over rounds of the ratio within a round.
 
-tests/test_inference_server.py checks that answers do not depend on other requests.
+tests/test_engine_server.py checks that answers do not depend on other requests.
 
 Command:  python benchmarks/serve_throughput.py [--rounds 5] [--threads 1]
 Needs:    this package with its extra ``serve``. Linux, to measure memory. A minute per round on one core.
@@ -34,12 +34,12 @@ TOGETHER = 64
 TARGET = 5.0
 ANIMALS = ("a cat", "an owl", "two foxes", "a crab", "an old horse", "a bee", "three frogs", "a whale")
 PLACES = ("on a ship", "in a library", "at the market", "under a bridge", "on the moon", "in a lighthouse")
-SERVE = "from selfplay.cli.main import run; run()"
+SERVE = "from sparring.cli.main import run; run()"
 
 
 @dataclass
 class Server:
-    """A running ``selfplay serve``."""
+    """A running ``sparring serve``."""
 
     process: "subprocess.Popen[str]"
     url: str
@@ -61,7 +61,7 @@ def serving(model: str, threads: int) -> Iterator[Server]:
         [sys.executable, "-c", SERVE, "serve", model, "--port", "0", "--threads", str(threads)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "SELFPLAY_API_KEY": token, "OMP_NUM_THREADS": str(threads)},
+        env={**os.environ, "SPARRING_API_KEY": token, "OMP_NUM_THREADS": str(threads)},
     )
     assert process.stdout is not None
     try:

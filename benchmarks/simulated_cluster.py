@@ -22,29 +22,29 @@ sys.path += [path for path in PATHS if path not in sys.path]
 import ray  # noqa: E402
 
 from ray_simulation import SimulatedHost, SimulatedLearner  # noqa: E402
-from selfplay.cluster.actor_classes import (  # noqa: E402
+from sparring.cluster.actor_classes import (  # noqa: E402
     BufferActor,
     ModelPoolActor,
     TrackerActor,
     restarting,
 )
-from selfplay.cluster.engines.client import EngineClient  # noqa: E402
-from selfplay.cluster.engines.host import EngineRequest  # noqa: E402
-from selfplay.cluster.engines.service import EngineService  # noqa: E402
-from selfplay.cluster.handles import found  # noqa: E402
-from selfplay.cluster.services.collector import CollectorService  # noqa: E402
-from selfplay.collection.buffer_entries import Demand  # noqa: E402
-from selfplay.collection.collector import Limits  # noqa: E402
-from selfplay.collection.games_in_flight import PlaySettings  # noqa: E402
-from selfplay.collection.scheduler import EnvSpec  # noqa: E402
-from selfplay.compat.unstable.forms import named  # noqa: E402
-from selfplay.compat.unstable.learner import LearningLoop  # noqa: E402
-from selfplay.core import Messages, ModelResponse  # noqa: E402
-from selfplay.core.garbage_collection import raise_collection_thresholds  # noqa: E402
-from selfplay.envs.game_episode import GameEpisode  # noqa: E402
-from selfplay.envs.generators import lend_generators_for_good  # noqa: E402
-from selfplay.envs.templates import get_template  # noqa: E402
-from selfplay.replay.buffers import StepBuffer  # noqa: E402
+from sparring.cluster.engines.client import EngineClient  # noqa: E402
+from sparring.cluster.engines.host import EngineRequest  # noqa: E402
+from sparring.cluster.engines.service import EngineService  # noqa: E402
+from sparring.cluster.handles import found  # noqa: E402
+from sparring.cluster.services.collector import CollectorService  # noqa: E402
+from sparring.collection.buffer_entries import Demand  # noqa: E402
+from sparring.collection.buffers import StepBuffer  # noqa: E402
+from sparring.collection.collector import Limits  # noqa: E402
+from sparring.collection.games_in_flight import PlaySettings  # noqa: E402
+from sparring.collection.scheduler import EnvSpec  # noqa: E402
+from sparring.compat.unstable.forms import named  # noqa: E402
+from sparring.compat.unstable.learner import LearningLoop  # noqa: E402
+from sparring.core import Messages, ModelResponse  # noqa: E402
+from sparring.core.garbage_collection import raise_collection_thresholds  # noqa: E402
+from sparring.envs.game_episode import GameEpisode  # noqa: E402
+from sparring.envs.generators import lend_generators_for_good  # noqa: E402
+from sparring.envs.templates import get_template  # noqa: E402
 
 MAX_TOKENS = 8
 BUFFER_STEPS = 100_000

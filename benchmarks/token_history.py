@@ -15,11 +15,11 @@ import asyncio
 import torch
 
 from measuring import print_table
-from selfplay.core.adapters import BASE
-from selfplay.core.messages import as_text, said
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.model_files import resolve_model
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.core.adapters import BASE
+from sparring.core.messages import as_text, said
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.model_files import resolve_model
+from sparring.learn.policy import LoraSettings, PolicyModel
 
 TOPICS = (
     "a river",

@@ -9,14 +9,14 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import mean
 
-from selfplay.commands.psro_files import read_state
-from selfplay.core.confidence_intervals import interval_over_runs
-from selfplay.evaluation import NashConvResult
-from selfplay.evaluation.result_files import read_evaluation
-from selfplay.record import read_metrics
-from selfplay.training.run_directory import RunDirectory
+from sparring.collection import read_metrics
+from sparring.commands.psro_files import read_state
+from sparring.core.confidence_intervals import interval_over_runs
+from sparring.evaluation import NashConvResult
+from sparring.evaluation.result_files import read_evaluation
+from sparring.run.run_directory import RunDirectory
 
-SELFPLAY = (sys.executable, "-c", "from selfplay.cli.main import run; run()")
+SPARRING = (sys.executable, "-c", "from sparring.cli.main import run; run()")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def add_run_options(parser: ArgumentParser, *, updates: int, games: int, every: 
 def train(name: str, preset: str, *given: str, seed: int, options: Namespace) -> Curve:
     """Train ``preset`` on one thread, as far as the run is not there already, and read it.
 
-    ``given`` are further arguments of ``selfplay train``, and ``options`` those of :func:`add_run_options`. A
+    ``given`` are further arguments of ``sparring train``, and ``options`` those of :func:`add_run_options`. A
     run that is there is known by its name and number of updates; other options need another directory.
 
     Raises:
@@ -113,17 +113,17 @@ def train(name: str, preset: str, *given: str, seed: int, options: Namespace) ->
             *(f"--{one}" for one in options.set),
         ]
         begun = (directory.path / "config.toml").exists()
-        selfplay(*(["train", "--resume", str(directory.path)] if begun else begin))
+        sparring(*(["train", "--resume", str(directory.path)] if begun else begin))
     return Curve.of(directory.path)
 
 
-def selfplay(*arguments: str) -> None:
+def sparring(*arguments: str) -> None:
     """Run the command in a process of its own.
 
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    subprocess.run([*SELFPLAY, *arguments], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([*SPARRING, *arguments], stdout=subprocess.DEVNULL, check=True)
 
 
 def over_runs(values: Sequence[float]) -> str:

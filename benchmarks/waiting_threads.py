@@ -31,10 +31,10 @@ def passes(threads: int) -> dict[str, list[float]]:
     """Return the seconds, CPU seconds and voluntary context switches of each pass, in this process."""
     import torch
 
-    from selfplay.learning.base_model import hidden_states, load_decoder
-    from selfplay.learning.model_files import resolve_model
-    from selfplay.learning.tree_attention import RunAttention
-    from selfplay.learning.trie import build_plan
+    from sparring.learn.base_model import hidden_states, load_decoder
+    from sparring.learn.model_files import resolve_model
+    from sparring.learn.tree_attention import RunAttention
+    from sparring.learn.trie import build_plan
 
     torch.set_num_threads(threads)
     model = load_decoder(resolve_model("smollm2-135m"), torch.bfloat16, torch.device("cpu")).eval()

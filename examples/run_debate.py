@@ -1,10 +1,10 @@
 """Let a model debate with itself and a judge name the winner.
 
-    selfplay serve smollm2-135m --port 8000
+    sparring serve smollm2-135m --port 8000
     python examples/run_debate.py "Cities should ban cars" "Homework helps" --local --port 8000
 
 Without ``--local`` OpenRouter answers; its key is read from OPENROUTER_API_KEY. Nothing is trained:
-``selfplay train debate`` does that.
+``sparring train debate`` does that.
 """
 
 from dataclasses import replace
@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 from server import connect, run
 
-from selfplay.config.programs import DebateSettings
-from selfplay.core import GenerateResult, Rollout, VerboseLogger
-from selfplay.core.text import one_line, printable
-from selfplay.programs.debate import DebateArena
+from sparring.config.programs import DebateSettings
+from sparring.core import GenerateResult, Rollout, VerboseLogger
+from sparring.core.text import one_line, printable
+from sparring.programs.debate import DebateArena
 
 LOG = "debate_run.log"
 TEMPERATURE = 0.7

@@ -1,12 +1,12 @@
 """Let a model write questions and solve them; the best question is one that it solves half of the time.
 
-    selfplay serve smollm2-135m --port 8000
+    sparring serve smollm2-135m --port 8000
     python examples/run_proposer_solver.py --local --port 8000
     python examples/run_proposer_solver.py --questions '[{"question": "What is 2+2?", "ground_truth": "4"}]'
 
 With ``--questions`` the proposer follows these examples and writes questions in words and their answers.
 Without them it writes arithmetic, whose answers are computed. Without ``--local`` OpenRouter answers; its key
-is read from OPENROUTER_API_KEY. Nothing is trained: ``selfplay train proposer-solver`` does that.
+is read from OPENROUTER_API_KEY. Nothing is trained: ``sparring train proposer-solver`` does that.
 """
 
 import json
@@ -19,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 from server import connect, run
 
-from selfplay.config.programs import ProposerSolverSettings
-from selfplay.core import GenerateResult, InputError, VerboseLogger
-from selfplay.core.text import one_line, printable
-from selfplay.programs.proposer_solver import ProposerSolverArena
-from selfplay.programs.questions import Question, check_questions
+from sparring.config.programs import ProposerSolverSettings
+from sparring.core import GenerateResult, InputError, VerboseLogger
+from sparring.core.text import one_line, printable
+from sparring.programs.proposer_solver import ProposerSolverArena
+from sparring.programs.questions import Question, check_questions
 
 LOG = "proposer_solver_run.log"
 

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.text import one_line
-from selfplay.inference.openai_client import DEFAULT_MODEL, OpenAIClient
+from sparring.core import InputError, SparringError
+from sparring.core.text import one_line
+from sparring.engine.openai_client import DEFAULT_MODEL, OpenAIClient
 
 
 async def connect(local: bool, port: int, model: str | None) -> OpenAIClient:
@@ -23,9 +23,9 @@ async def connect(local: bool, port: int, model: str | None) -> OpenAIClient:
         await once.get_policy_version()
     except InputError:  # the server answers but rejects the key
         raise
-    except SelfplayError as error:
+    except SparringError as error:
         raise InputError(
-            "--port", f"no server answers ({error})", f"Start one: selfplay serve smollm2-135m --port {port}"
+            "--port", f"no server answers ({error})", f"Start one: sparring serve smollm2-135m --port {port}"
         ) from error
     finally:
         await once.close()
@@ -38,6 +38,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
     except KeyboardInterrupt:
         sys.exit(130)
-    except SelfplayError as error:
+    except SparringError as error:
         print(one_line(str(error)), file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)

@@ -46,7 +46,7 @@ prepare() {
     echo "==> installing $TORCH_SPEC (once)" >&2
     # shellcheck disable=SC2086 # split into words on purpose
     run_pip $TORCH_SPEC
-    echo "==> installing selfplay and its dependencies (once, a minute or two)" >&2
+    echo "==> installing sparring and its dependencies (once, a minute or two)" >&2
     run_pip -e "$requirement"
     { echo "$TORCH_SPEC"; cat pyproject.toml; } >"$stamp"
     echo "==> installed in $((SECONDS - started)) s" >&2

@@ -1,6 +1,6 @@
 # Sourced after scripts/environment.sh by scripts that test against a package in an environment of its own.
 
-# install_separately VENV SPEC DURATION [PACKAGE...]: create VENV with torch, the package and selfplay, and
+# install_separately VENV SPEC DURATION [PACKAGE...]: create VENV with torch, the package and sparring, and
 # again when a requirement or pyproject.toml changes. PACKAGES are removed afterwards.
 install_separately() {
     local venv="$1" spec="$2" duration="$3" python
@@ -16,7 +16,7 @@ install_separately() {
     echo "==> installing $TORCH_SPEC (once)" >&2
     # shellcheck disable=SC2086 # split into words on purpose
     pip_in "$venv" install $TORCH_SPEC
-    echo "==> installing $spec and selfplay (once, $duration)" >&2
+    echo "==> installing $spec and sparring (once, $duration)" >&2
     pip_in "$venv" install "$spec" -e ".[dev]"
     if [ $# -gt 0 ]; then
         pip_in "$venv" uninstall --yes "$@"
@@ -35,7 +35,7 @@ pip_in() {
     fi
 }
 
-# client NAME REQUIREMENT...: create .venv-clients/NAME with a client and nothing of selfplay, and again when
+# client NAME REQUIREMENT...: create .venv-clients/NAME with a client and nothing of sparring, and again when
 # the requirements change. A requirement of torch is installed first.
 client() {
     local venv=".venv-clients/$1" python requirement

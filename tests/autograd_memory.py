@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from selfplay.learning.policy import PolicyModel
-from selfplay.learning.tree_attention import RunAttention
-from selfplay.learning.trie import TreePlan, build_plan
+from sparring.learn.policy import PolicyModel
+from sparring.learn.tree_attention import RunAttention
+from sparring.learn.trie import TreePlan, build_plan
 
 SINGLE = build_plan([[i % 200 for i in range(90)]], [[1]])
 SHARED = build_plan([[*range(60), first, *range(first)] for first in range(100, 140, 5)], [[1, 2]] * 8)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from family_models import family_model
-from selfplay.core.manifest import seal
-from selfplay.evaluation.tournament_files import PlayedGame
+from sparring.core.manifest import seal
+from sparring.evaluation.tournament_files import PlayedGame
 from tiny_models import tiny_model
 
 TRAINABLE = '[[envs]]\nid = "kuhn_poker"\n[model]\nname = "tiny-model"\n[learning]\nsteps = 2\n'
@@ -34,7 +34,7 @@ ADAPTER = {
 }
 
 COURT = """
-from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
+from sparring.programs.proofs.protocol import Agent, Channel, Protocol, Turn
 
 number = 3
 
@@ -130,7 +130,7 @@ def _make_proofs(folder: Path) -> None:
 
 def _make_half_proved(run: Path) -> None:
     """A run of fine-tuning jobs in its second iteration, and what is left of one that lost a state."""
-    preset = files("selfplay.config").joinpath("presets", "nip.toml").read_text()
+    preset = files("sparring.config").joinpath("presets", "nip.toml").read_text()
     _write(run / "config.toml", preset)
     (run / "state.json").write_text('{"iteration": 1, "train_loop_stage": "await_fine_tune_jobs"}')
     (run / "hyper_params.json").write_text('{"seed": 0, "agents": {"_default": {"model_name": "base"}}}')

@@ -11,35 +11,35 @@ from typing import Any
 from rich.console import Console
 
 from ray_simulation import RestartingHandle, SimulatedHost, SimulatedLearner, VirtualTimeLoop
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.games import ClusterGames
-from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.learners.remote_learners import RemoteLearners
-from selfplay.cluster.learners.settings import learners_from_config
-from selfplay.cluster.metrics import RemoteMetrics
-from selfplay.cluster.services.collector import CollectorService
-from selfplay.cluster.services.tracker import TrackerService
-from selfplay.cluster.serving import ClusterServing
-from selfplay.collection.buffer import BufferService, Demand, FinishedGame
-from selfplay.collection.games_in_flight import GameResult, PlaySettings
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.collection.pool import PoolService
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.compat.unstable.learner import LearningLoop
-from selfplay.config import Config
-from selfplay.core import Rollout, Step, Trajectory
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.result_files import write_evaluation
-from selfplay.replay.batch_log import BatchLog
-from selfplay.replay.buffers import StepBuffer
-from selfplay.training import assembly
-from selfplay.training.game_source import GameSource
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.trainer import Trainer
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.games import ClusterGames
+from sparring.cluster.learners.group import LearnerGroup
+from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.learners.remote_learners import RemoteLearners
+from sparring.cluster.learners.settings import learners_from_config
+from sparring.cluster.metrics import RemoteMetrics
+from sparring.cluster.services.collector import CollectorService
+from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.serving import ClusterServing
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.buffer import BufferService, Demand, FinishedGame
+from sparring.collection.buffers import StepBuffer
+from sparring.collection.games_in_flight import GameResult, PlaySettings
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.pool import PoolService
+from sparring.collection.scheduler import EnvSpec
+from sparring.compat.unstable.learner import LearningLoop
+from sparring.config import Config
+from sparring.core import Rollout, Step, Trajectory
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.result_files import write_evaluation
+from sparring.run import assembly
+from sparring.run.game_source import GameSource
+from sparring.run.run_directory import RunDirectory
+from sparring.run.trainer import Trainer
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 

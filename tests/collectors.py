@@ -4,19 +4,18 @@ import asyncio
 import random
 from collections import Counter
 
-from selfplay.collection.buffer import BufferService
-from selfplay.collection.buffer_entries import Demand
-from selfplay.collection.collector import Collector, Limits, arena_of_games
-from selfplay.collection.games_in_flight import PlaySettings
-from selfplay.collection.pool import PoolService
-from selfplay.collection.results import TakeIn
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core import MockInferenceClient
-from selfplay.core.adapters import Weights
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.record import Tracker
-from selfplay.replay import StepBuffer
+from sparring.collection import StepBuffer, Tracker
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffer_entries import Demand
+from sparring.collection.collector import Collector, Limits, arena_of_games
+from sparring.collection.games_in_flight import PlaySettings
+from sparring.collection.pool import PoolService
+from sparring.collection.results import TakeIn
+from sparring.collection.scheduler import EnvSpec
+from sparring.core import MockInferenceClient
+from sparring.core.adapters import Weights
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 

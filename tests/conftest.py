@@ -32,7 +32,7 @@ STARTS_RAY = {
     "test_cluster_train::test_a_finished_run_on_ray_goes_on_to_more_updates",
     "test_cluster_view",
     "test_ray_quickstart",
-    "test_training_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
+    "test_run_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
 }
 """Files that start Ray, and tests of other files that do."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from selfplay.core import (
+from sparring.core import (
     Arena,
     EpisodeRequest,
     GenerateResult,

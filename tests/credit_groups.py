@@ -1,6 +1,6 @@
 """Games by hand, and what a credit assigner makes of them."""
 
-from selfplay.core import GenerateResult, Rollout, Step
+from sparring.core import GenerateResult, Rollout, Step
 
 
 def at(prompt, role="a", policy="default"):

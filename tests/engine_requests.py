@@ -5,11 +5,11 @@ import asyncio
 import pytest
 import torch
 
-from selfplay.core import ModelResponse, SelfplayError
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel
-from selfplay.learning.trie import build_plan
+from sparring.core import ModelResponse, SparringError
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.trie import build_plan
 from tiny_models import text_prompt
 
 PROMPTS = ["a", "ab", "abc", "abd", "rules rules rules: move 1", "rules rules rules: move 2", "xyz" * 10]
@@ -34,7 +34,7 @@ def answers(responses: list[ModelResponse]) -> list[tuple[list[int], str, str]]:
 
 
 async def refusal(request) -> str:
-    with pytest.raises(SelfplayError) as caught:
+    with pytest.raises(SparringError) as caught:
         await request
     assert "\n" not in str(caught.value)
     return str(caught.value)

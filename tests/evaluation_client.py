@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 
-from selfplay.core import InferenceClient, Messages, ModelResponse
+from sparring.core import InferenceClient, Messages, ModelResponse
 
 Policy = Callable[[str], dict[str, float]]
 

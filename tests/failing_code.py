@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import failing_code
-from selfplay.core import (
+from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     CreditAssigner,
@@ -17,7 +17,7 @@ from selfplay.core import (
     Role,
     Rubric,
 )
-from selfplay.envs.game import Game
+from sparring.envs.game import Game
 
 
 class Odd(BaseException):

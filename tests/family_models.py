@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tiny_models import tiny_model
 
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="selfplay-model-families-")
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="sparring-model-families-")
 
 CONTEXT_LENGTH = 4096
 SHAPE = {

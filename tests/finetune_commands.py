@@ -1,9 +1,9 @@
-"""The command ``selfplay finetune`` against a server that accepts every claim."""
+"""The command ``sparring finetune`` against a server that accepts every claim."""
 
 import asyncio
 
 from replying_server import completion, http, serving
-from selfplay.cli.main import main
+from sparring.cli.main import main
 
 SMALL = {
     "finetune.provider.type": "dry_run",

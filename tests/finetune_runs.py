@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 
 from proof_scripts import Script, make
-from selfplay.config.finetune import RlParameters
-from selfplay.finetune.hyper_params import ExperimentSettings, HyperParameters
-from selfplay.finetune.jobs import DryRunJobs
-from selfplay.finetune.model_groups import JobRecords, PureTextSharedModelGroup
-from selfplay.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
-from selfplay.finetune.view import View
-from selfplay.programs.proofs.claims import Claim
+from sparring.config.finetune import RlParameters
+from sparring.finetune.hyper_params import ExperimentSettings, HyperParameters
+from sparring.finetune.model_groups import JobRecords, PureTextSharedModelGroup
+from sparring.finetune.providers import DryRunJobs
+from sparring.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
+from sparring.finetune.view import View
+from sparring.programs.proofs.claims import Claim
 
 CLAIMS = [
     Claim(f"What is {n} + 1?", f"{n} + 1 = {n + 1 + n % 2}", int(n % 2 == 0), f"sum-{n}") for n in range(12)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.config import Config, load_config
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.single_process import resume, train
+from sparring.config import Config, load_config
+from sparring.run.run_directory import RunDirectory
+from sparring.run.single_process import resume, train
 
 SMALL = {
     "model.dtype": "float32",

@@ -1,4 +1,4 @@
-"""``selfplay serve --jobs`` as a process that tests kill, and the jobs that they give it."""
+"""``sparring serve --jobs`` as a process that tests kill, and the jobs that they give it."""
 
 import contextlib
 import hashlib
@@ -20,8 +20,8 @@ from tiny_models import tiny_model
 TOKEN = "the-token"
 LIMIT_SECONDS = 300.0
 SERVE = (
-    "import selfplay.learning.fine_tuning.settings as settings; settings.SAVE_SECONDS = 0.0; "
-    "from selfplay.cli.main import run; run()"
+    "import sparring.learn.fine_tuning.settings as settings; settings.SAVE_SECONDS = 0.0; "
+    "from sparring.cli.main import run; run()"
 )
 """The command, with a saved state after every step: the jobs of these tests take seconds."""
 METHODS = {
@@ -52,7 +52,7 @@ class Server:
         options = ["serve", str(self.model), "--port", str(self.port), "--threads", "1", *self.more]
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVE, *options, "--jobs", str(self.directory)],
-            env=os.environ | {"SELFPLAY_API_KEY": TOKEN},
+            env=os.environ | {"SPARRING_API_KEY": TOKEN},
             stdout=subprocess.DEVNULL,
         )
         wait_until(self.answers)

@@ -13,14 +13,14 @@ from fastapi import FastAPI
 
 from job_workers import Forks
 from live_server import TOKEN, Live, running
-from selfplay.inference.client_adapters import ClientAdapters
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.inference.published_adapters import PublishedAdapters
-from selfplay.inference.server import create_app
-from selfplay.jobs.records import ServedBase
-from selfplay.jobs.routes import FILES, add_job_routes
-from selfplay.jobs.service import JobService
-from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
+from sparring.engine.client_adapters import ClientAdapters
+from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.published_adapters import PublishedAdapters
+from sparring.engine.server import create_app
+from sparring.finetune.jobs.records import ServedBase
+from sparring.finetune.jobs.routes import FILES, add_job_routes
+from sparring.finetune.jobs.service import JobService
+from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]

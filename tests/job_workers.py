@@ -1,6 +1,6 @@
 """Processes that train jobs, forked from one that has imported everything: an import takes seconds.
 
-They run ``selfplay.jobs.worker.main`` as ``python -m selfplay.jobs.worker`` does, and may be killed.
+They run ``main`` of ``sparring.finetune.jobs.worker`` as ``python -m`` does, and may be killed.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ import threading
 import traceback
 from pathlib import Path
 
-from selfplay.jobs.launch import Crash
+from sparring.finetune.jobs.launch import Crash
 
 LOG = "worker.log"
 
 
 class Forks:
-    """The process that forks. :meth:`start` is a launch for ``selfplay.jobs``.
+    """The process that forks. :meth:`start` is a launch for ``sparring.finetune.jobs``.
 
     ``started`` are the ids of all processes, oldest first.
     """
@@ -58,7 +58,7 @@ class Forks:
 
 
 class Fork:
-    """A worker; see ``selfplay.jobs.launch.Worker``."""
+    """A worker; see ``sparring.finetune.jobs.launch.Worker``."""
 
     def __init__(self, pid: int, ended: dict[int, int], log: Path) -> None:
         self.pid, self._ended, self._log = pid, ended, log
@@ -79,7 +79,7 @@ class Fork:
 
 def serve() -> None:
     """Fork for every line of the standard input."""
-    from selfplay.jobs.worker import main
+    from sparring.finetune.jobs.worker import main
 
     children: set[int] = set()
     while True:

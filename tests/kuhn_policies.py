@@ -5,7 +5,7 @@ import random
 from open_spiel.python import policy as openspiel_policy
 
 from evaluation_client import legal_moves
-from selfplay.envs.openspiel_game import information_states, load_game
+from sparring.envs.openspiel_game import information_states, load_game
 
 
 def kuhn_equilibrium(alpha: float):

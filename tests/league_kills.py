@@ -16,10 +16,10 @@ from typing import Any
 
 from rich.console import Console
 
-from selfplay.config import load_config
-from selfplay.training.embedded_serving import EmbeddedServing
-from selfplay.training.local_learners import LocalLearners
-from selfplay.training.single_process import train
+from sparring.config import load_config
+from sparring.run.embedded_serving import EmbeddedServing
+from sparring.run.local_learners import LocalLearners
+from sparring.run.single_process import train
 
 PLACES = {
     "update": LocalLearners,

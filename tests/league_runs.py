@@ -2,7 +2,7 @@
 
 from safetensors.torch import load_file
 
-from selfplay.replay.rollout_log import RolloutLog
+from sparring.collection.rollout_log import RolloutLog
 
 PLAYERS = """{
     default = {role = "main", share = 2.0},

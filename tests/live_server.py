@@ -12,10 +12,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from openai_http import httpx2
-from selfplay.commands.listening import listen
-from selfplay.core import ModelResponse
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.policy import TRAINED, PolicyModel
+from sparring.commands.listening import listen
+from sparring.core import ModelResponse
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.policy import TRAINED, PolicyModel
 
 TOKEN = "the-token"
 ASK = [{"role": "user", "content": "rules"}]

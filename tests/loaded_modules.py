@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 MODULES_LEFT = (
-    "import sys; from selfplay.cli.main import main; done = {{main(one.split()) for one in sys.argv[1:]}}; "
+    "import sys; from sparring.cli.main import main; done = {{main(one.split()) for one in sys.argv[1:]}}; "
     "print('loaded', *(m for m in {heavy!r} if m in sys.modules), file=sys.stderr); sys.exit(*done)"
 )
 

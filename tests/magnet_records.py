@@ -7,14 +7,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from selfplay.core import TrainingRecord
-from selfplay.core.adapters import reference_of
-from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.algorithms.magnet import Magnet
-from selfplay.learning.learner import Learner
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import TRAINED, PolicyModel, average_of
-from selfplay.learning.trie import build_plan
+from sparring.core import TrainingRecord
+from sparring.core.adapters import reference_of
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.algorithms.magnet import Magnet
+from sparring.learn.learner import Learner
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import TRAINED, PolicyModel, average_of
+from sparring.learn.trie import build_plan
 from tiny_models import constant, make_record, perturb_adapter, tiny_policy
 
 YES, NO, MAYBE = [4, 5], [4, 6, 7], [8]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from replying_server import Server
-from selfplay.core import EpisodeError
-from selfplay.inference.openai_client import OpenAIClient
+from sparring.core import EpisodeError
+from sparring.engine.openai_client import OpenAIClient
 
 KEY = "sk-loopback-0123456789"
 

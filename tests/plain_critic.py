@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 
-from selfplay.core import TrainingRecord
-from selfplay.learning.critic import Critic
-from selfplay.learning.policy import ALL_LINEAR
+from sparring.core import TrainingRecord
+from sparring.learn.critic import Critic
+from sparring.learn.policy import ALL_LINEAR
 from tiny_models import tiny_model, tiny_policy
 
 DEFAULTS = {"gamma": 1.0, "gae_lambda": 0.95, "value_weight": 0.5}

@@ -2,10 +2,10 @@
 
 import torch
 
-from selfplay.core import derive_seed
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.core import derive_seed
+from sparring.learn.algorithms import Reinforce
+from sparring.learn.learner import Learner
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import algorithm_of, constant, make_record, tiny_model
 
 POLICIES = ("proposer", "solver")

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from selfplay.collection.games_in_flight import GameResult, PlaySettings
-from selfplay.collection.pool import PoolService
-from selfplay.collection.pool_state import Jobs
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core.adapters import AdapterRef, Weights
+from sparring.collection.games_in_flight import GameResult, PlaySettings
+from sparring.collection.pool import PoolService
+from sparring.collection.pool_state import Jobs
+from sparring.collection.scheduler import EnvSpec
+from sparring.core.adapters import AdapterRef, Weights
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)
 

@@ -9,8 +9,8 @@ SOURCE = """
 import shutil
 from pathlib import Path
 
-from selfplay.core import Arena, Artifact, EpisodeRequest, Role, Rubric, SingleTurnEpisode
-from selfplay.programs.judge import JudgeError
+from sparring.core import Arena, Artifact, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+from sparring.programs.judge import JudgeError
 
 
 def letters(role_id, sign):

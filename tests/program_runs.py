@@ -6,9 +6,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from program_files import write_program
-from selfplay.config import load_config
-from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.single_process import train
+from sparring.collection.rollout_log import RolloutLog
+from sparring.config import load_config
+from sparring.run.single_process import train
 
 SMALL = {
     "model.dtype": "float32",

@@ -2,10 +2,10 @@
 
 import re
 
-from selfplay.config.proofs import ProtocolSettings
-from selfplay.core import Arena, MockInferenceClient, Role
-from selfplay.programs.proofs.episode import ProofEpisode
-from selfplay.programs.proofs.protocols import build_protocol
+from sparring.config.proofs import ProtocolSettings
+from sparring.core import Arena, MockInferenceClient, Role
+from sparring.programs.proofs.episode import ProofEpisode
+from sparring.programs.proofs.protocols import build_protocol
 
 CLAIM = {"question": "What is 2 + 2?", "claim": "2 + 2 = 5", "y": 0, "id": "sum"}
 

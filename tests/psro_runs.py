@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from selfplay.cli.main import main
+from sparring.cli.main import main
 
 SMALL = """
 [model]

@@ -1,4 +1,4 @@
-"""A program for ``selfplay.compat.unstable``, as somebody who knows UnstableBaselines would write it."""
+"""A program for ``sparring.compat.unstable``, as somebody who knows UnstableBaselines would write it."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
-import selfplay.compat.unstable as unstable
-import selfplay.compat.unstable.reward_transformations as retra
+import sparring.compat.unstable as unstable
+import sparring.compat.unstable.reward_transformations as retra
 
 NAMES = ("Tracker", "StepBuffer", "ModelPool", "Collector", "Learner")
 NAMESPACE = "unstable"

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from selfplay.cluster.engines.host import EngineRequest
-from selfplay.core import Messages, ModelResponse
-from selfplay.core.adapters import TRAINED, AdapterRef
-from selfplay.training.learners import Saved, UpdateBatch
+from sparring.cluster.engines.host import EngineRequest
+from sparring.core import Messages, ModelResponse
+from sparring.core.adapters import TRAINED, AdapterRef
+from sparring.run.learners import Saved, UpdateBatch
 
 
 class SimulatedHost:

@@ -5,7 +5,7 @@ import math
 from safetensors.torch import load_file
 
 from game_runs import SMALL, metrics_of
-from selfplay.config import load_config
+from sparring.config import load_config
 
 OVER_LEGAL_ANSWERS = ("all_actions", "magnet", "neurd")
 

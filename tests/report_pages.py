@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from run_files import match, nash
-from selfplay.evaluation.result_files import write_evaluation
-from selfplay.report import build_report
+from sparring.evaluation.result_files import write_evaluation
+from sparring.view.report import build_report
 
 CONFIG = """\
 seed = 3

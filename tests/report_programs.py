@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from report_pages import Page
-from selfplay.core import (
+from sparring.collection.rollout_log import RolloutLog
+from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     EpisodeError,
@@ -16,7 +17,6 @@ from selfplay.core import (
     SingleTurnEpisode,
     Step,
 )
-from selfplay.replay.rollout_log import RolloutLog
 
 
 def a_rollout(episode_type, artifact=None, meta=None, id="", steps=(), extras=None, rewards=None):

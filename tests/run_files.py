@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from selfplay.config import load_config
-from selfplay.config.loading import dump_config
-from selfplay.core.manifest import seal
-from selfplay.evaluation import GameRecord, MatchResult, NashConvResult, write_evaluation
+from sparring.config import load_config
+from sparring.config.loading import dump_config
+from sparring.core.manifest import seal
+from sparring.evaluation import GameRecord, MatchResult, NashConvResult, write_evaluation
 
 PROGRAM = '[program]\ntype = "debate"\ntopics = ["Cats are better than dogs."]\n'
 

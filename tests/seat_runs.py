@@ -1,7 +1,7 @@
 """Runs of games whose seats train different policies."""
 
-from selfplay.commands.evaluate import evaluate
-from selfplay.replay.rollout_log import RolloutLog
+from sparring.collection.rollout_log import RolloutLog
+from sparring.commands.evaluate import evaluate
 
 DILEMMA = "IteratedPrisonersDilemma-v0-train"
 

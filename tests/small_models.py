@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model
 
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="selfplay-small-models-")
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="sparring-small-models-")
 
 
 @functools.cache

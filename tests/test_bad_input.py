@@ -10,7 +10,7 @@ import torch
 
 from bad_input_files import hold_run, make_files
 from error_page import PAGE, examples, page
-from selfplay.cli.main import main
+from sparring.cli.main import main
 
 BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "note: ", "computing on ")
 BEGINNINGS += ("run directory: ",)

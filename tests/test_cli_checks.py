@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from selfplay.config import load_config
-from selfplay.core import InputError
-from selfplay.core.adapters import ALL_LINEAR
-from selfplay.envs.catalog import list_environments
-from selfplay.learning.model_files import check_model_name
-from selfplay.training.checks import check_config, notes_on
-from selfplay.training.run_names import find_run, new_run_directory
+from sparring.config import load_config
+from sparring.core import InputError
+from sparring.core.adapters import ALL_LINEAR
+from sparring.envs.catalog import list_environments
+from sparring.learn.model_files import check_model_name
+from sparring.run.checks import check_config, notes_on
+from sparring.run.run_names import find_run, new_run_directory
 
 
 def check(**overrides):
@@ -158,8 +158,8 @@ def test_one_player_needs_no_opponent():
 
 GAMES_WITH_RANDOM_PLAYERS = """
 import json, sys
-from selfplay.core import InputError
-from selfplay.training.checks import check_opponent
+from sparring.core import InputError
+from sparring.run.checks import check_opponent
 
 def told(game):
     try:
@@ -174,7 +174,7 @@ print(json.dumps([found, "textarena" in sys.modules]))
 
 
 def test_whether_moves_are_listed_is_known_without_loading_textarena():
-    from selfplay.envs.textarena_game import tells_moves
+    from sparring.envs.textarena_game import tells_moves
 
     games = [info.env_id for info in list_environments() if info.library == "textarena" and info.playable]
     command = [sys.executable, "-c", GAMES_WITH_RANDOM_PLAYERS]

@@ -13,14 +13,14 @@ from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
 from loaded_modules import loaded_by
 from program_files import write_program
 from run_files import match, write_run
-from selfplay import __version__
-from selfplay.cli.environments import players_text
-from selfplay.cli.main import main
-from selfplay.cli.train import split_arguments
-from selfplay.config import load_config, preset_names
-from selfplay.core import InputError
-from selfplay.envs.catalog import list_environments, make_game
-from selfplay.training.checks import checked_seats
+from sparring import __version__
+from sparring.cli.environments import players_text
+from sparring.cli.main import main
+from sparring.cli.train import split_arguments
+from sparring.config import load_config, preset_names
+from sparring.core import InputError
+from sparring.envs.catalog import list_environments, make_game
+from sparring.run.checks import checked_seats
 from terminal_sessions import in_terminal
 from tiny_models import roomy_model, tiny_model
 
@@ -38,7 +38,7 @@ def test_help_loads_nothing_heavy():
 
 def test_the_command_runs_as_a_module_too():
     done = subprocess.run(
-        [sys.executable, "-m", "selfplay", "train", "kuhn", "--sede", "3"], capture_output=True, text=True
+        [sys.executable, "-m", "sparring", "train", "kuhn", "--sede", "3"], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: --sede: there is no such option")
@@ -72,13 +72,13 @@ def test_a_wrong_name_and_a_finished_run_are_refused_before_torch_is_loaded(tmp_
 
 
 def test_the_installed_command_exits_with_the_status(monkeypatch, capsys):
-    (command,) = entry_points(group="console_scripts", name="selfplay")
+    (command,) = entry_points(group="console_scripts", name="sparring")
     for argument, status in (("--version", 0), ("--nothing", 2)):
-        monkeypatch.setattr(sys, "argv", ["selfplay", argument])
+        monkeypatch.setattr(sys, "argv", ["sparring", argument])
         with pytest.raises(SystemExit) as exit_:
             command.load()()
         assert exit_.value.code == status
-    assert capsys.readouterr().out == f"selfplay {__version__}\n"
+    assert capsys.readouterr().out == f"sparring {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
@@ -179,7 +179,7 @@ def test_a_prompt_of_a_library_cannot_control_the_terminal(capsys, monkeypatch):
         monkeypatch.setattr(game, "observation", lambda pid: "".join(TERMINAL))
         return game
 
-    monkeypatch.setattr("selfplay.envs.catalog.make_game", make_hostile)
+    monkeypatch.setattr("sparring.envs.catalog.make_game", make_hostile)
     assert main(["envs", "kuhn_poker"]) == 0
     said = capsys.readouterr().out
     assert "·[2J" in said
@@ -209,7 +209,7 @@ def test_numbers_of_players_are_brief():
 def test_an_error_in_the_input_is_one_line_and_status_2(capsys):
     assert main(["report", "x"]) == 2
     assert capsys.readouterr().err == (
-        "error: RUN: there is no run 'x'. Train one first: selfplay train kuhn\n"
+        "error: RUN: there is no run 'x'. Train one first: sparring train kuhn\n"
     )
 
 
@@ -245,6 +245,6 @@ def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_first_ctrl_c_at_a_question_of_play_ends_the_session():
-    play = "from selfplay.cli.main import run; run()"
+    play = "from sparring.cli.main import run; run()"
     command = [sys.executable, "-c", play, "play", str(roomy_model()), "--env", "kuhn_poker", "--seat", "0"]
     in_terminal(command, (b"your move", b"\x03"), status=130)

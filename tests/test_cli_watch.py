@@ -1,4 +1,4 @@
-"""``selfplay watch`` as a user types it: its one-line errors, and a whole session in a terminal."""
+"""``sparring watch`` as a user types it: its one-line errors, and a whole session in a terminal."""
 
 import os
 import subprocess
@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from selfplay.cli.main import main
-from selfplay.cli.watch import newest_run
+from sparring.cli.main import main
+from sparring.cli.watch import newest_run
 from terminal_sessions import BACKGROUND, in_terminal, pretend_a_terminal
 from watched_runs import append, run_of
 
@@ -38,20 +38,20 @@ def test_a_run_that_does_not_exist_is_one_line(capsys):
 
 
 def test_output_that_is_not_a_terminal_is_one_line(capsys):
-    assert "this is not a terminal. Run it in a terminal, or use: selfplay report runs/old" in error_of(
+    assert "this is not a terminal. Run it in a terminal, or use: sparring report runs/old" in error_of(
         "old", capsys=capsys
     )
 
 
 def test_a_missing_package_is_one_line(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "textual", None)
-    assert "pip install 'selfplay-rl[watch]'" in error_of("old", capsys=capsys)
+    assert "pip install 'sparring[watch]'" in error_of("old", capsys=capsys)
 
 
 def test_without_ray_a_cluster_is_a_one_line_error(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = error_of("--address", "127.0.0.1:6379", capsys=capsys)
-    assert "--address: the package ray is not installed. Run: pip install 'selfplay-rl[ray]'" in said
+    assert "--address: the package ray is not installed. Run: pip install 'sparring[ray]'" in said
 
 
 def test_without_a_terminal_no_cluster_is_joined(capsys):
@@ -70,23 +70,23 @@ def test_without_a_name_the_run_that_was_written_to_last_is_watched(runs, capsys
     assert newest_run() == runs.relative_to(runs.parent) / "new"
     os.utime(runs / "begun" / "config.toml", (2000, 2000))
     assert newest_run().name == "begun"
-    assert "selfplay report runs/begun" in error_of(capsys=capsys)
+    assert "sparring report runs/begun" in error_of(capsys=capsys)
 
 
 def test_without_any_run_the_error_says_how_to_get_one(runs, capsys):
     runs.rename(runs.with_name("elsewhere"))
-    assert "there is no run here. Train one first: selfplay train kuhn" in error_of(capsys=capsys)
+    assert "there is no run here. Train one first: sparring train kuhn" in error_of(capsys=capsys)
 
 
 def test_the_command_loads_nothing_heavy(runs):
-    code = "import sys; from selfplay.cli.main import main; main(['watch', 'old']); "
-    code += "import selfplay.watch.terminal_interface, selfplay.read.source; "
+    code = "import sys; from sparring.cli.main import main; main(['watch', 'old']); "
+    code += "import sparring.view.watch.terminal_interface, sparring.view.source; "
     code += "print([m for m in ('torch', 'transformers', 'ray') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_a_session_in_a_terminal_asks_for_its_background_draws_and_ends_by_a_key(runs):
-    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "watch", "old"]
+    command = [sys.executable, "-c", "from sparring.cli.main import run; run()", "watch", "old"]
     shown = in_terminal(command, BACKGROUND, (b"update 1 of 100", b"q"))
     assert shown.endswith(b"\x1b[?1006l") or b"\x1b[?1049l" in shown, "the screen is given back"

@@ -1,4 +1,4 @@
-"""The errors of actors: selfplay's own arrive with their parts, others as one line."""
+"""The errors of actors: sparring's own arrive with their parts, others as one line."""
 
 import asyncio
 import pickle
@@ -6,9 +6,9 @@ import pickle
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from selfplay.cluster.actor_classes import Later
-from selfplay.cluster.actor_errors import error_of
-from selfplay.core import InputError, SelfplayError
+from sparring.cluster.actor_classes import Later
+from sparring.cluster.actor_errors import error_of
+from sparring.core import InputError, SparringError
 
 
 def raised_in_an_actor(cause: Exception) -> Exception:
@@ -44,7 +44,7 @@ async def test_what_cannot_be_built_is_tried_once_and_said_to_every_call():
 
     def build() -> None:
         tries.append("once")
-        raise SelfplayError("the model is missing")
+        raise SparringError("the model is missing")
 
     later = Later(build)
     said = await asyncio.gather(*(later.built() for _ in range(3)), return_exceptions=True)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from selfplay.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
-from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.core import InputError, SelfplayError, TransientError
-from selfplay.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
-from selfplay.inference.adapter_check import DeliveryError, file_hash
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery_file import write_delivery
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
+from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
+from sparring.collection.local_handle import LocalHandle
+from sparring.core import InputError, SparringError, TransientError
+from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
+from sparring.engine.adapter_check import DeliveryError, file_hash
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.delivery_file import write_delivery
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, text_prompt, tiny_model, tiny_policy
 
 THERE = "/run/on/the/other/machine"
@@ -114,7 +114,7 @@ async def test_a_copy_with_the_description_of_other_weights_is_not_served(tmp_pa
 
 async def test_where_there_is_no_adapter_either_the_error_has_one_line(tmp_path):
     host = await started(OtherMachine(tmp_path), tmp_path / "cache")
-    with pytest.raises(SelfplayError, match=r"there is no adapter at .* of the command") as caught:
+    with pytest.raises(SparringError, match=r"there is no adapter at .* of the command") as caught:
         await answer(host, AdapterRef("default", 9, f"{THERE}/9"))
     assert "\n" not in str(caught.value)
 

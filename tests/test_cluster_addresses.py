@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.cluster import addresses
-from selfplay.core import InputError
+from sparring.cluster import addresses
+from sparring.core import InputError
 
 HTTP2_SERVERS_GREETING = b"\0\0\0\4\0\0\0\0\0"
 

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from replying_server import completion, http, serving
-from selfplay.cluster.actor_classes import ModelPoolActor
-from selfplay.collection.pool import PoolService
-from selfplay.core import InputError
-from selfplay.inference.api_models import api_client
-from selfplay.training.evaluation_opponents import check_opponent_name
+from sparring.cluster.actor_classes import ModelPoolActor
+from sparring.collection.pool import PoolService
+from sparring.core import InputError
+from sparring.engine.api_models import api_client
+from sparring.run.evaluation_opponents import check_opponent_name
 
 PASSWORD, QUERY = "a user or a password", "a query or a fragment"
 ADDRESSES = {
@@ -27,7 +27,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("address", "part"), ADDRESSES.items())
 def test_an_address_with_a_password_or_a_key_is_rejected_without_repeating_it(address, part, monkeypatch):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    monkeypatch.setenv("SPARRING_API_KEY", "a-key")
     name = f"small@{address}"
     pool = ModelPoolActor("fixed", 2)
     for use in (
@@ -38,14 +38,14 @@ def test_an_address_with_a_password_or_a_key_is_rejected_without_repeating_it(ad
         with pytest.raises(InputError, match=f"the address of 'small' contains {part}") as refused:
             use()
         assert "hunter2" not in str(refused.value)
-        assert "SELFPLAY_API_KEY" in refused.value.fix
+        assert "SPARRING_API_KEY" in refused.value.fix
         assert "\n" not in str(refused.value)
     assert pool.snapshot() == PoolService("fixed", 2).snapshot()
 
 
 @pytest.mark.parametrize("name", ["small@http://127.0.0.1:8000/v1", "a/b@http://host/v1", "a/b"])
 def test_an_address_without_a_password_is_accepted_as_a_name(name, monkeypatch):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    monkeypatch.setenv("SPARRING_API_KEY", "a-key")
     monkeypatch.setenv("OPENROUTER_API_KEY", "a-key")
     check_opponent_name(name, "fixed_opponents")
     assert PoolService("fixed", 2).add_fixed(name) == f"fixed-{name}"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cluster_overlaps import game
 from file_limits import nearly_full_disk
-from selfplay.collection.buffer import BufferService, Demand, FinishedGame, PackedGames
-from selfplay.collection.serialization import PackedRecords
-from selfplay.core import Rollout, SelfplayError, TrainingRecord
-from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.replay.rollout_log import RolloutLog
-from selfplay.replay.transforms import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
+from sparring.collection.buffer import BufferService, Demand, FinishedGame, PackedGames
+from sparring.collection.buffers import EpisodeBuffer, StepBuffer
+from sparring.collection.rollout_log import RolloutLog
+from sparring.collection.serialization import PackedRecords
+from sparring.collection.transforms import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
+from sparring.core import Rollout, SparringError, TrainingRecord
 
 LOOP = asyncio.new_event_loop()
 
@@ -120,7 +120,7 @@ def test_games_that_are_too_old_are_dropped_and_count_as_consumed_and_are_logged
 def test_a_run_whose_games_fail_ends_with_the_reason_of_the_last_failure():
     buffer = service()
     buffer.add_games([game(0), game(1, error="no such move"), game(2, error="no such move")])
-    with pytest.raises(SelfplayError, match=r"2 of 3 games failed; the last: no such move"):
+    with pytest.raises(SparringError, match=r"2 of 3 games failed; the last: no such move"):
         draw(buffer, 1, Demand(games=3, failed_share=0.5))
 
 
@@ -134,7 +134,7 @@ def test_a_few_evaluation_games_that_fail_do_not_end_a_run_whose_games_are_playe
 def test_games_without_a_trainable_step_end_the_run():
     buffer = service()
     buffer.add_games([FinishedGame(0, [])])
-    with pytest.raises(SelfplayError, match="no step of this update's games"):
+    with pytest.raises(SparringError, match="no step of this update's games"):
         draw(buffer, 1, Demand(games=1))
 
 
@@ -151,12 +151,12 @@ def test_a_run_that_ended_because_of_its_games_can_be_resumed(tmp_path):
     """Games that failed or gave no step are consumed, so others may be played in their place."""
     buffer = service(tmp_path)
     buffer.add_games([game(index, error="no such move") for index in range(3)])
-    with pytest.raises(SelfplayError, match="3 of 3"):
+    with pytest.raises(SparringError, match="3 of 3"):
         draw(buffer, 1, Demand(games=3, failed_share=0.5))
     buffer = service(tmp_path)
     assert buffer.learned_batch(0) == 3
     buffer.add_games([FinishedGame(3, [])])
-    with pytest.raises(SelfplayError, match="no step"):
+    with pytest.raises(SparringError, match="no step"):
         draw(buffer, 1, Demand(games=1))
     buffer = service(tmp_path)
     assert buffer.learned_batch(0) == 4
@@ -205,7 +205,7 @@ def test_a_call_that_waits_for_a_batch_fails_if_none_will_come():
         buffer.fail("an engine is lost")
         return await waiting
 
-    with pytest.raises(SelfplayError, match="an engine is lost"):
+    with pytest.raises(SparringError, match="an engine is lost"):
         LOOP.run_until_complete(scenario())
 
 
@@ -327,7 +327,7 @@ def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind,
             elif call == "again" and index:
                 buffer.add_games([game(rng.randrange(index))])
             elif call == "draw":
-                with contextlib.suppress(SelfplayError):  # a clear leaves nothing
+                with contextlib.suppress(SparringError):  # a clear leaves nothing
                     batch = draw(buffer, update, Demand(batch_size=rng.randrange(1, 6), games=2))
                     drawn.append(None if batch is None else batch.steps)
                     to_learn = batch is not None and bool(batch.steps)
@@ -360,7 +360,7 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
     buffer = service(directory, in_order=in_order)
     update = 1
     for place, (call, room) in enumerate(calls):
-        with nearly_full_disk(directory, room), contextlib.suppress(OSError, SelfplayError):
+        with nearly_full_disk(directory, room), contextlib.suppress(OSError, SparringError):
             if call == "add":
                 buffer.add_games([game(2 * place), game(2 * place + 1)])
             elif call == "draw":
@@ -377,6 +377,6 @@ def test_a_reward_that_is_not_a_number_is_rejected_and_not_stored(tmp_path):
     buffer = service(tmp_path)
     broken = game(0)
     broken.trajectories[0].final_reward = math.nan
-    with pytest.raises(SelfplayError, match="nan"):
+    with pytest.raises(SparringError, match="nan"):
         buffer.add_games([broken])
     assert service(tmp_path).games() == 0

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.cluster.view import ClusterSource
-from selfplay.core import InputError
+from sparring.cluster.view import ClusterSource
+from sparring.core import InputError
 
 CLUSTER = """
 import json, os, sys, psutil
-from selfplay.cluster.ray_import import import_ray
+from sparring.cluster.ray_import import import_ray
 
 import_ray(silent=True)
 import ray
-from selfplay.config.run import RaySettings
-from selfplay.cluster.connect import connected
+from sparring.config.run import RaySettings
+from sparring.cluster.connect import connected
 
 with connected(RaySettings(), "alone"):
     ray.get(ray.remote(lambda: None).remote())
@@ -37,7 +37,7 @@ with connected(RaySettings(), "alone"):
 """
 STRANGER = """
 import sys
-from selfplay.cluster.ray_import import import_ray
+from sparring.cluster.ray_import import import_ray
 
 import_ray(silent=False)
 import ray

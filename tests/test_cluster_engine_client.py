@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from ray_simulation import SimulatedHost
-from selfplay.cluster.engine_start import calls_of_each_client
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.link import SHARES
-from selfplay.cluster.engines.service import FORGET_SECONDS, EngineService
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.config import load_config
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import AdapterRef, Weights
-from selfplay.inference.adapter_check import DeliveryError
 from simulated_engines import KillableHandle, RememberingHost, run_on_virtual_time
+from sparring.cluster.engine_start import calls_of_each_client
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.link import SHARES
+from sparring.cluster.engines.service import FORGET_SECONDS, EngineService
+from sparring.collection.local_handle import LocalHandle
+from sparring.config import load_config
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import AdapterRef, Weights
+from sparring.engine.adapter_check import DeliveryError
 
 PROMPT = [{"role": "user", "content": "your move"}]
 
@@ -136,7 +136,7 @@ def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
         asked = asyncio.create_task(client.complete(PROMPT))
         await asyncio.sleep(0.5)
         engine.kill()
-        with pytest.raises(SelfplayError, match="Engine-0 has not answered for 20 s"):
+        with pytest.raises(SparringError, match="Engine-0 has not answered for 20 s"):
             await asked
         assert client.fatal is not None
         await client.close()
@@ -147,7 +147,7 @@ def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
 @pytest.mark.parametrize(
     ("error", "is_fatal"),
     [
-        (SelfplayError("the prompt is too long"), False),
+        (SparringError("the prompt is too long"), False),
         (InputError("max_tokens", "0 leaves no room", "Give at least 1"), False),
         (DeliveryError("default", 7, "other weights answer"), True),
         (ZeroDivisionError("division by zero"), False),
@@ -156,10 +156,10 @@ def test_an_engine_that_does_not_come_back_is_given_up_with_a_one_line_error():
 def test_an_error_of_an_engine_reaches_its_caller(error, is_fatal):
     async def scenario() -> None:
         client = EngineClient([LocalHandle(EngineService(FailingHost(error), "Engine-3"))])
-        with pytest.raises(SelfplayError) as caught:
+        with pytest.raises(SparringError) as caught:
             await client.complete(PROMPT)
         await client.close()
-        if isinstance(error, SelfplayError):
+        if isinstance(error, SparringError):
             assert str(caught.value) == str(error)
         else:
             assert "Engine-3 failed: ZeroDivisionError" in str(caught.value)
@@ -175,7 +175,7 @@ def test_a_nonsensical_answer_of_an_engine_fails_its_requests():
 
     async def scenario() -> None:
         client = EngineClient([LocalHandle(Nonsense(SimulatedHost()))])
-        with pytest.raises(SelfplayError, match="a request to an engine failed"):
+        with pytest.raises(SparringError, match="a request to an engine failed"):
             await client.complete(PROMPT)
         assert client.fatal is not None
 
@@ -193,7 +193,7 @@ def test_the_newest_weights_answer_and_name_their_version():
         client.adapters["ckpt-1"] = AdapterRef("ckpt-1", 1, "v1")
         versions.append((await client.complete(PROMPT, model="ckpt-1")).policy_version)
         versions.append((await client.complete(PROMPT, model="base")).policy_version)
-        with pytest.raises(SelfplayError, match="there is no adapter for the model ckpt-9"):
+        with pytest.raises(SparringError, match="there is no adapter for the model ckpt-9"):
             await client.complete(PROMPT, model="ckpt-9")
         await client.close()
         return versions

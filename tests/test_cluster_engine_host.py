@@ -16,19 +16,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
-from selfplay.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
-from selfplay.cluster.engines.resident_adapters import ResidentAdapters
-from selfplay.core import InputError, ModelResponse, SelfplayError, TransientError
-from selfplay.core.adapters import DELIVERY_FILE, AdapterRef
-from selfplay.core.manifest import seal
-from selfplay.inference.adapter_check import Delivery, DeliveryError
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery_file import write_delivery
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
-from selfplay.learning.trie import build_plan
+from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
+from sparring.cluster.engines.load_window import WINDOW_SECONDS, LoadWindow
+from sparring.cluster.engines.resident_adapters import ResidentAdapters
+from sparring.core import InputError, ModelResponse, SparringError, TransientError
+from sparring.core.adapters import DELIVERY_FILE, AdapterRef
+from sparring.core.manifest import seal
+from sparring.engine.adapter_check import Delivery, DeliveryError
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.delivery_file import write_delivery
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import BASE, LoraSettings, PolicyModel
+from sparring.learn.trie import build_plan
 from tiny_models import perturb_adapter, text_prompt, tiny_model, tiny_policy
 
 PROMPTS = ["a", "ab", "abc", "rules rules rules: move 1", "rules rules rules: move 2"]
@@ -162,7 +162,7 @@ async def test_the_least_recently_used_adapter_is_evicted_and_can_be_loaded_agai
     assert host.stats()["adapters"] == 2
     with taken_away(versions[1]):
         assert_drawn_from(learner, "v1", await ask_all(host, versions[1]))
-    with taken_away(versions[2]), pytest.raises(SelfplayError, match="default version 2 is not at"):
+    with taken_away(versions[2]), pytest.raises(SparringError, match="default version 2 is not at"):
         await ask(host, versions[2])
     assert_drawn_from(learner, "v2", await ask_all(host, versions[2]))
 
@@ -260,7 +260,7 @@ async def test_weights_without_an_effect_are_detected_without_a_description(lear
 
 async def test_a_missing_damaged_or_foreign_adapter_is_rejected_in_one_line(versions, tmp_path):
     host = await started(max_adapters=1)
-    with pytest.raises(SelfplayError, match="ckpt-9 version 9 is not at"):
+    with pytest.raises(SparringError, match="ckpt-9 version 9 is not at"):
         await ask(host, AdapterRef("ckpt-9", 9, str(tmp_path / "000009")))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"has no adapter_model\.safetensors"):
@@ -292,7 +292,7 @@ async def test_an_adapter_that_was_trained_on_another_base_model_is_rejected(tmp
 
 async def test_a_host_answers_neither_before_its_start_nor_after_it_is_closed(versions):
     host = build_host()
-    with pytest.raises(SelfplayError, match="the engine is not running"):
+    with pytest.raises(SparringError, match="the engine is not running"):
         await ask(host, BASE_REF)
     await host.close()
     await host.start()
@@ -307,8 +307,8 @@ async def test_a_host_answers_neither_before_its_start_nor_after_it_is_closed(ve
     found = await asyncio.gather(*under_way, loading, return_exceptions=True)
     # The engine ended the submitted requests; the host ended the one that still waited for its adapter.
     assert type(found[0]) is TransientError
-    assert {type(error) for error in found} <= {TransientError, SelfplayError}
-    with pytest.raises(SelfplayError, match="the engine is not running"):
+    assert {type(error) for error in found} <= {TransientError, SparringError}
+    with pytest.raises(SparringError, match="the engine is not running"):
         await ask(host, versions[1])
 
 
@@ -337,7 +337,7 @@ def test_a_host_without_a_slot_for_an_adapter_is_rejected():
 
 
 def test_importing_the_hosts_does_not_load_torch():
-    code = "import sys, selfplay.cluster.engines.host; sys.exit('torch' in sys.modules)"
+    code = "import sys, sparring.cluster.engines.host; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

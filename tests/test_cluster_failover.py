@@ -9,18 +9,6 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError
 
 from ray_simulation import SimulatedHost
-from selfplay.cluster import health
-from selfplay.cluster.engine_start import EngineStarts
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.link import SILENCE_SECONDS
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.handles import Named, still_there
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.core import Arena, InputError, ModelResponse, Role, SelfplayError
-from selfplay.core.current_episode import EpisodeContext, current_episode
-from selfplay.core.play import AgentSpec, PlaySpec
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
 from simulated_engines import (
     KillableHandle,
     RememberingHost,
@@ -28,6 +16,18 @@ from simulated_engines import (
     random_legal,
     run_on_virtual_time,
 )
+from sparring.cluster import health
+from sparring.cluster.engine_start import EngineStarts
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.link import SILENCE_SECONDS
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.handles import Named, still_there
+from sparring.collection.local_handle import LocalHandle
+from sparring.core import Arena, InputError, ModelResponse, Role, SparringError
+from sparring.core.current_episode import EpisodeContext, current_episode
+from sparring.core.play import AgentSpec, PlaySpec
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
 
 PROMPT = [{"role": "user", "content": "your move"}]
 
@@ -170,10 +170,10 @@ def test_only_when_no_engine_is_left_do_calls_fail():
         await asyncio.sleep(100.0)
         assert (await client.complete(PROMPT)).text
         engines[2].kill()
-        with pytest.raises(SelfplayError, match="none of the 3 engines has answered for 20 s"):
+        with pytest.raises(SparringError, match="none of the 3 engines has answered for 20 s"):
             await client.complete(PROMPT)
         assert client.fatal is not None
-        with pytest.raises(SelfplayError, match="none of the 3 engines"):
+        with pytest.raises(SparringError, match="none of the 3 engines"):
             await client.complete(PROMPT)
         await client.close()
 
@@ -224,7 +224,7 @@ def test_an_engine_that_starts_at_the_second_attempt_is_taken_in():
         async def start(self) -> None:
             self.starts += 1
             if self.starts == 1:
-                raise SelfplayError("the GPU's memory is still in use")
+                raise SparringError("the GPU's memory is still in use")
 
     async def scenario() -> None:
         host = StartsLate(1.0, random_legal)
@@ -373,7 +373,7 @@ def test_a_run_goes_on_while_one_of_its_engines_is_left(error):
         assert watched.away["Engine-1"] > 30.0
         assert not watching.done()
         actors["Engine-0"].error = error
-        with pytest.raises(SelfplayError, match=r"Engine-0 (has not come back|died)"):
+        with pytest.raises(SparringError, match=r"Engine-0 (has not come back|died)"):
             await watching
 
     run_on_virtual_time(scenario())
@@ -383,7 +383,7 @@ def test_the_loss_of_any_other_actor_ends_the_run():
     async def scenario() -> None:
         actors = {name: Actor() for name in ("Engine-0", "Engine-1", "Learner")}
         actors["Learner"].error = RayActorError()
-        with pytest.raises(SelfplayError, match="Learner has not come back for 20 s"):
+        with pytest.raises(SparringError, match="Learner has not come back for 20 s"):
             await health.Health(actors, 20.0, engines=["Engine-0", "Engine-1"]).watch()
 
     run_on_virtual_time(scenario())
@@ -410,7 +410,7 @@ def test_a_named_actor_that_died_for_good_is_left_out(monkeypatch):
 class SlowToStart(SimulatedHost):
     """Needs this long to start, or fails."""
 
-    def __init__(self, seconds: float, error: SelfplayError | None = None) -> None:
+    def __init__(self, seconds: float, error: SparringError | None = None) -> None:
         super().__init__()
         self.seconds = seconds
         self.error = error
@@ -442,7 +442,7 @@ def test_a_run_starts_with_its_least_number_of_engines_and_tells_when_others_joi
 def test_too_few_engines_within_the_patience_are_an_error_in_one_line():
     async def scenario() -> None:
         starts, _ = starting(SlowToStart(1.0), SlowToStart(50.0), SlowToStart(1e9))
-        with pytest.raises(SelfplayError, match="only 1 of 2 engines started within 20 s"):
+        with pytest.raises(SparringError, match="only 1 of 2 engines started within 20 s"):
             await starts.enough(2, patience=20.0)
         assert asyncio.get_running_loop().time() == 20.0
         starts.cancel()
@@ -451,7 +451,7 @@ def test_too_few_engines_within_the_patience_are_an_error_in_one_line():
 
 
 def test_engines_that_cannot_start_are_an_error_only_if_too_few_are_left():
-    full = SelfplayError("the GPU's memory is full")
+    full = SparringError("the GPU's memory is full")
 
     async def scenario() -> None:
         starts, said = starting(SlowToStart(1.0, full), SlowToStart(2.0), SlowToStart(3.0))
@@ -459,7 +459,7 @@ def test_engines_that_cannot_start_are_an_error_only_if_too_few_are_left():
         await asyncio.sleep(0)
         assert said == ["Engine-0 cannot start, and the run goes on without it: the GPU's memory is full"]
         starts, _ = starting(SlowToStart(1.0, full), SlowToStart(2.0), SlowToStart(1e9))
-        with pytest.raises(SelfplayError, match="memory is full"):
+        with pytest.raises(SparringError, match="memory is full"):
             await starts.enough(3, patience=20.0)
         assert asyncio.get_running_loop().time() == 4.0  # at once
         starts.cancel()

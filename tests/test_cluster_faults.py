@@ -14,11 +14,11 @@ from game_runs import metrics_of
 from playing_model import save_playing_model
 from ray_accounts import problems_of, read_books
 from ray_faults import ACTORS, Command, Faults, pid_of
-from selfplay.cluster import health as health
-from selfplay.collection.games_in_flight import PlaySettings
-from selfplay.collection.pool import PoolService
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core import SelfplayError
+from sparring.cluster import health as health
+from sparring.collection.games_in_flight import PlaySettings
+from sparring.collection.pool import PoolService
+from sparring.collection.scheduler import EnvSpec
+from sparring.core import SparringError
 
 UPDATES = 14
 QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")
@@ -66,7 +66,7 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_
     assert command.process.returncode == 1
     assert [line for line in said.splitlines() if line.startswith("error: ")] == [said.splitlines()[-1]]
     assert "Buffer died and cannot come back" in said
-    assert f"selfplay train --resume {command.directory}" in said
+    assert f"sparring train --resume {command.directory}" in said
     assert "Traceback" not in said
 
 
@@ -112,6 +112,6 @@ async def test_the_loss_of_a_clusters_head_is_an_error(monkeypatch):
     monkeypatch.setattr(health, "HEAD_PATIENCE", 0.0)
     monkeypatch.setattr(health, "ASK_EVERY", 0.01)
     one = health.Health({}, 60.0, head="127.0.0.1:1")
-    with pytest.raises(SelfplayError, match=r"the head of the cluster, .* has not answered"):
+    with pytest.raises(SparringError, match=r"the head of the cluster, .* has not answered"):
         await one.watch()
     assert one.head_is_lost

@@ -13,13 +13,13 @@ from game_runs import configure, quiet
 from program_runs import adapter, steps_of
 from program_runs import configure as configure_program
 from seat_runs import SIDES
-from selfplay.cluster.learners.settings import learners_from_config
-from selfplay.cluster.run import ClusterRun
-from selfplay.cluster.train import train
-from selfplay.config import Config
-from selfplay.config.loading import dump_config
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.single_process import train as train_locally
+from sparring.cluster.learners.settings import learners_from_config
+from sparring.cluster.run import ClusterRun
+from sparring.cluster.train import train
+from sparring.config import Config
+from sparring.config.loading import dump_config
+from sparring.run.run_directory import RunDirectory
+from sparring.run.single_process import train as train_locally
 
 FAST = {"learning__learning_rate": "0.01", "learning__average_decay": "0.5"}
 SHORT = FAST | {"learning__steps": "2", "evaluation__every": "0", "run__save_every": "1"}

@@ -17,14 +17,14 @@ from cluster_overlaps import (
     run_on_virtual_time,
 )
 from game_runs import configure
-from selfplay.cluster import games as cluster_games
-from selfplay.collection.buffer import Demand
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.config import Config
-from selfplay.core import SelfplayError
-from selfplay.record import read_metrics
-from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
-from selfplay.training.game_feed import BatchInBuffer
+from sparring.cluster import games as cluster_games
+from sparring.collection import read_metrics
+from sparring.collection.buffer import Demand
+from sparring.collection.buffers import EpisodeBuffer, StepBuffer
+from sparring.collection.local_handle import LocalHandle
+from sparring.config import Config
+from sparring.core import SparringError
+from sparring.run.game_feed import BatchInBuffer
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ async def test_a_learner_that_loses_an_update_in_the_middle_of_a_run_ends_it(con
     await run.play(3)
     await run.buffer.ready(4, Demand(games=GAMES))
     restarted = run.new_learner()
-    with pytest.raises(SelfplayError, match="state of update 3 is lost; a resume continues from 2"):
+    with pytest.raises(SparringError, match="state of update 3 is lost; a resume continues from 2"):
         await restarted.update(4, BatchInBuffer(lambda: run.actors.buffer, 4), {})
     await resumed(config, path, updates=3)
 
@@ -241,7 +241,7 @@ class Failing:
     """A collector that cannot play."""
 
     async def collect(self, *workers: int) -> None:
-        raise SelfplayError("the adapter is not the one that the learner wrote")
+        raise SparringError("the adapter is not the one that the learner wrote")
 
 
 async def with_a_game_in_flight(config: Config, path: Path, *, updates: int) -> Services:
@@ -260,14 +260,14 @@ async def with_a_game_in_flight(config: Config, path: Path, *, updates: int) -> 
 async def test_a_resumed_run_whose_collector_fails_ends_although_its_games_never_do(config, tmp_path):
     run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
     run.actors.collectors[:] = [LocalHandle(Failing())]
-    with pytest.raises(SelfplayError, match="the adapter is not the one"):
+    with pytest.raises(SparringError, match="the adapter is not the one"):
         await asyncio.wait_for(run.trainer.run(), 60)
 
 
 async def test_a_run_waits_for_games_in_flight_only_as_long_as_for_a_batch(config, tmp_path):
     run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
     run.trainer.source.feed.patience = 0.01
-    with pytest.raises(SelfplayError, match=r"before update 2 have not ended in 0\.01 s"):
+    with pytest.raises(SparringError, match=r"before update 2 have not ended in 0\.01 s"):
         await asyncio.wait_for(run.trainer.run(), 60)
 
 

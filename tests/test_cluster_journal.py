@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
-from selfplay.collection.journal import Journal
-from selfplay.core import InputError, SelfplayError
+from sparring.collection.journal import Journal
+from sparring.core import InputError, SparringError
 
 
 class Killed(BaseException):
@@ -188,9 +188,9 @@ def test_a_failed_entry_in_the_file_before_an_empty_one_is_removed(directory):
 
     def do(entry: str) -> None:
         if entry == "fails":
-            raise SelfplayError("not done")
+            raise SparringError("not done")
 
-    with pytest.raises(SelfplayError, match="not done"):
+    with pytest.raises(SparringError, match="not done"):
         journal.replay(journal.load()[1], do)
     journal.append("next")
     assert Journal(directory).load() == ("first", ["good", "next"])
@@ -210,8 +210,8 @@ def test_what_is_written_in_snapshots_is_never_more_than_what_is_written_in_entr
 
 def test_an_entry_whose_execution_fails_is_removed(directory):
     journal = written(directory, ["before"])
-    with pytest.raises(SelfplayError, match="not done"), journal.noted("refused"):
-        raise SelfplayError("not done")
+    with pytest.raises(SparringError, match="not done"), journal.noted("refused"):
+        raise SparringError("not done")
     with journal.noted("done"):
         pass
     assert journal.length == 2
@@ -281,14 +281,14 @@ def test_a_damaged_snapshot_is_an_error_that_names_the_file(directory):
 
 @pytest.mark.parametrize("snapshot", [None, {"a": 1}])
 @pytest.mark.parametrize("number", [None, "1000"])
-def test_a_journal_of_another_version_of_selfplay_is_rejected_and_kept(directory, snapshot, number):
+def test_a_journal_of_another_version_of_sparring_is_rejected_and_kept(directory, snapshot, number):
     written(directory, ["a"], snapshot)
     format_file = directory / "format"
     format_file.unlink()
     if number is not None:
         format_file.write_text(number)
     before = {path: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(InputError, match="journal was written by another version of selfplay") as caught:
+    with pytest.raises(InputError, match="journal was written by another version of sparring") as caught:
         Journal(directory).load()
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
@@ -301,11 +301,11 @@ def test_a_failed_entry_that_a_kill_left_in_the_journal_is_removed_when_it_fails
 
     def do(entry: str) -> None:
         if entry == "fails":
-            raise SelfplayError("not done")
+            raise SparringError("not done")
         done.append(entry)
 
     _, entries = journal.load()
-    with pytest.raises(SelfplayError, match="not done"):
+    with pytest.raises(SparringError, match="not done"):
         journal.replay(entries, do)
     assert done == ["good"]
     journal.append("next")

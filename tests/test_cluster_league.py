@@ -13,12 +13,12 @@ from game_runs import configure, metrics_of, quiet
 from kill_resume import accounts_balance
 from league_runs import LEAGUE, copy_of, games, learner_of, same
 from program_runs import adapter
-from selfplay.cluster.train import resume, train
-from selfplay.core import SelfplayError
-from selfplay.learning.checkpoints import load_adapter
-from selfplay.record import read_metrics
-from selfplay.training.game_feed import GameFeed
-from selfplay.training.single_process import train as train_locally
+from sparring.cluster.train import resume, train
+from sparring.collection import read_metrics
+from sparring.core import SparringError
+from sparring.learn.checkpoints import load_adapter
+from sparring.run.game_feed import GameFeed
+from sparring.run.single_process import train as train_locally
 
 PLAYERS = ("default", "attacker", "finder")
 STEPS, GAMES = 3, 40
@@ -46,7 +46,7 @@ def there(request, model, tmp_path_factory, without_compiler):
 
     async def fail(self, saved):
         if saved.step == 2:
-            raise SelfplayError("stopped by the test")
+            raise SparringError("stopped by the test")
         return await publish(self, saved)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +56,7 @@ def there(request, model, tmp_path_factory, without_compiler):
             train(config, path, quiet())
             return path
         patch.setattr(GameFeed, "publish", fail)
-        with pytest.raises(SelfplayError, match="stopped by the test"):
+        with pytest.raises(SparringError, match="stopped by the test"):
             train(config, path, quiet())
         patch.setattr(GameFeed, "publish", publish)
         resume(path, quiet())

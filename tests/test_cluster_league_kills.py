@@ -18,18 +18,18 @@ from cluster_overlaps import Services, answer
 from game_runs import configure
 from league_runs import LEAGUE
 from ray_simulation import SimulatedHost
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.cluster.learners.learner import LearnerService
-from selfplay.cluster.learners.settings import learners_from_config
-from selfplay.cluster.services.collector import CollectorService
-from selfplay.collection.journal import Journal
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.collection.pool import PoolService
-from selfplay.config import Config
-from selfplay.record import read_metrics
-from selfplay.training import assembly
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.learners.group import LearnerGroup
+from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.learners.settings import learners_from_config
+from sparring.cluster.services.collector import CollectorService
+from sparring.collection import read_metrics
+from sparring.collection.journal import Journal
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.pool import PoolService
+from sparring.config import Config
+from sparring.run import assembly
 
 STEPS = 4
 KILLED_AT = 2

@@ -13,20 +13,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
-from selfplay.cluster.learners.group import LearnerGroup, LearnerState
-from selfplay.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
-from selfplay.cluster.learners.remote_learners import RemoteLearners
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE, MANIFEST_FILE
-from selfplay.core.manifest import seal
-from selfplay.core.single_writer import Epoch
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.learner import Learner
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.training.given_adapters import load_adapter_of
-from selfplay.training.learners import BatchOf, Saved
+from sparring.cluster.learners.group import LearnerGroup, LearnerState
+from sparring.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
+from sparring.cluster.learners.remote_learners import RemoteLearners
+from sparring.collection.local_handle import LocalHandle
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE
+from sparring.core.manifest import seal
+from sparring.core.single_writer import Epoch
+from sparring.learn.algorithms import Reinforce
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.learner import Learner
+from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.run.given_adapters import load_adapter_of
+from sparring.run.learners import BatchOf, Saved
 from tiny_models import constant, make_record, tiny_model
 
 BOTH = ("hider", "seeker")
@@ -112,10 +112,10 @@ async def test_a_learner_of_an_earlier_start_of_the_run_cannot_write(tmp_path):
     old = learner(tmp_path, epoch=Epoch.begin(tmp_path))
     await old.update(1, records(1), {"by": "old"})
     new = learner(tmp_path, epoch=Epoch.begin(tmp_path))
-    with pytest.raises(SelfplayError, match="was resumed by another process"):
+    with pytest.raises(SparringError, match="was resumed by another process"):
         await old.update(2, records(2), {"by": "old"})
     await new.update(2, records(2), {"by": "new"})
-    with pytest.raises(SelfplayError, match="was resumed by another process"):
+    with pytest.raises(SparringError, match="was resumed by another process"):
         await old.results()
     assert learner(tmp_path).saved().state["by"] == "new"
     assert [path.name for path in (tmp_path / "averages").glob("*/*")] == []
@@ -141,7 +141,7 @@ async def test_a_step_requested_twice_is_made_once(tmp_path):
     one = learner(tmp_path)
     first = await one.update(1, records(1), {})
     assert await one.update(1, records(2), {"other": True}) == first
-    with pytest.raises(SelfplayError, match="the saved state of update 2 is lost; a resume continues from 1"):
+    with pytest.raises(SparringError, match="the saved state of update 2 is lost; a resume continues from 1"):
         await one.update(3, records(3), {})
 
 
@@ -221,13 +221,13 @@ async def test_a_newest_step_of_other_policies_is_rejected_and_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001", "000002"]
 
 
-async def test_a_step_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path):
+async def test_a_step_of_another_version_of_sparring_is_rejected_and_kept(tmp_path):
     await learner(tmp_path).update(1, records(1), {})
     for file in (tmp_path / "learner").glob("*/state.json"):
         state = json.loads(file.read_text())
         file.write_text(json.dumps(state | {"format": 3}))
         (file.parent / MANIFEST_FILE).unlink()  # it had none
-    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of sparring"):
         learner(tmp_path)
     assert sorted(path.name for path in (tmp_path / "learner").iterdir()) == ["000001"]
 
@@ -388,13 +388,13 @@ async def test_an_update_of_another_model_is_rejected_and_kept(tmp_path):
 
 
 @pytest.mark.parametrize("number", [3, 1000])
-async def test_an_update_of_another_version_of_selfplay_is_rejected_and_kept(tmp_path, number):
+async def test_an_update_of_another_version_of_sparring_is_rejected_and_kept(tmp_path, number):
     await update_only(only(tmp_path))
     file = tmp_path / "learner" / "000001" / "state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": number}))
     seal(file.parent)
     before = files(tmp_path)
-    with pytest.raises(InputError, match="learner/000001 was saved by another version of selfplay"):
+    with pytest.raises(InputError, match="learner/000001 was saved by another version of sparring"):
         only(tmp_path)
     assert files(tmp_path) == before
 
@@ -411,9 +411,9 @@ async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing_at_all(tm
         lambda: old.results(),
         lambda: old.keep(str(tmp_path / "checkpoints" / "step-000001")),
     ):
-        with pytest.raises(SelfplayError, match="was resumed by another process"):
+        with pytest.raises(SparringError, match="was resumed by another process"):
             await write()
-    with pytest.raises(SelfplayError, match="was resumed by another process"):
+    with pytest.raises(SparringError, match="was resumed by another process"):
         only(tmp_path, epoch=old.epoch)
     written = {path: content for path, content in files(tmp_path).items() if ".partial" not in str(path)}
     assert written == before
@@ -512,7 +512,7 @@ async def test_a_policy_starts_again_only_after_the_last_update(tmp_path):
     one = learner(tmp_path, may_start_again=["seeker"])
     for step in (1, 2):
         await one.update(step, records(step), {})
-    with pytest.raises(SelfplayError, match="the saved state of update 1 is lost; a resume continues from 2"):
+    with pytest.raises(SparringError, match="the saved state of update 1 is lost; a resume continues from 2"):
         await one.start_again(1, ["seeker"])
 
 

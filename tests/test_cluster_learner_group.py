@@ -13,16 +13,16 @@ import ray
 import torch
 
 from matrices import first_of
-from selfplay.cluster.learners.group import LearnerGroup
-from selfplay.config.algorithms import CorrectedSettings
-from selfplay.config.learning import CriticSettings
-from selfplay.core import InputError, SelfplayError, TrainingRecord
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.batch import Batch
-from selfplay.learning.delivery_file import canary_tokens
-from selfplay.learning.learner import Learner
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.trie import build_plan
+from sparring.cluster.learners.group import LearnerGroup
+from sparring.config.algorithms import CorrectedSettings
+from sparring.config.learning import CriticSettings
+from sparring.core import InputError, SparringError, TrainingRecord
+from sparring.learn.algorithms import Reinforce
+from sparring.learn.batch import Batch
+from sparring.learn.delivery_file import canary_tokens
+from sparring.learn.learner import Learner
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.trie import build_plan
 from tiny_models import constant, make_record, tiny_policy
 
 RATE = 1e-3
@@ -206,7 +206,7 @@ def test_a_worker_killed_after_the_others_have_its_gradients_changes_nothing(pai
 
 def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
     version = pair.group.learners["default"].version
-    with pytest.raises(SelfplayError, match="not finite"):
+    with pytest.raises(SparringError, match="not finite"):
         pair.group.update([*batch_of(version), make_record([9], [4, 7], float("nan"))])
     pair.update_both()
 
@@ -237,7 +237,7 @@ def test_an_error_of_rank_0_alone_is_raised_and_the_group_continues(pair):
 def test_workers_that_cannot_be_built_end_the_group_in_one_line(cluster, tmp_path):
     build = partial(refuse_elsewhere, Fate(tmp_path, os.getpid()))
     group = LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
-    with pytest.raises(SelfplayError, match="model: it is not on this machine") as raised:
+    with pytest.raises(SparringError, match="model: it is not on this machine") as raised:
         group.start()
     assert "\n" not in str(raised.value)
     group.close()

@@ -11,8 +11,8 @@ from ray_simulation import (
     RestartingHandle,
     SimulatedHost,
 )
-from selfplay.cluster.engines.service import EngineService
-from selfplay.replay.buffers import EpisodeBuffer, StepBuffer
+from sparring.cluster.engines.service import EngineService
+from sparring.collection.buffers import EpisodeBuffer, StepBuffer
 
 
 class UnevenHost(SimulatedHost):

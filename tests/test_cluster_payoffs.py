@@ -9,11 +9,11 @@ import pytest
 from game_runs import configure, metrics_of, quiet
 from pool_requests import PLAY, ask, weights, won
 from seat_runs import games
-from selfplay.cluster.train import train
-from selfplay.collection.games_in_flight import GameResult
-from selfplay.collection.pool import PoolService
-from selfplay.population import SamplingRule
-from selfplay.training.single_process import train as train_locally
+from sparring.cluster.train import train
+from sparring.collection.games_in_flight import GameResult
+from sparring.collection.pool import PoolService
+from sparring.population import SamplingRule
+from sparring.run.single_process import train as train_locally
 
 LOCKSTEP = replace(PLAY, max_staleness=0)
 RULE = SamplingRule(payoff_games=2)

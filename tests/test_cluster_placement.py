@@ -10,14 +10,14 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
 from job_commands import wait_until
-from selfplay.cluster.actor_classes import AdapterFilesActor, restarting
-from selfplay.cluster.engines.adapter_files import AdapterCache
-from selfplay.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
-from selfplay.cluster.placement import Placement, beside_command
-from selfplay.cluster.remote_logger import RemoteLogger
-from selfplay.config import Config, load_config
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE
+from sparring.cluster.actor_classes import AdapterFilesActor, restarting
+from sparring.cluster.engines.adapter_files import AdapterCache
+from sparring.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
+from sparring.cluster.placement import Placement, beside_command
+from sparring.cluster.remote_logger import RemoteLogger
+from sparring.config import Config, load_config
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import ADAPTER_FILE
 
 
 def table(run: str, learners: list[str], engines: list[str]) -> dict[str, dict[str, Any]]:
@@ -191,7 +191,7 @@ def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):
     cache = AdapterCache(files, tmp_path / "cache")
     place = asyncio.run(cache.fetch(str(tmp_path / "run")))
     assert (place / ADAPTER_FILE).read_bytes() == b"weights" * 1_000_000
-    with pytest.raises(SelfplayError, match=r"^there is no adapter at /nowhere") as caught:
+    with pytest.raises(SparringError, match=r"^there is no adapter at /nowhere") as caught:
         asyncio.run(cache.fetch("/nowhere"))
     assert "\n" not in str(caught.value)
     ray.kill(files)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
 from pool_requests import KUHN, LOOP, PLAY, ask, weights, won
-from selfplay.collection.games_in_flight import GameResult
-from selfplay.collection.pool import PoolService
-from selfplay.collection.pool_state import Jobs
-from selfplay.collection.scheduler import EnvSpec
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import AdapterRef, Weights
+from sparring.collection.games_in_flight import GameResult
+from sparring.collection.pool import PoolService
+from sparring.collection.pool_state import Jobs
+from sparring.collection.scheduler import EnvSpec
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import AdapterRef, Weights
 
 TTT = EnvSpec("ttt", "tic_tac_toe", 2)
 
@@ -247,7 +247,7 @@ def test_games_against_a_checkpoint_that_is_lost_get_another_opponent(tmp_path, 
 
 def test_unregistered_collectors_and_unknown_opponents_are_rejected():
     service = pool()
-    with pytest.raises(SelfplayError, match="not registered"):
+    with pytest.raises(SparringError, match="not registered"):
         ask(service, 1, 1)
     with pytest.raises(InputError, match="fixed-nobody is not in the pool"):
         service.register("c", replace(PLAY, evaluation=((KUHN, "fixed-nobody"),)))
@@ -363,7 +363,7 @@ def test_a_match_is_rated_once(tmp_path):
 
 
 def test_games_that_a_longer_match_of_the_same_update_adds_are_rated_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay.collection.pool.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("sparring.collection.pool.SNAPSHOT_EVERY", 1)
     game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
     service = pool(tmp_path)
     for _ in range(2):

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from pool_requests import PLAY, ask
-from selfplay.collection.games_in_flight import GameResult
-from selfplay.collection.pool import PoolService
-from selfplay.collection.pool_state import LeagueTurn
-from selfplay.core.adapters import AdapterRef, Weights
-from selfplay.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
-from selfplay.population.model_pool import ModelPool
+from sparring.collection.games_in_flight import GameResult
+from sparring.collection.pool import PoolService
+from sparring.collection.pool_state import LeagueTurn
+from sparring.core.adapters import AdapterRef, Weights
+from sparring.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
+from sparring.population.model_pool import ModelPool
 
 PLAYERS = ("default", "attacker")
 GAMES = 4 * SNAPSHOT_GAMES

@@ -4,22 +4,22 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from selfplay.cluster.actor_classes import ProgramCollectorActor, restarting
-from selfplay.cluster.connect import connected
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.program_collectors import ProgramCollectors
-from selfplay.cluster.run_actors import build_program_collector
-from selfplay.cluster.services.program_collector import ProgramCollector
-from selfplay.config import Config
-from selfplay.config.loading import load_config
-from selfplay.config.run import RaySettings
-from selfplay.core import EpisodeRequest
-from selfplay.training.programs import build_program
+from sparring.cluster.actor_classes import ProgramCollectorActor, restarting
+from sparring.cluster.connect import connected
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.program_collectors import ProgramCollectors
+from sparring.cluster.run_actors import build_program_collector
+from sparring.cluster.services.program_collector import ProgramCollector
+from sparring.config import Config
+from sparring.config.loading import load_config
+from sparring.config.run import RaySettings
+from sparring.core import EpisodeRequest
+from sparring.run.programs import build_program
 
 SOURCE = """
 from dataclasses import dataclass
 
-from selfplay.core import Arena, Episode, EpisodeRequest, EpisodeState, Role, Rubric
+from sparring.core import Arena, Episode, EpisodeRequest, EpisodeState, Role, Rubric
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,23 @@ import pytest
 from rich.console import Console
 
 from program_files import write_program
-from selfplay.cluster.engines.client import EngineClient
-from selfplay.cluster.learners.learner import KEPT_VERSIONS
-from selfplay.cluster.learners.remote_learners import RemoteLearners
-from selfplay.cluster.metrics import RemoteMetrics
-from selfplay.cluster.services.tracker import TrackerService
-from selfplay.cluster.serving import ClusterServing
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.config import Config
-from selfplay.config.loading import load_config
-from selfplay.core import MockInferenceClient
-from selfplay.training import assembly
-from selfplay.training.learners import Saved
-from selfplay.training.opponents import FrozenOpponents
-from selfplay.training.program_source import ProgramSource
-from selfplay.training.programs import build_program
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.trainer import Trainer
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.learners.learner import KEPT_VERSIONS
+from sparring.cluster.learners.remote_learners import RemoteLearners
+from sparring.cluster.metrics import RemoteMetrics
+from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.serving import ClusterServing
+from sparring.collection.local_handle import LocalHandle
+from sparring.config import Config
+from sparring.config.loading import load_config
+from sparring.core import MockInferenceClient
+from sparring.run import assembly
+from sparring.run.learners import Saved
+from sparring.run.opponents import FrozenOpponents
+from sparring.run.program_source import ProgramSource
+from sparring.run.programs import build_program
+from sparring.run.run_directory import RunDirectory
+from sparring.run.trainer import Trainer
 from text_and_rewards import Api, BestTexts
 
 POLICIES = ["hider", "seeker"]

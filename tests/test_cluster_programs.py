@@ -16,14 +16,14 @@ from rich.console import Console
 from game_runs import metrics_of, quiet
 from program_files import write_program
 from program_runs import OPPONENTS, PROOFS, SMALL, adapter, configure, uids_of
-from ray_faults import SELFPLAY, Command, Faults, alive, pid_of
-from selfplay.cluster.train import train
-from selfplay.cluster.view import ClusterSource
-from selfplay.commands.programs import evaluate_program
-from selfplay.config import load_config
-from selfplay.evaluation.progress import Progress
-from selfplay.record.tracker import is_wall_clock
-from selfplay.training.single_process import train as train_locally
+from ray_faults import SPARRING, Command, Faults, alive, pid_of
+from sparring.cluster.train import train
+from sparring.cluster.view import ClusterSource
+from sparring.collection.tracker import is_wall_clock
+from sparring.commands.programs import evaluate_program
+from sparring.config import load_config
+from sparring.evaluation.progress import Progress
+from sparring.run.single_process import train as train_locally
 from tiny_models import roomy_model
 
 FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
@@ -76,7 +76,7 @@ def start(faults: Faults, name: str, *more: str) -> Command:
     settings = {field: value for field, value in settings_of(faults).items() if field not in given}
     options = [f"--{field}={value}" for field, value in settings.items()]
     where = [f"--address={faults.cluster.address}", "--runtime=ray", "--ray.collectors=2", f"--name={name}"]
-    command = [*SELFPLAY, "train", str(write_configuration(faults)), *options, *where, *more]
+    command = [*SPARRING, "train", str(write_configuration(faults)), *options, *where, *more]
     return faults.start(command, faults.directory / name)
 
 
@@ -161,7 +161,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
 
 
-@pytest.mark.slow  # test_training_program_overlap shows it in one process, test_cluster_overlap of games
+@pytest.mark.slow  # test_run_program_overlap shows it in one process, test_cluster_overlap of games
 def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):
     changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
     learning = {"buffer__max_size": "500", "credit__type": "rae"}
@@ -208,7 +208,7 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
     command.process.send_signal(signal.SIGTERM)
     said = command.end()
     assert command.process.returncode == 0, said
-    assert "saved continue with: selfplay train --resume" in " ".join(said.split())
+    assert "saved continue with: sparring train --resume" in " ".join(said.split())
     saved = command.saved()
     assert (command.directory / "checkpoints" / f"step-{saved:06d}").exists()
     assert len(metrics_of(command.directory)) == saved
@@ -221,7 +221,7 @@ def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults, p
     options = [f"--{field}={value}" for field, value in settings.items()]
     options += ["--runtime=ray", f"--address={faults.cluster.address}", "--ray.cpus_per_collector=0"]
     command = faults.start(
-        [*SELFPLAY, "train", preset, f"--name={preset}", *options], faults.directory / preset
+        [*SPARRING, "train", preset, f"--name={preset}", *options], faults.directory / preset
     )
     alone = faults.directory / f"{preset}-alone"
     train_locally(load_config(preset, settings), alone, quiet())

@@ -8,8 +8,8 @@ import pytest
 
 from playing_model import save_playing_model
 from psro_runs import SHORT, configuration, psro, state_of
-from selfplay.commands.tournament import HeldTournament
-from selfplay.core import SelfplayError
+from sparring.commands.tournament import HeldTournament
+from sparring.core import SparringError
 
 
 @pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default
@@ -27,7 +27,7 @@ def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
     file = Path(shutil.copy(here / "game.toml", there))
 
     def stop(*arguments):
-        raise SelfplayError("stopped by the test")
+        raise SparringError("stopped by the test")
 
     with monkeypatch.context() as patch:
         patch.setattr(HeldTournament, "hold", stop)

@@ -4,8 +4,8 @@ import pytest
 
 from game_runs import quiet
 from recipe_runs import assert_trained, kuhn
-from selfplay.cluster.train import train
-from selfplay.config import recipe_names
+from sparring.cluster.train import train
+from sparring.config import recipe_names
 
 
 @pytest.mark.slow

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from game_runs import configure, metrics_of, quiet
 from program_runs import adapter
 from seat_runs import MIXED, OPPONENTS, SIDES, games
-from selfplay.cluster.train import train
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.training.assembly import build_policy
-from selfplay.training.single_process import train as train_locally
+from sparring.cluster.train import train
+from sparring.learn.checkpoints import save_adapter
+from sparring.run.assembly import build_policy
+from sparring.run.single_process import train as train_locally
 from tiny_models import perturb_adapter
 
 BOTH = ("first", "second")

@@ -1,4 +1,4 @@
-"""``selfplay serve --runtime ray`` as a real process on a real cluster, where parts of it are killed."""
+"""``sparring serve --runtime ray`` as a real process on a real cluster, where parts of it are killed."""
 
 import os
 import signal

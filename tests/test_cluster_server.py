@@ -14,22 +14,22 @@ from safetensors.torch import load_file
 
 from job_server import ASK, ended, forks, serving, start_many, start_short
 from live_server import TOKEN, Live, running
-from selfplay.cluster.engines.host import EmbeddedHost, EngineRequest
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.server.engines import ServingEngines
-from selfplay.cluster.server.workers import JobActor
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.commands.serve import build_application
-from selfplay.commands.served_models import ServedModels
-from selfplay.core import SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE
-from selfplay.inference.answering import ModelFacts
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.jobs.records import ServedBase
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery_file import write_delivery
-from selfplay.learning.model_files import load_chat_tokens
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.server.engines import ServingEngines
+from sparring.cluster.server.workers import JobActor
+from sparring.collection.local_handle import LocalHandle
+from sparring.commands.serve import build_application
+from sparring.commands.served_models import ServedModels
+from sparring.core import SparringError
+from sparring.core.adapters import ADAPTER_FILE
+from sparring.engine.answering import ModelFacts
+from sparring.engine.engine import EmbeddedEngine
+from sparring.finetune.jobs.records import ServedBase
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.delivery_file import write_delivery
+from sparring.learn.model_files import load_chat_tokens
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model
 
 MODEL = str(tiny_model("llama"))
@@ -149,7 +149,7 @@ def test_adapters_of_any_shape_are_loaded_replaced_and_found_again_after_making_
         assert answer(server.client, "first") == (first[0], pytest.approx(first[1], abs=1e-5))
         assert load(server, "first", "wide").status_code == 400
         replaced = load(server, "first", "wide", load_inplace=True)
-        assert int(replaced.headers["x-selfplay-policy-version"]) == 3
+        assert int(replaced.headers["x-sparring-policy-version"]) == 3
         assert answer(server.client, "first")[0] == wide[0]
         assert load(server, "other", "../elsewhere").status_code == 400
         (tmp_path / "of another model").mkdir()
@@ -208,7 +208,7 @@ def test_a_job_starts_from_the_model_of_another_on_a_cluster(tmp_path):
 
 
 def test_a_worker_that_does_not_see_the_jobs_directory_says_so(tmp_path):
-    with pytest.raises(SelfplayError, match=r"is not visible at .* all machines share"):
+    with pytest.raises(SparringError, match=r"is not visible at .* all machines share"):
         JobActor().train(str(tmp_path / "elsewhere"))
 
 

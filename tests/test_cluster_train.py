@@ -8,12 +8,12 @@ import ray
 from rich.console import Console
 
 from game_runs import CONSTANT, configure, metrics_of
-from selfplay.cli.main import main
-from selfplay.cluster.train import resume, train
-from selfplay.config import load_config
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.single_writer import Epoch
-from selfplay.training.run_directory import RunDirectory
+from sparring.cli.main import main
+from sparring.cluster.train import resume, train
+from sparring.config import load_config
+from sparring.core import InputError, SparringError
+from sparring.core.single_writer import Epoch
+from sparring.run.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("loopback")
 
@@ -53,7 +53,7 @@ def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_director
     monkeypatch.setattr(ray, "init", lambda **options: None)
     (tmp_path / "config.toml").write_text(CONFIG.format(runtime="ray"))
     config = load_config(str(tmp_path / "config.toml"), {"model.threads": "1"})
-    with pytest.raises(SelfplayError) as caught:
+    with pytest.raises(SparringError) as caught:
         train(config, tmp_path / "run", Console())
     assert str(caught.value).endswith("Nothing has been learned yet, so nothing is kept")
     assert "Ray has not been started yet" in str(caught.value)
@@ -101,7 +101,7 @@ class ResumedWhileJoining(io.StringIO):
 def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing(tmp_path):
     config = load_config("quickstart", {"run.runtime": "ray", "model.threads": "1"})
     run = tmp_path / "run"
-    with pytest.raises(SelfplayError, match=r"was resumed by another process, so this one stops$"):
+    with pytest.raises(SparringError, match=r"was resumed by another process, so this one stops$"):
         train(config, run, Console(file=ResumedWhileJoining(run)))
     assert sorted(path.name for path in run.iterdir() if path.is_file()) == [".epoch", ".lock"]
 

@@ -10,17 +10,17 @@ import textwrap
 import pytest
 import ray
 
-from selfplay.cli.main import main
-from selfplay.cluster import view as live_view
-from selfplay.cluster.view import ClusterSource
-from selfplay.core import InputError
-from selfplay.read.run_view import RunView
+from sparring.cli.main import main
+from sparring.cluster import view as live_view
+from sparring.cluster.view import ClusterSource
+from sparring.core import InputError
+from sparring.view.run_view import RunView
 from terminal_sessions import BACKGROUND, in_terminal, pretend_a_terminal
 
 CLUSTER = """
     import sys
     import ray
-    from selfplay.cluster.services.tracker import TrackerService
+    from sparring.cluster.services.tracker import TrackerService
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": 40}
     context = ray.init(address="local", num_cpus=2, **quiet)
@@ -99,7 +99,7 @@ def troubled(source):
 
 
 def test_the_view_finds_and_follows_a_run_of_a_cluster_and_reports_its_loss(cluster, tmp_path):
-    assert cluster.tell("start", "selfplay-demo", tmp_path / "demo") == "started"
+    assert cluster.tell("start", "sparring-demo", tmp_path / "demo") == "started"
     source = ClusterSource(cluster.address, None)
     view = source.read()
     assert (view.name, view.step, view.actors) == ("demo", 0, {"Engine-0": {"tok_s": 12.0}})
@@ -151,13 +151,13 @@ def test_a_tracker_is_found_by_the_name_of_its_run(joined):
     with pytest.raises(InputError, match="no run is active in this cluster"):
         live_view.find_tracker(None)
     actor = waiting_tracker()
-    names = ("selfplay-demo", "unstable")
+    names = ("sparring-demo", "unstable")
     trackers = {name: actor.options(name="Tracker", namespace=name).remote() for name in names}
-    bystander = actor.options(name="Buffer", namespace="selfplay-other").remote()
+    bystander = actor.options(name="Buffer", namespace="sparring-other").remote()
     ray.get([one.view.remote() for one in (*trackers.values(), bystander)])
     for run, namespace in (
-        ("demo", "selfplay-demo"),
-        ("selfplay-demo", "selfplay-demo"),
+        ("demo", "sparring-demo"),
+        ("sparring-demo", "sparring-demo"),
         ("unstable", "unstable"),
     ):
         assert live_view.find_tracker(run) == trackers[namespace]
@@ -184,15 +184,15 @@ def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
 SHOW = """
 import sys
 import ray
-from selfplay.compat.unstable import TerminalInterface
+from sparring.compat.unstable import TerminalInterface
 
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
-TerminalInterface(ray.get_actor("Tracker", namespace="selfplay-shown")).run()
+TerminalInterface(ray.get_actor("Tracker", namespace="sparring-shown")).run()
 """
 
 
 def test_the_terminal_interface_asks_for_the_background_and_shows_the_run_of_a_handle(cluster, tmp_path):
-    assert cluster.tell("start", "selfplay-shown", tmp_path / "demo") == "started"
+    assert cluster.tell("start", "sparring-shown", tmp_path / "demo") == "started"
     assert cluster.tell("flush", 7) == "7"
     command = [sys.executable, "-c", SHOW, cluster.address]
     in_terminal(command, BACKGROUND, (b"demo", b""), (b"update 7", b"q"))

@@ -7,12 +7,12 @@ import pytest
 
 from collectors import DICE, FlakyClient, Playing, answer
 from live_server import engine_over
-from selfplay.collection.buffer_entries import Demand
-from selfplay.collection.collector import Collector
-from selfplay.core import InputError, MockInferenceClient, SelfplayError
-from selfplay.learning.policy import TRAINED
-from selfplay.population import SamplingRule
-from selfplay.training.progress import account_lines
+from sparring.collection.buffer_entries import Demand
+from sparring.collection.collector import Collector
+from sparring.core import InputError, MockInferenceClient, SparringError
+from sparring.learn.policy import TRAINED
+from sparring.population import SamplingRule
+from sparring.run.progress import account_lines
 from tiny_models import tiny_policy
 
 
@@ -61,7 +61,7 @@ async def test_too_many_failures_of_any_kind_stop_the_run_with_their_reason(mode
     playing = Playing(Failing(answer), games=8, retries=1, mode=mode, fixed=("other",), rule=rule)
     await playing.collect()
     games = 8 if mode == "mirror" else 2
-    with pytest.raises(SelfplayError, match=rf"{games} of {games} games failed; the last: .*went dead"):
+    with pytest.raises(SparringError, match=rf"{games} of {games} games failed; the last: .*went dead"):
         await playing.ingest.draw(1, Demand(games=0, failed_share=0.5))
 
 

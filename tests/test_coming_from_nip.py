@@ -11,17 +11,17 @@ import pytest
 
 from finetune_runs import CLAIMS, THREE, Jobs, guesses, make_trainer, run
 from proof_scripts import CLAIM, Script, play
-from selfplay.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
-from selfplay.config.finetune import (
+from sparring.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
+from sparring.config.finetune import (
     PureTextEiParameters,
     PureTextMaltParameters,
     RlParameters,
     TextRlParameters,
 )
-from selfplay.core import InputError
-from selfplay.finetune.expert_iteration import select
-from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
-from selfplay.finetune.trees import expected_rewards
+from sparring.core import InputError
+from sparring.finetune.expert_iteration import select
+from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
+from sparring.finetune.trees import expected_rewards
 
 # The trainer
 
@@ -96,7 +96,7 @@ def test_a_run_is_found_by_its_name_or_path(tmp_path, monkeypatch):
 
 def test_metadata_name_the_package_and_need_no_repository(done, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert done._get_metadata()["package_name"] == "selfplay-rl"
+    assert done._get_metadata()["package_name"] == "sparring"
     assert json.loads(done.checkpoint_metadata_path.read_text()) == done._get_metadata()
 
 

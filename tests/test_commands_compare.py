@@ -1,4 +1,4 @@
-"""``selfplay compare``: entries, what differs between them, intervals, the table and the page."""
+"""``sparring compare``: entries, what differs between them, intervals, the table and the page."""
 
 import io
 import json
@@ -12,13 +12,13 @@ from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, HTML, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
-from selfplay.cli.main import main
-from selfplay.commands.compare import differing_fields, figure_names, read_entries
-from selfplay.commands.compare_page import MOST_FIELDS, OVER, WITHIN, comparison_html, comparison_text
-from selfplay.core import InputError
-from selfplay.core.confidence_intervals import interval_over_runs
-from selfplay.evaluation.figures import FigureName
-from selfplay.evaluation.measures import MeasureResult
+from sparring.cli.main import main
+from sparring.commands.compare import differing_fields, figure_names, read_entries
+from sparring.commands.compare_page import MOST_FIELDS, OVER, WITHIN, comparison_html, comparison_text
+from sparring.core import InputError
+from sparring.core.confidence_intervals import interval_over_runs
+from sparring.evaluation.figures import FigureName
+from sparring.evaluation.measures import MeasureResult
 
 RANDOM = "kuhn_poker-random"
 WINS = FigureName("win rate", "kuhn_poker", "random")
@@ -264,7 +264,7 @@ def test_runs_of_one_name_in_several_directories_go_by_their_paths(tmp_path):
 
 
 def test_wrong_runs_are_one_line(seeds, tmp_path):
-    with pytest.raises(InputError, match=r"one run cannot be compared\. Name more, or look at it: selfplay"):
+    with pytest.raises(InputError, match=r"one run cannot be compared\. Name more, or look at it: sparring"):
         read_entries(seeds[:1])
     with pytest.raises(InputError, match="is named twice"):
         read_entries([*seeds, f"{tmp_path}/../{tmp_path.name}/seed-1"])

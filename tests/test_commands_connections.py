@@ -11,9 +11,9 @@ import pytest
 from fastapi import FastAPI, Request
 
 from live_server import ASK, TOKEN, Live, engine_over, running
-from selfplay.commands import listening
-from selfplay.commands.listening import server_of
-from selfplay.inference.server import create_app
+from sparring.commands import listening
+from sparring.commands.listening import server_of
+from sparring.engine.server import create_app
 from tiny_models import tiny_policy
 
 SOON = 20.0

@@ -12,9 +12,9 @@ from matrices import first_of
 from playing_model import save_playing_model
 from program_runs import configure as configure_program
 from program_runs import run as run_program
-from selfplay.cli.main import main
-from selfplay.commands.evaluate import evaluate
-from selfplay.core import InputError
+from sparring.cli.main import main
+from sparring.commands.evaluate import evaluate
+from sparring.core import InputError
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_exact_measure_is_computed_where_it_is_asked_for(trained, capsys):
 
 
 def test_a_measure_that_would_take_too_long_leaves_the_match(trained, capsys, monkeypatch):
-    module = importlib.import_module("selfplay.evaluation.nash_conv")  # not its function
+    module = importlib.import_module("sparring.evaluation.nash_conv")  # not its function
     monkeypatch.setattr(module, "SCORED_AT_ONCE", 5)
     monkeypatch.setattr(module, "perf_counter", count(0, 10**6).__next__)
     printed = evaluated(capsys, trained, "--nash-conv", "--json")

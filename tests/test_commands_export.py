@@ -1,4 +1,4 @@
-"""``selfplay export``: adapters and merged models, which plain PEFT and transformers load."""
+"""``sparring export``: adapters and merged models, which plain PEFT and transformers load."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from file_limits import files_no_longer_than
 from game_runs import configure, run
 from program_runs import configure as configure_program
-from selfplay.cli.main import main
-from selfplay.commands.export import export
-from selfplay.commands.export_card import model_card, public_name
-from selfplay.commands.model_source import find_model
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import MANIFEST_FILE
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.cli.main import main
+from sparring.commands.export import export
+from sparring.commands.export_card import model_card, public_name
+from sparring.commands.model_source import find_model
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import MANIFEST_FILE
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, tiny_model
 
 TEXT = "Legal moves: check, bet."
@@ -156,7 +156,7 @@ def test_wrong_input_leaves_nothing(model, trained, tmp_path):
 
 @pytest.mark.parametrize("merge", [True, False])
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(trained, tmp_path, merge):
-    with files_no_longer_than(1000), pytest.raises(SelfplayError, match="out cannot be written") as caught:
+    with files_no_longer_than(1000), pytest.raises(SparringError, match="out cannot be written") as caught:
         exported(trained, tmp_path / "out", merge=merge)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -209,7 +209,7 @@ def test_the_model_card_names_the_base_model(base, written, hub, merge):
     card = ModelCard(model_card(base, "mine", 16, merged=merge))
     assert card.data.base_model == hub
     assert card.data.library_name == ("transformers" if merge else "peft")
-    assert "selfplay" in card.data.tags
+    assert "sparring" in card.data.tags
     assert any(tag.endswith(f":{hub}") for tag in card.data.tags) == (hub is not None)
     assert "data" not in card.text
     assert "models/" not in card.text
@@ -238,7 +238,7 @@ def test_a_copied_adapter_is_read_again_where_its_base_is(adapter, tmp_path, mon
 
 
 def test_a_copy_needs_no_torch(adapter, tmp_path):
-    code = "import sys; from selfplay.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    code = "import sys; from sparring.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     command = [sys.executable, "-c", code, "export", str(adapter), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines()[-1] == "False"

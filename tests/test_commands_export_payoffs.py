@@ -1,4 +1,4 @@
-"""``selfplay export --payoffs``: what the members of a run's pool earned, by who sat where."""
+"""``sparring export --payoffs``: what the members of a run's pool earned, by who sat where."""
 
 import csv
 import json
@@ -9,9 +9,9 @@ import pytest
 
 from game_runs import configure, run
 from seat_runs import games
-from selfplay.cli.main import main
-from selfplay.evaluation.tournament_files import write_payoffs
-from selfplay.population import PayoffTable
+from sparring.cli.main import main
+from sparring.evaluation.tournament_files import write_payoffs
+from sparring.population import PayoffTable
 
 SETTINGS = {
     "population__add_every": "1",

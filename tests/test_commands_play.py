@@ -1,4 +1,4 @@
-"""``selfplay play``: a person at standard input against a tiny model, whose moves are almost never legal."""
+"""``sparring play``: a person at standard input against a tiny model, whose moves are almost never legal."""
 
 import asyncio
 import io
@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from selfplay.commands.play import ModelPlayer, play
-from selfplay.core import MockInferenceClient
-from selfplay.envs.catalog import make_game
-from selfplay.envs.templates import get_template
+from sparring.commands.play import ModelPlayer, play
+from sparring.core import MockInferenceClient
+from sparring.envs.catalog import make_game
+from sparring.envs.templates import get_template
 from terminal_sessions import EndedInput
 from tiny_models import roomy_model
 
@@ -77,7 +77,7 @@ def test_a_move_of_the_person_on_which_the_game_raises_loses_the_game_and_the_se
 
 
 def test_a_move_of_the_model_on_which_the_game_raises_loses_its_game_and_the_session_continues(monkeypatch):
-    monkeypatch.setattr("selfplay.commands.play.build_engine", lambda *_: MockInferenceClient([RAISES]))
+    monkeypatch.setattr("sparring.commands.play.build_engine", lambda *_: MockInferenceClient([RAISES]))
     said = played("y\nn\n", monkeypatch, seat=1, env_id="LiarsDice-v0-train")
     assert said.count("an invalid move of player 0") == 2
     assert said.count("you won (you +1, player 0 -1)") == 2

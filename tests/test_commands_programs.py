@@ -1,4 +1,4 @@
-"""``selfplay eval`` and ``play`` for runs of programs: checkpoints, the base model or a person in a role."""
+"""``sparring eval`` and ``play`` for runs of programs: checkpoints, the base model or a person in a role."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from program_runs import configure, run
-from selfplay.cli.main import main
+from sparring.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -20,22 +20,22 @@ from kill_resume import differences, fingerprint
 from playing_model import save_playing_model
 from psro_runs import SHORT, SMALL, configuration, psro, state_of
 from report_pages import Page, figures_of, heat_map_of
-from selfplay.cli.main import main
-from selfplay.commands.best_response import FrozenPolicy, train_to_the_end
-from selfplay.commands.mixture_file import MixtureMember
-from selfplay.commands.model_source import ModelSource
-from selfplay.commands.psro import best_response_to
-from selfplay.commands.psro import psro as find_equilibrium
-from selfplay.commands.psro_files import read_state
-from selfplay.commands.psro_table import psro_table
-from selfplay.config import Config
-from selfplay.config.loading import dump_config, load_config
-from selfplay.config.model import ModelSettings
-from selfplay.config.play import EnvSettings
-from selfplay.config.population import PsroSettings
-from selfplay.core import SelfplayError
-from selfplay.core.files import lock_directory
-from selfplay.training.run_directory import RunDirectory
+from sparring.cli.main import main
+from sparring.commands.best_response import FrozenPolicy, train_to_the_end
+from sparring.commands.mixture_file import MixtureMember
+from sparring.commands.model_source import ModelSource
+from sparring.commands.psro import best_response_to
+from sparring.commands.psro import psro as find_equilibrium
+from sparring.commands.psro_files import read_state
+from sparring.commands.psro_table import psro_table
+from sparring.config import Config
+from sparring.config.loading import dump_config, load_config
+from sparring.config.model import ModelSettings
+from sparring.config.play import EnvSettings
+from sparring.config.population import PsroSettings
+from sparring.core import SparringError
+from sparring.core.files import lock_directory
+from sparring.run.run_directory import RunDirectory
 from terminal_sessions import EndedInput
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
@@ -186,7 +186,7 @@ def snapshot(directory: Path) -> dict:
 
 def kill_when(arguments: list[str], there) -> bool:
     """Run the command in a process and kill it when ``there()``; return whether it was still at work."""
-    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "psro", *arguments]
+    command = [sys.executable, "-c", "from sparring.cli.main import run; run()", "psro", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
     )
@@ -397,9 +397,9 @@ def joined(monkeypatch) -> list[tuple[str | None, str]]:
 
     def join(settings, namespace):
         clusters.append((settings.address, namespace))
-        raise SelfplayError("no cluster is joined in this test")
+        raise SparringError("no cluster is joined in this test")
 
-    monkeypatch.setattr("selfplay.cluster.train.connected", join)
+    monkeypatch.setattr("sparring.cluster.train.connected", join)
     return clusters
 
 
@@ -409,7 +409,7 @@ def test_best_responses_of_two_psros_may_be_trained_on_one_cluster(tmp_path, joi
     there = ["--runtime", "ray", "--ray.address", "127.0.0.1:1", "--run.directory", str(tmp_path)]
     for name in ("one", "other"):
         assert main(["psro", str(file), *there, "--name", name]) == 1
-    assert [namespace for _, namespace in joined] == ["selfplay-one-member-001", "selfplay-other-member-001"]
+    assert [namespace for _, namespace in joined] == ["sparring-one-member-001", "sparring-other-member-001"]
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1:2"])
@@ -423,9 +423,9 @@ def test_a_best_response_is_continued_at_the_cluster_that_is_named_now(tmp_path,
     begun = RunDirectory.create(tmp_path / "run")
     begun.write_config(dump_config(before))
     begun.unlock()
-    with pytest.raises(SelfplayError, match="no cluster is joined"):
+    with pytest.raises(SparringError, match="no cluster is joined"):
         train_to_the_end(now, tmp_path / "run")
-    assert joined == [(address, "selfplay-run")]
+    assert joined == [(address, "sparring-run")]
 
 
 def test_a_configuration_without_the_section_has_its_defaults():

@@ -1,4 +1,4 @@
-"""``selfplay runs``: what a directory of runs says about each, whole or damaged."""
+"""``sparring runs``: what a directory of runs says about each, whole or damaged."""
 
 import io
 import json
@@ -11,16 +11,16 @@ from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
-from selfplay.cli.main import main
-from selfplay.commands.list_runs import list_runs, read_run
-from selfplay.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name, read_state
-from selfplay.commands.runs_table import age_text, runs_table
-from selfplay.config import load_config
-from selfplay.core import InputError
-from selfplay.core.files import lock_directory
-from selfplay.evaluation.measures import MeasureResult
-from selfplay.record.start_log import note_failure, note_session
-from selfplay.training.run_directory import RunDirectory
+from sparring.cli.main import main
+from sparring.collection.start_log import note_failure, note_session
+from sparring.commands.list_runs import list_runs, read_run
+from sparring.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name, read_state
+from sparring.commands.runs_table import age_text, runs_table
+from sparring.config import load_config
+from sparring.core import InputError
+from sparring.core.files import lock_directory
+from sparring.evaluation.measures import MeasureResult
+from sparring.run.run_directory import RunDirectory
 
 RANDOM = "kuhn_poker-random"
 
@@ -119,7 +119,7 @@ def test_a_run_that_had_to_stop_has_failed_until_it_is_started_again(tmp_path):
     (path / "report.html").unlink()
     note_session(path)
     said = RunDirectory.open(path).after_failure("the engine is lost")
-    assert "continue with: selfplay train --resume" in str(said)
+    assert "continue with: sparring train --resume" in str(said)
     run = read_run(path)
     assert (run.state, run.problem) == ("failed", "the engine is lost")
     assert "the engine is lost" in table([run])[2]

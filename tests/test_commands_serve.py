@@ -1,4 +1,4 @@
-"""``selfplay serve``: models, runs, adapters that are loaded and unloaded, and the command."""
+"""``sparring serve``: models, runs, adapters that are loaded and unloaded, and the command."""
 
 import contextlib
 import json
@@ -21,20 +21,20 @@ from safetensors.torch import load_file
 
 from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work_in_threads, running
 from openai_http import httpx2
-from selfplay.cli.main import main
-from selfplay.commands.listening import listen, serve_until_ended, server_of
-from selfplay.commands.model_source import ModelSource
-from selfplay.commands.serve import build_application, served_model
-from selfplay.commands.served_models import ServedModels
-from selfplay.config.model import InferenceSettings, ModelSettings
-from selfplay.core import SelfplayError
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.jobs.launch import LocalWorker
-from selfplay.jobs.records import ServedBase
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.delivery_file import save_proven_adapter
-from selfplay.learning.policy import BASE, LoraSettings, PolicyModel
-from selfplay.training.publishing import publish_models
+from sparring.cli.main import main
+from sparring.commands.listening import listen, serve_until_ended, server_of
+from sparring.commands.model_source import ModelSource
+from sparring.commands.serve import build_application, served_model
+from sparring.commands.served_models import ServedModels
+from sparring.config.model import InferenceSettings, ModelSettings
+from sparring.core import SparringError
+from sparring.engine.engine import EmbeddedEngine
+from sparring.finetune.jobs.launch import LocalWorker
+from sparring.finetune.jobs.records import ServedBase
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.delivery_file import save_proven_adapter
+from sparring.learn.policy import BASE, LoraSettings, PolicyModel
+from sparring.run.publishing import publish_models
 from tiny_models import perturb_adapter, tiny_model
 
 BASE_NAME = tiny_model("llama").name
@@ -69,7 +69,7 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
 
 @contextlib.contextmanager
 def serving_adapters_of(directory: Path) -> Iterator[Live]:
-    """A model without adapters, served as by ``selfplay serve --adapters``."""
+    """A model without adapters, served as by ``sparring serve --adapters``."""
     source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
     engine, app = served_by(source.model.name, source, directory)
     with running(app, engine) as live:
@@ -105,7 +105,7 @@ def ask_logprobs(live: Live, model: str) -> tuple[list[float], str]:
         model=model, messages=ASK, seed=1, logprobs=True
     )
     content = raw.parse().choices[0].logprobs.content
-    return [token.logprob for token in content], raw.headers["x-selfplay-policy-version"]
+    return [token.logprob for token in content], raw.headers["x-sparring-policy-version"]
 
 
 @pytest.mark.parametrize(("name", "lora"), [("first", (4, 8.0)), ("wide", (6, 3.0, ["q_proj", "v_proj"]))])
@@ -392,7 +392,7 @@ def source_of(adapter: Path) -> ModelSource:
 def served_by(
     name: str, source: ModelSource, directory: Path | None = None
 ) -> tuple[EmbeddedEngine, FastAPI]:
-    """Publish the models of a source as ``selfplay serve`` does."""
+    """Publish the models of a source as ``sparring serve`` does."""
     models, inference = ServedModels.of(source, name), InferenceSettings()
     published = publish_models(
         source.model, models.adapters, inference, base=models.base, versions=models.versions
@@ -488,7 +488,7 @@ def test_threads_and_type_are_those_of_the_run_unless_they_are_given():
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    monkeypatch.delenv("SPARRING_API_KEY", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -514,7 +514,7 @@ def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
             connection = httpx2.get(f"{url}/health", timeout=60)
     printed = capsys.readouterr().out
     assert f"serving {BASE_NAME} at {url}/v1 (Ctrl-C ends)\n" in printed
-    token = re.search(r"SELFPLAY_API_KEY=(\S+)\n", printed)[1]
+    token = re.search(r"SPARRING_API_KEY=(\S+)\n", printed)[1]
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0)
     answer = client.chat.completions.create(model=BASE_NAME, messages=ASK)
     assert answer.usage.completion_tokens > 0
@@ -523,17 +523,17 @@ def use_command(port: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_token_that_no_client_can_send_is_rejected(monkeypatch, capsys):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "two words")
+    monkeypatch.setenv("SPARRING_API_KEY", "two words")
     assert main(["serve", str(tiny_model("llama"))]) == 2
-    assert capsys.readouterr().err.startswith("error: SELFPLAY_API_KEY: ")
+    assert capsys.readouterr().err.startswith("error: SPARRING_API_KEY: ")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a-host"])
 def test_other_machines_are_admitted_only_with_a_token_set_by_the_user(host, monkeypatch, capsys):
-    monkeypatch.delenv("SELFPLAY_API_KEY", raising=False)
+    monkeypatch.delenv("SPARRING_API_KEY", raising=False)
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
     line = f"error: --host: {host} lets other machines in, and you have set no token."
-    assert capsys.readouterr().err == f"{line} Set SELFPLAY_API_KEY to a secret\n"
+    assert capsys.readouterr().err == f"{line} Set SPARRING_API_KEY to a secret\n"
 
 
 async def test_a_server_that_cannot_start_is_an_error():
@@ -544,7 +544,7 @@ async def test_a_server_that_cannot_start_is_an_error():
 
     server = server_of(FastAPI(lifespan=lifespan))
     words = "the server could not start"
-    with listen("127.0.0.1", 0) as listener, pytest.raises(SelfplayError, match=words):
+    with listen("127.0.0.1", 0) as listener, pytest.raises(SparringError, match=words):
         await serve_until_ended(server, listener)
 
 
@@ -561,7 +561,7 @@ def test_the_error_for_a_port_in_use_is_one_line(capsys):
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
 def test_the_error_for_an_impossible_host_name_is_one_line(host, monkeypatch, capsys):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "a-token")
+    monkeypatch.setenv("SPARRING_API_KEY", "a-token")
     assert main(["serve", str(tiny_model("llama")), "--host", host]) == 2
     assert (
         capsys.readouterr().err
@@ -570,6 +570,6 @@ def test_the_error_for_an_impossible_host_name_is_one_line(host, monkeypatch, ca
 
 
 def test_if_the_extra_is_not_installed_the_error_names_it(monkeypatch, capsys):
-    monkeypatch.setattr("selfplay.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
+    monkeypatch.setattr("sparring.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
     assert main(["serve", "smollm2-135m"]) == 2
-    assert "pip install 'selfplay-rl[serve]'" in capsys.readouterr().err
+    assert "pip install 'sparring[serve]'" in capsys.readouterr().err

@@ -24,15 +24,15 @@ from hostile_text import hostile_text
 from playing_model import save_playing_model
 from report_pages import Page
 from seat_runs import DILEMMA, SIDES
-from selfplay.cli.main import main
-from selfplay.commands.members import base_of, environment_of, find_members
-from selfplay.commands.tournament_page import tournament_html
-from selfplay.commands.tournament_tables import print_tournament
-from selfplay.config import load_config
-from selfplay.core import InputError
-from selfplay.evaluation.tournament_files import TournamentFiles
-from selfplay.population import PayoffTable
-from selfplay.population.rankings import rank
+from sparring.cli.main import main
+from sparring.commands.members import base_of, environment_of, find_members
+from sparring.commands.tournament_page import tournament_html
+from sparring.commands.tournament_tables import print_tournament
+from sparring.config import load_config
+from sparring.core import InputError
+from sparring.evaluation.tournament_files import TournamentFiles
+from sparring.population import PayoffTable
+from sparring.population.rankings import rank
 from tournaments import few_resamples, kill_when_it_has, payoffs, play  # noqa: F401 - a fixture
 
 
@@ -198,7 +198,7 @@ def address():
 
 
 def test_a_model_behind_an_api_plays_adapters_and_scripts(address, trained, tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFPLAY_API_KEY", "a-key")
+    monkeypatch.setenv("SPARRING_API_KEY", "a-key")
     monkeypatch.setenv("NO_PROXY", "*")
     remote = f"small@{address}"
     play(tmp_path / "out", remote, trained, "random", "--games", 4)
@@ -431,7 +431,7 @@ def test_a_tournament_in_use_is_refused(tmp_path, capsys):
 
 def test_help_and_errors_do_not_load_torch():
     code = (
-        "import sys; from selfplay.cli.main import main\n"
+        "import sys; from sparring.cli.main import main\n"
         "assert main(['tournament', '--help']) == 0\n"
         "assert main(['tournament', 'nobody', 'random', '--env', 'kuhn_poker']) == 2\n"
         "assert 'torch' not in sys.modules"

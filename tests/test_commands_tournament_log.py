@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.core import InputError
-from selfplay.evaluation.tournament_files import PlayedGame, TournamentFiles
+from sparring.core import InputError
+from sparring.evaluation.tournament_files import PlayedGame, TournamentFiles
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 

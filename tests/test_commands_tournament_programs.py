@@ -8,9 +8,9 @@ import pytest
 from game_runs import configure as configure_game
 from game_runs import run as run_game
 from program_runs import configure, run
-from selfplay.cli.main import main
-from selfplay.commands.tournament import tournament
-from selfplay.core import InputError
+from sparring.cli.main import main
+from sparring.commands.tournament import tournament
+from sparring.core import InputError
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core import InputError
-from selfplay.evaluation.schedule import GAMES_PER_CHOICE, GameSchedule, worth
-from selfplay.population import PayoffTable
+from sparring.core import InputError
+from sparring.evaluation.schedule import GAMES_PER_CHOICE, GameSchedule, worth
+from sparring.population import PayoffTable
 
 
 @given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 5))

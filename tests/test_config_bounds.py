@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from selfplay.cli.main import main
-from selfplay.config import Config, load_config, preset_names, recipe_names
-from selfplay.config.fields import models_in, tags_of
-from selfplay.config.problems import first_problem
-from selfplay.core import InputError
+from sparring.cli.main import main
+from sparring.config import Config, load_config, preset_names, recipe_names
+from sparring.config.fields import models_in, tags_of
+from sparring.config.problems import first_problem
+from sparring.core import InputError
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.config import Config, dump_config, load_config, preset_names
-from selfplay.config.fields import config_fields, models_in
-from selfplay.config.loading import differences_text
-from selfplay.core import InputError
-from selfplay.training.checks import check_config
+from sparring.config import Config, dump_config, load_config, preset_names
+from sparring.config.fields import config_fields, models_in
+from sparring.config.loading import differences_text
+from sparring.core import InputError
+from sparring.run.checks import check_config
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
 
@@ -303,7 +303,7 @@ def test_any_invalid_value_gives_an_error_that_names_its_field(path, wrong):
 def _load_dict(data):
     from pydantic import ValidationError
 
-    from selfplay.config.problems import first_problem
+    from sparring.config.problems import first_problem
 
     try:
         return Config.model_validate(data)

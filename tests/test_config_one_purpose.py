@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from matrices import one_of_each
-from selfplay.cli.main import main
-from selfplay.config import dump_active, load_config, preset_names, recipe_names
-from selfplay.config.without_effect import without_effect, without_effect_on_jobs
-from selfplay.core import InputError
-from selfplay.learning.algorithms import build_algorithm
-from selfplay.learning.batch import Tokens
-from selfplay.training.rewards import build_credit
+from sparring.cli.main import main
+from sparring.config import dump_active, load_config, preset_names, recipe_names
+from sparring.config.without_effect import without_effect, without_effect_on_jobs
+from sparring.core import InputError
+from sparring.learn.algorithms import build_algorithm
+from sparring.learn.batch import Tokens
+from sparring.run.rewards import build_credit
 
 ROLE = '[{type = "role_advantage_by_env"}]'
 TWICE = [
@@ -267,4 +267,4 @@ def test_a_dry_run_of_jobs_prints_what_jobs_use(capsys):
     text = dump_active(config, without_effect_on_jobs(config))
     assert "[finetune.rl]" in text
     assert "[learning" not in text
-    assert "# without effect: learning (is for selfplay train)" in text
+    assert "# without effect: learning (is for sparring train)" in text

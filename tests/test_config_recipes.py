@@ -2,12 +2,12 @@
 
 import pytest
 
-from selfplay.cli.main import main
-from selfplay.config import dump_active, load_config, recipe_names
-from selfplay.config.rewards import RewardSettings
-from selfplay.config.without_effect import without_effect
-from selfplay.core import InputError
-from selfplay.training.assembly import build_learner
+from sparring.cli.main import main
+from sparring.config import dump_active, load_config, recipe_names
+from sparring.config.rewards import RewardSettings
+from sparring.config.without_effect import without_effect
+from sparring.core import InputError
+from sparring.run.assembly import build_learner
 from tiny_models import tiny_policy
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from matrices import one_of_each
-from selfplay.core import Messages
-from selfplay.core.chat_tokens import ChatTokens
-from selfplay.core.messages import said
-from selfplay.core.records import with_alternatives
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.learning.fine_tuning.examples import Conversation, Preference, Renderer
-from selfplay.learning.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.core import Messages
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.messages import said
+from sparring.core.records import with_alternatives
+from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.fine_tuning.examples import Conversation, Preference, Renderer
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 from tiny_models import make_record
 from tokenizer_families import FAMILIES, TURN_ENDS, as_usual, tokenizer_of
 

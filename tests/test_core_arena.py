@@ -6,7 +6,7 @@ import time
 import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
-from selfplay.core import (
+from sparring.core import (
     Arena,
     Artifact,
     EpisodeRequest,
@@ -17,7 +17,7 @@ from selfplay.core import (
     Rubric,
     TransientError,
 )
-from selfplay.core.current_episode import current_episode
+from sparring.core.current_episode import current_episode
 
 
 def trace(results):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core import Artifact, ArtifactStore
+from sparring.core import Artifact, ArtifactStore
 
 DRAWS = 20_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from selfplay import core
-from selfplay.core import (
+from sparring import core
+from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     Episode,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from core_programs import Ask, BatchArena, Family, SeedClient, make_arena, parents, played
-from selfplay.core import (
+from sparring.core import (
     Arena,
     Artifact,
     ArtifactStore,
@@ -18,7 +18,7 @@ from selfplay.core import (
     MockInferenceClient,
     RAECredit,
     Role,
-    SelfplayError,
+    SparringError,
     TrainingBatch,
     derive_seed,
 )
@@ -163,7 +163,7 @@ async def test_the_sanity_check_detects_other_records(change, problem):
     arena = make_arena(requests=parents(2))
     batch, results = await arena.play_step()
     batch.records = change(batch.records)
-    with pytest.raises(SelfplayError, match=problem):
+    with pytest.raises(SparringError, match=problem):
         arena.sanity_check_batch(results, batch)
 
 
@@ -188,14 +188,14 @@ async def test_the_sanity_check_detects_a_record_that_is_not_that_of_its_step(fi
     setattr(batch.records[0], field, value)
     record = batch.records[0]
     problem = f"^the record of role {record.role_id} in rollout {record.rollout_id} differs from the step"
-    with pytest.raises(SelfplayError, match=problem):
+    with pytest.raises(SparringError, match=problem):
         arena.sanity_check_batch(results, batch)
 
 
 async def test_the_sanity_check_detects_rollouts_with_the_same_id():
     requests = [EpisodeRequest("child", number, {"rollout_id": "mine"}) for number in range(2)]
     arena = make_arena(requests=requests, verbose=True)
-    with pytest.raises(SelfplayError, match=r"^several rollouts have the same id, so their advantages"):
+    with pytest.raises(SparringError, match=r"^several rollouts have the same id, so their advantages"):
         await arena.step()
 
 
@@ -210,7 +210,7 @@ async def test_the_sanity_check_accepts_failures_exclusions_and_text():
     assert [(record.role_id, record.reward) for record in batch.records] == [("S", 2.0)]
     arena.sanity_check_batch(results, batch)
     batch.records.append(batch.records[0])
-    with pytest.raises(SelfplayError, match="1 records follow from the steps, but the batch has 2"):
+    with pytest.raises(SparringError, match="1 records follow from the steps, but the batch has 2"):
         arena.sanity_check_batch(results, batch)
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core import InputError
-from selfplay.core.call_slots import CallSlots
+from sparring.core import InputError
+from sparring.core.call_slots import CallSlots
 
 
 async def settle():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
-from selfplay.core import (
+from sparring.core import (
     Arena,
     ChatEpisode,
     EpisodeRequest,
@@ -15,7 +15,7 @@ from selfplay.core import (
     Rubric,
     derive_seed,
 )
-from selfplay.core.errors import reason_of
+from sparring.core.errors import reason_of
 
 
 class CountingClient(MockInferenceClient):

@@ -3,7 +3,7 @@
 import pytest
 
 from core_programs import make_arena
-from selfplay.core import (
+from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     ChatEpisode,

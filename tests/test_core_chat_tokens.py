@@ -13,9 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from hostile_text import HOSTILE_PIECES, hostile_text
-from selfplay.core import InputError, Messages
-from selfplay.core.chat_tokens import ChatTokens
-from selfplay.core.control_tokens import BREAK, ControlTokens
+from sparring.core import InputError, Messages
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.control_tokens import BREAK, ControlTokens
 from tokenizer_families import (
     CHATML,
     FAMILIES,
@@ -252,7 +252,7 @@ def test_the_same_prompt_is_rendered_once_and_forgotten_when_there_are_many(monk
     tokens = ChatTokens(tokenizer_of("Gemma"), "gemma")
     first = tokens.render(conversation(["x"]))
     assert tokens.render(conversation(["x"])) is first
-    monkeypatch.setattr("selfplay.core.chat_tokens.MAX_RENDERED_CHARACTERS", 3)
+    monkeypatch.setattr("sparring.core.chat_tokens.MAX_RENDERED_CHARACTERS", 3)
     tokens.render(conversation(["y"]))
     assert tokens.render(conversation(["x"])) == first
 

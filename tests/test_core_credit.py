@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents, played
-from selfplay.core import (
+from sparring.core import (
     ConstantCredit,
     CreditAssigner,
     EpisodicRewardCredit,
@@ -20,7 +20,7 @@ from selfplay.core import (
     SPOCredit,
     apply_credit,
 )
-from selfplay.core.credit.relative import equal_group_share
+from sparring.core.credit.relative import equal_group_share
 
 
 def two_level_tree():

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from core_programs import played
 from credit_groups import at, found, game
-from selfplay.core import GRPOCredit, ReinforcePPBaselineCredit, RLOOCredit
-from selfplay.core.credit.relative import equal_group_share
+from sparring.core import GRPOCredit, ReinforcePPBaselineCredit, RLOOCredit
+from sparring.core.credit.relative import equal_group_share
 
 
 @pytest.mark.parametrize("group", ["seat", "prompt"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core_programs import played
 from credit_groups import at, found, game
-from selfplay.core import ReinforcePPBaselineCredit, ReinforcePPCredit
+from sparring.core import ReinforcePPBaselineCredit, ReinforcePPCredit
 
 
 def test_rewards_are_whitened_over_all_types_roles_and_levels():

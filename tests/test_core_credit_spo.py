@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from core_programs import played
 from credit_groups import found, game
-from selfplay.core import SPOCredit, Step
-from selfplay.core.credit import tracked
-from selfplay.core.credit.tracked import MAX_ANSWERS
+from sparring.core import SPOCredit, Step
+from sparring.core.credit import tracked
+from sparring.core.credit.tracked import MAX_ANSWERS
 
 TENTH = math.log2(10 / 9)
 """The change of log-probabilities, in half-lives, after which a tenth is forgotten: 2^-TENTH = 0.9."""

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from selfplay.core import InputError
-from selfplay.core.errors import first_line
+from sparring.core import InputError
+from sparring.core.errors import first_line
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
-from selfplay.core import (
+from sparring.core import (
     ContextError,
     EpisodeError,
     EpisodeRequest,
     InputError,
     MockInferenceClient,
     Rubric,
-    SelfplayError,
+    SparringError,
     TransientError,
 )
 
@@ -349,7 +349,7 @@ async def test_a_failed_episode_began_with_its_first_attempt():
 
 async def test_a_run_without_an_end_stops_when_every_episode_fails():
     arena = make_arena(MockInferenceClient(["yes"]), parents(2), parent=FailingExtras())
-    with pytest.raises(SelfplayError, match="every episode failed; the last: "):
+    with pytest.raises(SparringError, match="every episode failed; the last: "):
         async for _ in arena.run():
             pass
     assert [batch.meta["failed"] async for batch in arena.run(num_steps=2)] == [2, 2]

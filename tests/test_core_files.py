@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from file_limits import files_no_longer_than
-from selfplay.core.files import (
+from sparring.core.files import (
     PARTIAL,
     append_at,
     finish_replacements,

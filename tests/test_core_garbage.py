@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from ray_simulation import VirtualTimeLoop
-from selfplay.core.garbage_collection import infrequent_garbage_collection, raise_collection_thresholds
+from sparring.core.garbage_collection import infrequent_garbage_collection, raise_collection_thresholds
 
 
 class Cycle:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core.confidence_intervals import interval_over_runs, mean_interval, wilson_interval
+from sparring.core.confidence_intervals import interval_over_runs, mean_interval, wilson_interval
 
 counts = st.integers(0, 10_000).flatmap(lambda trials: st.tuples(st.integers(0, trials), st.just(trials)))
 

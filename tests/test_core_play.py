@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfplay.core import InferenceClient, Rollout, SelfplayError, Step, trajectories_of
+from sparring.core import InferenceClient, Rollout, SparringError, Step, trajectories_of
 
 
 def step(pid, **fields):
@@ -59,5 +59,5 @@ async def test_a_client_that_cannot_score_says_so_by_name():
         async def complete(self, *args, **options):
             raise NotImplementedError
 
-    with pytest.raises(SelfplayError, match=r"^TextOnly cannot score completions; use the embedded engine$"):
+    with pytest.raises(SparringError, match=r"^TextOnly cannot score completions; use the embedded engine$"):
         await TextOnly().score([], ["yes"])

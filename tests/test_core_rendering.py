@@ -11,9 +11,9 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from hostile_text import hostile_text
-from selfplay.core import InputError, Messages
-from selfplay.core.chat_tokens import ChatTokens
-from selfplay.core.messages import said
+from sparring.core import InputError, Messages
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.messages import said
 from tokenizer_families import CHATML, as_usual, tokenizer_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_programs import step_of
-from selfplay.core import Arena, EpisodeError, MockInferenceClient, Role, Rollout, Rubric
+from sparring.core import Arena, EpisodeError, MockInferenceClient, Role, Rollout, Rubric
 
 
 def score(rubric, *role_ids, arena=None):

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.core import derive_seed
+from sparring.core import derive_seed
 
 PATHS = st.lists(st.integers(-5, 50) | st.text("/ab1,\"'[] \\\ud800", max_size=4), max_size=4)
 

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from selfplay.core import (
+from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     Artifact,
@@ -332,12 +332,12 @@ async def test_a_step_in_order_says_nothing():
 
 
 def test_the_client_of_apis_comes_from_core_which_does_not_import_it():
-    code = "import sys, selfplay.core; assert not {'openai', 'selfplay.inference'} & {*sys.modules}; "
-    code += "from selfplay.core import OpenAIClient; "
-    code += "assert OpenAIClient.__module__ == 'selfplay.inference.openai_client'"
+    code = "import sys, sparring.core; assert not {'openai', 'sparring.engine'} & {*sys.modules}; "
+    code += "from sparring.core import OpenAIClient; "
+    code += "assert OpenAIClient.__module__ == 'sparring.engine.openai_client'"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
     with pytest.raises(ImportError):
-        from selfplay.core import AnotherClient  # noqa: F401
+        from sparring.core import AnotherClient  # noqa: F401
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from selfplay.core.gather import all_results
+from sparring.core.gather import all_results
 
 
 async def test_results_come_in_the_order_of_the_calls_not_of_their_ends() -> None:

@@ -7,23 +7,23 @@ from hypothesis import given
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
-from selfplay.cli import main as command_line
-from selfplay.core import InputError, Rollout, VerboseLogger
-from selfplay.core.text import one_line, printable, speech
-from selfplay.evaluation.measures import MeasureResult
-from selfplay.evaluation.tables import comparison_table
-from selfplay.population.match_table import MatchRecord
-from selfplay.read.cards import card_of
-from selfplay.read.charts import Chart, Line
-from selfplay.read.episodes import LoggedEpisode
-from selfplay.read.run_view import RunView
-from selfplay.training.progress import RunProgress, print_ending, print_stopped
-from selfplay.training.progress_views import print_line
-from selfplay.watch import panels
-from selfplay.watch.header import header
-from selfplay.watch.plot import draw_chart
-from selfplay.watch.text import card_text
-from selfplay.watch.widgets import ChartWidget
+from sparring.cli import main as command_line
+from sparring.core import InputError, Rollout, VerboseLogger
+from sparring.core.text import one_line, printable, speech
+from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.tables import comparison_table
+from sparring.population.match_table import MatchRecord
+from sparring.run.progress import RunProgress, print_ending, print_stopped
+from sparring.run.progress_views import print_line
+from sparring.view.cards import card_of
+from sparring.view.charts import Chart, Line
+from sparring.view.episodes import LoggedEpisode
+from sparring.view.run_view import RunView
+from sparring.view.watch import panels
+from sparring.view.watch.header import header
+from sparring.view.watch.plot import draw_chart
+from sparring.view.watch.text import card_text
+from sparring.view.watch.widgets import ChartWidget
 from watched_runs import text_of
 
 

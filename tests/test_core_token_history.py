@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_text import HOSTILE_PIECES, hostile_text
-from selfplay.core import (
+from sparring.core import (
     Arena,
     InferenceClient,
     InputError,
@@ -17,9 +17,9 @@ from selfplay.core import (
     Role,
     Rubric,
 )
-from selfplay.core.chat_tokens import ChatTokens
-from selfplay.core.history import shown
-from selfplay.core.messages import as_text, said
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.history import shown
+from sparring.core.messages import as_text, said
 from tokenizer_families import FAMILIES, GEMMA, TURN_ENDS, control_ids, tokenizer_of
 
 SMOLLM2, *OTHERS = "ChatML whose end of text is no end of turn", "Qwen 3", "Llama 3", "Gemma", "Phi"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents, played
-from selfplay.core import EpisodeRequest, GRPOCredit, MockInferenceClient, VerboseLogger, apply_credit
+from sparring.core import EpisodeRequest, GRPOCredit, MockInferenceClient, VerboseLogger, apply_credit
 
 
 @pytest.fixture

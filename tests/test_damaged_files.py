@@ -17,16 +17,16 @@ from rich.console import Console
 
 from damaged_files import contents, damage_all, end_of, make_run
 from matrices import first_of
-from selfplay.cli.main import main
-from selfplay.core import InputError
-from selfplay.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
-from selfplay.core.errors import DamagedState
-from selfplay.core.files import NOT_LOOKED_INTO
-from selfplay.core.manifest import check_files, seal
-from selfplay.learning.base_fingerprint import fingerprint
-from selfplay.training.given_adapters import copy_adapter
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.single_process import resume
+from sparring.cli.main import main
+from sparring.core import InputError
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
+from sparring.core.errors import DamagedState
+from sparring.core.files import NOT_LOOKED_INTO
+from sparring.core.manifest import check_files, seal
+from sparring.learn.base_fingerprint import fingerprint
+from sparring.run.given_adapters import copy_adapter
+from sparring.run.run_directory import RunDirectory
+from sparring.run.single_process import resume
 from tiny_models import roomy_model, tiny_model
 
 UPDATES = 3
@@ -119,7 +119,7 @@ def test_an_error_of_a_file_is_one_line(tmp_path, monkeypatch, capfd):
     def refused(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied", "/runs/x/rollouts")
 
-    monkeypatch.setattr("selfplay.commands.list_runs.list_runs", refused)
+    monkeypatch.setattr("sparring.commands.list_runs.list_runs", refused)
     assert main(["runs", str(tmp_path)]) == 1
     assert capfd.readouterr().err == "error: /runs/x/rollouts: Permission denied\n"
 
@@ -183,7 +183,7 @@ FIELDS += ("source", "metrics", "turn", "config", "logs")
 @pytest.mark.parametrize("value", ["missing", None, "text", -1, [[]]])
 def test_a_state_without_a_field_or_with_another_type_is_a_damaged_one(unfinished, tmp_path, value):
     """Also if somebody has sealed it again."""
-    from selfplay.training.saved_state import read_saved_state
+    from sparring.run.saved_state import read_saved_state
 
     for field in FIELDS:
         place = Path(shutil.copytree(RunDirectory(unfinished).checkpoint(2), tmp_path / field))
@@ -204,7 +204,7 @@ def test_a_checkpoint_of_before_there_were_hashes_is_one_line(copied):
         (place / MANIFEST_FILE).unlink()
         state = json.loads((place / STATE_FILE).read_text())
         (place / STATE_FILE).write_text(json.dumps(state | {"format": 3}))
-    refused(copied, "step-000002 was saved by another version of selfplay")
+    refused(copied, "step-000002 was saved by another version of sparring")
 
 
 def test_if_no_checkpoint_is_whole_nothing_changes(copied):
@@ -312,11 +312,11 @@ def test_an_edited_field_that_changes_no_results_is_named(copied, whole):
 @pytest.mark.parametrize("use", ["start", "frozen", "serve", "export"])
 @pytest.mark.parametrize("damage", ["bit", "base"])
 def test_an_adapter_with_other_bytes_or_of_another_base_is_not_used(unfinished, tmp_path, use, damage):
-    from selfplay.commands.export import export
-    from selfplay.inference.engine import EmbeddedEngine
-    from selfplay.inference.published_adapters import PublishedAdapters
-    from selfplay.learning.policy import LoraSettings, PolicyModel
-    from selfplay.training.given_adapters import load_adapter_of
+    from sparring.commands.export import export
+    from sparring.engine.engine import EmbeddedEngine
+    from sparring.engine.published_adapters import PublishedAdapters
+    from sparring.learn.policy import LoraSettings, PolicyModel
+    from sparring.run.given_adapters import load_adapter_of
 
     adapter = Path(shutil.copytree(RunDirectory(unfinished).checkpoint(2), tmp_path / "adapter"))
     if damage == "bit":

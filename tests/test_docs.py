@@ -20,19 +20,19 @@ import typer
 from rich.console import Console
 
 from doc_pages import DOCS, FENCE, PAGES, ROOT, blocks, save_named_blocks
-from selfplay import replay
-from selfplay.cli.main import app, main
-from selfplay.config import Config, load_config, preset_names
-from selfplay.config.fields import config_fields
-from selfplay.core.adapters import ALL_LINEAR
-from selfplay.envs.templates import template_names
-from selfplay.population import SampleMode
-from selfplay.training.checks import check_config
-from selfplay.training.single_process import train
+from sparring import collection
+from sparring.cli.main import app, main
+from sparring.config import Config, load_config, preset_names
+from sparring.config.fields import config_fields
+from sparring.core.adapters import ALL_LINEAR
+from sparring.envs.templates import template_names
+from sparring.population import SampleMode
+from sparring.run.checks import check_config
+from sparring.run.single_process import train
 from tiny_models import roomy_model
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
-PACKAGE = ROOT / "src" / "selfplay"
+PACKAGE = ROOT / "src" / "sparring"
 NOTES = sorted((ROOT / "notes").glob("*.md"))
 INLINE_CODE = re.compile(r"`([^`\n]+)`")
 MAX_LINE_OF_CODE = 110
@@ -154,8 +154,8 @@ def test_commands_in_console_blocks_are_valid(block, tmp_path, monkeypatch, caps
         if words[0].startswith("scripts/"):
             check_script(words)
         else:
-            assert words[0] == "selfplay"
-            check_selfplay(words[1:], expected, capsys)
+            assert words[0] == "sparring"
+            check_sparring(words[1:], expected, capsys)
 
 
 def check_script(words: list[str]) -> None:
@@ -167,7 +167,7 @@ def check_script(words: list[str]) -> None:
         assert main(["train", *words[1:], "--dry-run"]) == 0
 
 
-def check_selfplay(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def check_sparring(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     if words[0] == "train" and "--resume" not in words:
         words = [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
     elif words[0] != "envs":
@@ -190,8 +190,8 @@ def test_every_figure_of_the_benchmarks_has_a_command_of_this_commit(capsys):
     for script, arguments in scripts:
         source = (ROOT / script).read_text()
         assert [one for one in re.findall(r"--[\w-]+", arguments) if f'"{one}"' not in source] == [], script
-    for command, arguments in re.findall(r"^(?:for .* do )?selfplay (\w+) ([^;\n]*)", text, re.MULTILINE):
-        check_selfplay([command, *shlex.split(arguments.replace("$seed", "0"))], "", capsys)
+    for command, arguments in re.findall(r"^(?:for .* do )?sparring (\w+) ([^;\n]*)", text, re.MULTILINE):
+        check_sparring([command, *shlex.split(arguments.replace("$seed", "0"))], "", capsys)
 
 
 def slug(heading: str) -> str:
@@ -213,7 +213,7 @@ def fields_in(page: Path) -> list[str]:
 
 def modules_in(page: Path) -> list[str]:
     """Return the dotted names of the package's modules and of their contents."""
-    return [code for code in inline_code(page) if re.fullmatch(r"selfplay(\.\w+)+", code)]
+    return [code for code in inline_code(page) if re.fullmatch(r"sparring(\.\w+)+", code)]
 
 
 def files_in(page: Path) -> list[str]:
@@ -265,7 +265,7 @@ def test_the_packages_are_those_of_the_source():
 
 def test_the_readme_has_every_command_and_every_preset():
     page = ROOT / "README.md"
-    named = {code.split()[1] for code in inline_code(page) if code.startswith("selfplay ")}
+    named = {code.split()[1] for code in inline_code(page) if code.startswith("sparring ")}
     assert named == {command.name for command in app.registered_commands}
     assert set(preset_names()) <= set(inline_code(page))
 
@@ -291,13 +291,17 @@ def test_the_tables_of_names_are_complete():
     templates = INLINE_CODE.findall(" ".join(r[0] for r in table_rows(DOCS / "howto-templates.md", "name")))
     assert sorted(templates) == sorted(template_names())
     families = [row[1] for row in table_rows(DOCS / "concepts.md", "family")]
-    built_in = {name for name in replay.__all__ if is_built_in_transform(name)}
+    built_in = {name for name in collection.__all__ if is_built_in_transform(name)}
     assert set(INLINE_CODE.findall(" ".join(families))) == built_in
 
 
 def is_built_in_transform(name: str) -> bool:
-    bases = (replay.FinalRewardTransform, replay.StepRewardTransform, replay.SamplingRewardTransform)
-    cls = getattr(replay, name)
+    bases = (
+        collection.FinalRewardTransform,
+        collection.StepRewardTransform,
+        collection.SamplingRewardTransform,
+    )
+    cls = getattr(collection, name)
     return (
         isinstance(cls, type)
         and issubclass(cls, bases)

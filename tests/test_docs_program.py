@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from doc_pages import DOCS, blocks, save_named_blocks
-from selfplay.config import load_config
-from selfplay.read.chart_list import chart_sections
-from selfplay.read.whole_run import load_run
-from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.single_process import train
+from sparring.collection.rollout_log import RolloutLog
+from sparring.config import load_config
+from sparring.run.single_process import train
+from sparring.view.chart_list import chart_sections
+from sparring.view.whole_run import load_run
 from tiny_models import tiny_model
 
 PAGE = DOCS / "tutorial-conversation.md"

@@ -11,13 +11,13 @@ from failing_code import ARENA_METHODS, EPISODE_METHODS, configuration, is_possi
 from family_models import FAMILIES, family_model
 from loaded_modules import loaded_by
 from matrices import one_of_each
-from selfplay.cli.main import main
-from selfplay.config import load_config, preset_names
-from selfplay.core import InputError
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.training import rehearsal
-from selfplay.training.dry_run import dry_run_of
-from selfplay.training.rehearsal import rehearse
+from sparring.cli.main import main
+from sparring.config import load_config, preset_names
+from sparring.core import InputError
+from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.run import rehearsal
+from sparring.run.dry_run import dry_run_of
+from sparring.run.rehearsal import rehearse
 from tiny_models import roomy_model
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
@@ -87,7 +87,7 @@ def test_a_method_that_fails_is_one_line(method, way, tmp_path, capsys, monkeypa
 
 PROGRAM = """
 import time
-from selfplay.core import Arena, EpisodeError, EpisodeRequest, MultiTurnEpisode, Role, Rubric
+from sparring.core import Arena, EpisodeError, EpisodeRequest, MultiTurnEpisode, Role, Rubric
 
 
 class Guess(MultiTurnEpisode):
@@ -172,7 +172,7 @@ def test_an_answer_that_a_program_refuses_is_no_fault_but_one_that_it_cannot_rea
 
 def test_a_template_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
-        "from selfplay.envs.templates import BoxedTemplate\n"
+        "from sparring.envs.templates import BoxedTemplate\n"
         'broken = BoxedTemplate("broken", "{observation}")\n'
         "def messages(game, pid):\n    raise ValueError('no board')\n"
         "broken.messages = messages\n"
@@ -188,7 +188,7 @@ def test_a_template_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
 
 def test_a_state_that_no_checkpoint_can_hold_is_found(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from selfplay.replay import FinalRewardTransform\n"
+        "from sparring.collection import FinalRewardTransform\n"
         "class Mine(FinalRewardTransform):\n"
         "    def __call__(self, x, env_id=None):\n        return x\n"
         "    def state_dict(self):\n        return {'seen': {1, 2}}\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyspiel
 import pytest
 
-from selfplay.core import InputError
-from selfplay.envs.catalog import describe, library_of, list_environments, make_game
-from selfplay.envs.known_ids import suggest
+from sparring.core import InputError
+from sparring.envs.catalog import describe, library_of, list_environments, make_game
+from sparring.envs.known_ids import suggest
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from selfplay.envs.known_ids import suggest
             2,
             "env.id: OpenSpiel has no game 'TicTacToe'. Did you mean tic_tac_toe, TicTacToe-v0",
         ),
-        ("zzzzzz", 2, "env.id: OpenSpiel has no game 'zzzzzz'. See: selfplay envs"),
+        ("zzzzzz", 2, "env.id: OpenSpiel has no game 'zzzzzz'. See: sparring envs"),
         ("kuhn_poker", 3, "env.num_players: kuhn_poker does not support 3 players. It supports: 2"),
         ("TicTacToe-v0-train", 1, "env.num_players: TicTacToe-v0-train does not support 1 players"),
         ("matrix_rps", 2, "env.id: matrix_rps cannot be played here: its players move at the same time"),
@@ -155,8 +155,8 @@ def test_a_base_id_without_suffix_is_played_unchanged():
 
 def test_the_catalog_loads_without_the_game_libraries():
     code = (
-        "import sys, selfplay.envs.catalog as c; c.describe('TicTacToe-v0-train');"
-        "import selfplay.envs.game_episode, selfplay.envs.templates, selfplay.envs.scripted;"
+        "import sys, sparring.envs.catalog as c; c.describe('TicTacToe-v0-train');"
+        "import sparring.envs.game_episode, sparring.envs.templates, sparring.envs.scripted;"
         "print({'textarena', 'pyspiel', 'torch', 'nltk', 'openai'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

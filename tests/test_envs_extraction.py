@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.envs.extraction import extract_boxed
-from selfplay.envs.templates import get_template, template_names
+from sparring.envs.extraction import extract_boxed
+from sparring.envs.templates import get_template, template_names
 
 plain = st.text(st.characters(blacklist_characters="\\{}", blacklist_categories=("Cs",)), max_size=40)
 balanced = st.recursive(plain, lambda inner: st.tuples(plain, st.just("{"), inner, st.just("}")).map("".join))

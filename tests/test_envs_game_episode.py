@@ -8,7 +8,7 @@ import re
 import pytest
 
 from engine_requests import make_engine
-from selfplay.core import (
+from sparring.core import (
     AgentSpec,
     Arena,
     CallSettings,
@@ -19,12 +19,12 @@ from selfplay.core import (
     Role,
     trajectories_of,
 )
-from selfplay.envs import game_episode
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import OpenSpielGame
-from selfplay.envs.scripted import ScriptedPlayer
-from selfplay.envs.templates import get_template
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.envs import game_episode
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.openspiel_game import OpenSpielGame
+from sparring.envs.scripted import ScriptedPlayer
+from sparring.envs.templates import get_template
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import roomy_model
 
 POLICY = AgentSpec("policy")

@@ -6,12 +6,12 @@ import pyspiel
 import pytest
 
 from evaluation_client import TabularClient, nonsense, uniform
-from selfplay.core import AgentSpec, Arena, EpisodeError
-from selfplay.envs.catalog import list_environments, make_game
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import load_game
-from selfplay.envs.templates import get_template
-from selfplay.evaluation import play_match
+from sparring.core import AgentSpec, Arena, EpisodeError
+from sparring.envs.catalog import list_environments, make_game
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.openspiel_game import load_game
+from sparring.envs.templates import get_template
+from sparring.evaluation import play_match
 
 LISTED = [env.env_id for env in list_environments() if env.library == "openspiel" and env.playable]
 NOT_LOADABLE = ("nfg_game", "normal_form_extensive_game", "repeated_game")
@@ -137,7 +137,7 @@ async def test_a_match_counts_an_invalid_move_as_what_it_paid(env_id, of_model, 
 
 
 COOPERATIVE = """
-from selfplay.envs.game import Game
+from sparring.envs.game import Game
 
 class Pair(Game):
     current_pid = 0

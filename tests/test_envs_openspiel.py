@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from selfplay.core import EpisodeError, InputError
-from selfplay.envs.catalog import make_game
-from selfplay.envs.openspiel_game import OpenSpielGame, game_at, information_states, load_game
-from selfplay.envs.templates import get_template
+from sparring.core import EpisodeError, InputError
+from sparring.envs.catalog import make_game
+from sparring.envs.openspiel_game import OpenSpielGame, game_at, information_states, load_game
+from sparring.envs.templates import get_template
 
 
 def play(game, seed):
@@ -211,7 +211,7 @@ def test_a_rejected_game_prints_nothing_besides_its_error(capfd):
 
 
 def test_games_are_loaded_without_a_standard_error():
-    code = "from selfplay.envs.openspiel_game import load_game; print(load_game('kuhn_poker'))"
+    code = "from sparring.envs.openspiel_game import load_game; print(load_game('kuhn_poker'))"
     command = f'exec "{sys.executable}" -c "{code}" 2>&-'
     found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert found.stdout == "kuhn_poker()\n"

@@ -5,10 +5,10 @@ Whoever changes one of these texts changes what every trained model has been tra
 
 import pytest
 
-from selfplay.envs.catalog import make_game
-from selfplay.envs.examples import example_turns
-from selfplay.envs.openspiel_game import game_at
-from selfplay.envs.templates import get_template
+from sparring.envs.catalog import make_game
+from sparring.envs.examples import example_turns
+from sparring.envs.openspiel_game import game_at
+from sparring.envs.templates import get_template
 
 KUHN_RULES = (
     "Kuhn poker, 2 players, cards J, Q, K (lowest first). Everyone pays 1 chip and gets one card. A bet or a "

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from selfplay.core import (
+from sparring.core import (
     AgentSpec,
     Arena,
     EpisodeError,
@@ -14,13 +14,13 @@ from selfplay.core import (
     Role,
     derive_seed,
 )
-from selfplay.envs.catalog import make_game
-from selfplay.envs.game import Game
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import game_at
-from selfplay.envs.scripted import make_player
-from selfplay.envs.templates import get_template
-from selfplay.envs.textarena_game import TextArenaGame
+from sparring.envs.catalog import make_game
+from sparring.envs.game import Game
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.openspiel_game import game_at
+from sparring.envs.scripted import make_player
+from sparring.envs.templates import get_template
+from sparring.envs.textarena_game import TextArenaGame
 
 POLICY = AgentSpec("policy")
 RANDOM = AgentSpec("script", "random")

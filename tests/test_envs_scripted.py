@@ -5,11 +5,11 @@ from collections import Counter
 import pyspiel
 import pytest
 
-from selfplay.core import InputError
-from selfplay.envs.catalog import make_game
-from selfplay.envs.openspiel_game import game_at, information_states
-from selfplay.envs.scripted import make_player
-from selfplay.envs.solver import solve
+from sparring.core import InputError
+from sparring.envs.catalog import make_game
+from sparring.envs.openspiel_game import game_at, information_states
+from sparring.envs.scripted import make_player
+from sparring.envs.solver import solve
 
 
 def play(env_id, names, seed):

@@ -3,10 +3,10 @@
 import pyspiel
 import pytest
 
-from selfplay.core import InputError
-from selfplay.envs import openspiel_game, solver
-from selfplay.envs.openspiel_game import game_at, information_states
-from selfplay.envs.solver import Equilibrium, Minimax, check_solvable, solve
+from sparring.core import InputError
+from sparring.envs import openspiel_game, solver
+from sparring.envs.openspiel_game import game_at, information_states
+from sparring.envs.solver import Equilibrium, Minimax, check_solvable, solve
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from selfplay.core import InputError
-from selfplay.envs.catalog import make_game
-from selfplay.envs.examples import example_turns
-from selfplay.envs.templates import get_template, template_names
+from sparring.core import InputError
+from sparring.envs.catalog import make_game
+from sparring.envs.examples import example_turns
+from sparring.envs.templates import get_template, template_names
 
 REFERENCE_NAMES = {"default", "qwen3-zs", "qwen3-sp", "qwen3-reasoning", "gemma3-zs", "llama-instruct-zs"}
 

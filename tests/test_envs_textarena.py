@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 
 from hostile_text import hostile_text
-from selfplay.core import EpisodeError
-from selfplay.envs import generators
-from selfplay.envs.catalog import list_environments, make_game
-from selfplay.envs.generators import Generators
-from selfplay.envs.textarena_game import TextArenaGame, generators_of
+from sparring.core import EpisodeError
+from sparring.envs import generators
+from sparring.envs.catalog import list_environments, make_game
+from sparring.envs.generators import Generators
+from sparring.envs.textarena_game import TextArenaGame, generators_of
 
 TELLING = [
     ("TicTacToe-v0-train", 2),

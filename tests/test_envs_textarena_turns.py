@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from selfplay.core import EpisodeError
-from selfplay.envs.catalog import make_game
-from selfplay.envs.generators import Generators
+from sparring.core import EpisodeError
+from sparring.envs.catalog import make_game
+from sparring.envs.generators import Generators
 
 SEED = 2**32 + 7
 """A seed that is longer than the 32 bits which TextArena and numpy accept."""

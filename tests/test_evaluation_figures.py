@@ -5,10 +5,10 @@ import json
 import pytest
 
 from run_files import match, nash
-from selfplay.core import InputError
-from selfplay.evaluation import write_evaluation
-from selfplay.evaluation.figures import FigureName, figures_of, read_figures
-from selfplay.evaluation.measures import MeasureResult
+from sparring.core import InputError
+from sparring.evaluation import write_evaluation
+from sparring.evaluation.figures import FigureName, figures_of, read_figures
+from sparring.evaluation.measures import MeasureResult
 
 
 def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():

@@ -2,12 +2,12 @@
 
 import pytest
 
-from selfplay.core import InputError
-from selfplay.envs.catalog import make_game
-from selfplay.envs.openspiel_game import OpenSpielGame
-from selfplay.envs.scripted import make_player
-from selfplay.evaluation import kept_value
-from selfplay.evaluation.kept_value import solved_game
+from sparring.core import InputError
+from sparring.envs.catalog import make_game
+from sparring.envs.openspiel_game import OpenSpielGame
+from sparring.envs.scripted import make_player
+from sparring.evaluation import kept_value
+from sparring.evaluation.kept_value import solved_game
 
 
 def turns(*moves):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evaluation_client import TabularClient, first_move, legal_moves, nonsense, uniform
-from selfplay.core import (
+from sparring.core import (
     AgentSpec,
     Arena,
     CallSettings,
@@ -14,9 +14,9 @@ from selfplay.core import (
     MockInferenceClient,
     TransientError,
 )
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.evaluation import MatchResult, play_match
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from sparring.evaluation import MatchResult, play_match
 
 RANDOM = AgentSpec("script", "random")
 COUNTS = ("games", "wins", "draws", "losses", "valid_wins", "truncated", "moves", "invalid_moves")

@@ -10,12 +10,12 @@ from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from kuhn_policies import PythonPolicy, kuhn_equilibrium, random_policy
-from selfplay.core import AgentSpec, Arena
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import information_states, load_game
-from selfplay.envs.templates import get_template
-from selfplay.evaluation import nash_conv, play_match
-from selfplay.evaluation.mixture import Mixture
+from sparring.core import AgentSpec, Arena
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.openspiel_game import information_states, load_game
+from sparring.envs.templates import get_template
+from sparring.evaluation import nash_conv, play_match
+from sparring.evaluation.mixture import Mixture
 
 TEMPLATE = get_template("fewshot-chat")
 WEIGHTS = (0.2, 0.5, 0.3)

@@ -8,15 +8,15 @@ from open_spiel.python.algorithms import exploitability
 
 from evaluation_client import TabularClient, first_move, uniform
 from kuhn_policies import PythonPolicy, kuhn_equilibrium, random_policy
-from selfplay.core import AgentSpec, Arena, InputError, SelfplayError
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.openspiel_game import load_game
-from selfplay.envs.templates import get_template
-from selfplay.evaluation import NashConvResult, nash_conv, play_match
-from selfplay.evaluation.progress import Progress
+from sparring.core import AgentSpec, Arena, InputError, SparringError
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.openspiel_game import load_game
+from sparring.envs.templates import get_template
+from sparring.evaluation import NashConvResult, nash_conv, play_match
+from sparring.evaluation.progress import Progress
 
 TEMPLATE = get_template("fewshot-chat")
-exact = importlib.import_module("selfplay.evaluation.nash_conv")  # the package has a function of this name
+exact = importlib.import_module("sparring.evaluation.nash_conv")  # the package has a function of this name
 
 
 async def measure(client, env_id="kuhn_poker", **options) -> NashConvResult:
@@ -107,7 +107,7 @@ async def test_answers_too_unlikely_for_a_float_still_compare():
 
 @pytest.mark.parametrize("score", [math.nan, -math.inf, math.inf])
 async def test_scores_that_are_not_probabilities_are_rejected(score):
-    with pytest.raises(SelfplayError, match="no probabilities at '0'"):
+    with pytest.raises(SparringError, match="no probabilities at '0'"):
         await measure(ScoringClient(lambda text: score))
 
 
@@ -147,14 +147,14 @@ async def test_a_position_that_cannot_be_scored_cancels_the_others():
         async def score(self, messages, completions, *, model=None):
             self.calls.append((model, messages))
             if len(self.calls) == 3:
-                raise SelfplayError("the model has no scores")
+                raise SparringError("the model has no scores")
             try:
                 await asyncio.Event().wait()
             finally:
                 self.ended += 1
 
     client = FailingClient(uniform)
-    with pytest.raises(SelfplayError, match="the model has no scores"):
+    with pytest.raises(SparringError, match="the model has no scores"):
         await measure(client)
     assert (len(client.calls), client.ended) == (12, 11)
 

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from selfplay.envs.openspiel_game import information_states, load_game
-from selfplay.evaluation.nash_conv import _best_responses
-from selfplay.evaluation.played_gains import GameAsPlayed
+from sparring.envs.openspiel_game import information_states, load_game
+from sparring.evaluation.nash_conv import _best_responses
+from sparring.evaluation.played_gains import GameAsPlayed
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
 

@@ -5,10 +5,10 @@ import pytest
 from rich.console import Console
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
-from selfplay.core import AgentSpec, Arena, EpisodeError, InputError
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.evaluation import (
+from sparring.core import AgentSpec, Arena, EpisodeError, InputError
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from sparring.evaluation import (
     GameRecord,
     MatchResult,
     comparison_table,
@@ -18,7 +18,7 @@ from selfplay.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from selfplay.read.evaluations import EvaluationFiles, of_measure
+from sparring.view.evaluations import EvaluationFiles, of_measure
 
 TEMPLATE = get_template("fewshot-chat")
 

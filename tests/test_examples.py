@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from live_server import TOKEN, engine_over, running
-from selfplay.inference.server import create_app
+from sparring.engine.server import create_app
 from tiny_models import tiny_policy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -75,7 +75,7 @@ def port() -> Iterator[str]:
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory, no keys, and a terminal's width."""
     monkeypatch.chdir(tmp_path)
-    for name in ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SELFPLAY_API_KEY"):
+    for name in ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "SPARRING_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -146,8 +146,8 @@ def test_proposer_solver_takes_questions_in_words(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run_debate.py", "Cars are bad", "--local", "--port", "9"), "selfplay serve"),
-        (("run_proposer_solver.py", "--local", "--port", "9"), "selfplay serve"),
+        (("run_debate.py", "Cars are bad", "--local", "--port", "9"), "sparring serve"),
+        (("run_proposer_solver.py", "--local", "--port", "9"), "sparring serve"),
         (("run_debate.py", "Cars are bad"), "OPENROUTER_API_KEY"),
         (("run_proposer_solver.py", "--questions", "[", "--local"), "--questions"),
         (("run_proposer_solver.py", "--questions", "[]", "--local"), "questions: "),
@@ -184,11 +184,11 @@ def test_a_server_that_rejects_the_key_did_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if key is not None:
-        monkeypatch.setenv("SELFPLAY_API_KEY", key)
+        monkeypatch.setenv("SPARRING_API_KEY", key)
     engine = engine_over(tiny_policy())
     topics = ("Cars are bad",) if script == "run_debate.py" else ()
     capsys.readouterr()
     with running(create_app(engine, token=TOKEN), engine) as live:
         assert run_here(script, *topics, "--local", "--port", str(live.port)) == 2
     said = problem.format(port=live.port)
-    assert capsys.readouterr().err == f"SELFPLAY_API_KEY: {said}. Set it to a key that this server accepts\n"
+    assert capsys.readouterr().err == f"SPARRING_API_KEY: {said}. Set it to a key that this server accepts\n"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from finetune_runs import CLAIMS, make_trainer
 from hostile_text import hostile_text
 from proof_scripts import Script, make, turn_of
-from selfplay.config.finetune import RlParameters, TextRlParameters
-from selfplay.core import EpisodeError, InputError, TransientError
-from selfplay.finetune.analysers import (
+from sparring.config.finetune import RlParameters, TextRlParameters
+from sparring.core import EpisodeError, InputError, TransientError
+from sparring.finetune.analysers import (
     ANALYSERS,
     EarlierMessage,
     FollowUp,
@@ -25,12 +25,12 @@ from selfplay.finetune.analysers import (
     messages_of,
     stands_in,
 )
-from selfplay.finetune.analysis import TRIES, Analysis, read_answer, yes_shares
-from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.finetune.malt import PureTextMaltTrainer
-from selfplay.finetune.run_files import RunFiles, save_rollouts
-from selfplay.finetune.view import View
-from selfplay.programs.proofs.protocols import PROTOCOLS
+from sparring.finetune.analysis import TRIES, Analysis, read_answer, yes_shares
+from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.finetune.malt import PureTextMaltTrainer
+from sparring.finetune.run_files import RunFiles, save_rollouts
+from sparring.finetune.view import View
+from sparring.programs.proofs.protocols import PROTOCOLS
 
 NAMES = [kind.name for kind in ANALYSERS]
 

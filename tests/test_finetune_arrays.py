@@ -9,14 +9,14 @@ import pytest
 
 from finetune_runs import Jobs, guesses, run
 from proof_scripts import CLAIM, Script, make, play
-from selfplay.compat.nip_arrays import rollout_arrays
-from selfplay.config.finetune import PureTextMaltParameters, RlParameters, TextRlParameters
-from selfplay.core import Arena, InputError, Role
-from selfplay.finetune import PureTextEiTrainer, PureTextMaltTrainer
-from selfplay.finetune.trees import expected_rewards, select_pairs
-from selfplay.programs.proofs.episode import ProofEpisode
-from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
-from selfplay.programs.proofs.state import ProofState
+from sparring.compat.nip_arrays import rollout_arrays
+from sparring.config.finetune import PureTextMaltParameters, RlParameters, TextRlParameters
+from sparring.core import Arena, InputError, Role
+from sparring.finetune import PureTextEiTrainer, PureTextMaltTrainer
+from sparring.finetune.trees import expected_rewards, select_pairs
+from sparring.programs.proofs.episode import ProofEpisode
+from sparring.programs.proofs.protocol import Agent, Channel, Protocol, Turn
+from sparring.programs.proofs.state import ProofState
 
 DECIDES = Script(verifier=["Why?", " Decision: reject "], prover=["It is.", "So it is."])
 BOTH = "prover0_channel: What of you?\nprover1_channel: And you?"

@@ -6,10 +6,10 @@ import inspect
 import pytest
 
 from finetune_runs import THREE, Jobs, guesses, make_trainer, run
-from selfplay.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
-from selfplay.config.finetune import RlParameters
-from selfplay.core import Rollout
-from selfplay.finetune import FineTuneJobError, PureTextRolloutAnalyser
+from sparring.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
+from sparring.config.finetune import RlParameters
+from sparring.core import Rollout
+from sparring.finetune import FineTuneJobError, PureTextRolloutAnalyser
 
 SIGNATURES = {
     "__init__": "hyper_params, scenario_instance, settings",

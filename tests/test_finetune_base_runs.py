@@ -6,14 +6,14 @@ from asyncio import CancelledError
 import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
-from selfplay.cli.main import main
-from selfplay.commands.finetune_base_run import with_base_run
-from selfplay.config import load_config
-from selfplay.config.finetune import BaseRunParameters, TextRlParameters
-from selfplay.config.loading import dump_config
-from selfplay.core import InputError
-from selfplay.finetune import CheckPointNotFoundError, PureTextEiTrainer
-from selfplay.finetune.run_files import load_rollouts
+from sparring.cli.main import main
+from sparring.commands.finetune_base_run import with_base_run
+from sparring.config import load_config
+from sparring.config.finetune import BaseRunParameters, TextRlParameters
+from sparring.config.loading import dump_config
+from sparring.core import InputError
+from sparring.finetune import CheckPointNotFoundError, PureTextEiTrainer
+from sparring.finetune.run_files import load_rollouts
 
 ALL = TextRlParameters(test_scheme="all")
 

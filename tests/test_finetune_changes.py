@@ -6,10 +6,10 @@ import pytest
 
 from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, plain, run
 from proof_scripts import Script
-from selfplay.config.finetune import PureTextEiParameters, PureTextMaltParameters, RlParameters
-from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.finetune.malt import PureTextMaltTrainer
+from sparring.config.finetune import PureTextEiParameters, PureTextMaltParameters, RlParameters
+from sparring.core import InputError, SparringError
+from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.finetune.malt import PureTextMaltTrainer
 
 ACCEPTED = {"accept_changes": True}
 FIRST_JOBS = 3
@@ -20,12 +20,12 @@ class Away(Jobs):
     """A provider that takes files and is away when jobs are made."""
 
     async def create(self, request, file):
-        raise SelfplayError("the API is away")
+        raise SparringError("the API is away")
 
 
 def test_a_job_that_was_not_made_yet_is_made_from_other_examples_after_a_change(tmp_path):
     provider = Jobs()
-    with pytest.raises(SelfplayError, match="the API is away"):
+    with pytest.raises(SparringError, match="the API is away"):
         run(PureTextEiTrainer, tmp_path / "run", Away())
     selection = PureTextEiParameters(reward_threshold=-10.0)
     changed = {"pure_text_ei": selection, "settings": ACCEPTED}

@@ -12,10 +12,10 @@ from finetune_commands import SMALL, finetune, finetune_at, words_of
 from finetune_runs import files_of
 from matrices import first_of
 from replying_server import completion, http, serving
-from selfplay.cli.main import main
-from selfplay.config import load_config
-from selfplay.core import MockInferenceClient
-from selfplay.training.stage_trainers import build_scenario, build_trainer
+from sparring.cli.main import main
+from sparring.config import load_config
+from sparring.core import MockInferenceClient
+from sparring.run.stage_trainers import build_scenario, build_trainer
 from wandb_files import records_of
 
 
@@ -105,10 +105,10 @@ async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
     before = files_of(runs)
     assert await finetune("one") == 2
     said = capsys.readouterr().err
-    assert said.endswith("or continue it: selfplay finetune --resume runs/one\n")
+    assert said.endswith("or continue it: sparring finetune --resume runs/one\n")
     assert await asyncio.to_thread(main, ["train", "--resume", "one"]) == 2
     said = capsys.readouterr().err
-    assert said.endswith("is a run of selfplay finetune. Use: selfplay finetune --resume runs/one\n")
+    assert said.endswith("is a run of sparring finetune. Use: sparring finetune --resume runs/one\n")
     assert files_of(runs) == before
 
 
@@ -116,7 +116,7 @@ async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
 async def test_a_run_killed_before_it_has_a_configuration_frees_its_name(runs, place):
     name, method = place.split(".")
     killed = (
-        "import os, selfplay.training.run_directory as module; from selfplay.cli.main import run\n"
+        "import os, sparring.run.run_directory as module; from sparring.cli.main import run\n"
         f"module.{name}.{method} = lambda *_: os.kill(os.getpid(), 9)\nrun()"
     )
     fields = words_of(SMALL)
@@ -149,7 +149,7 @@ async def test_a_lost_configuration_does_not_cost_the_answers_that_were_paid_for
 
 
 async def test_a_run_builds_its_protocol_once(runs, tmp_path):
-    own = "from selfplay.programs.proofs.protocols import nip\n\ndef counted(given):\n"
+    own = "from sparring.programs.proofs.protocols import nip\n\ndef counted(given):\n"
     own += "    with open('built', 'a') as file:\n        file.write('once ')\n    return nip(given)\n"
     (tmp_path / "own.py").write_text(own)
     assert await finetune("one", **{"program.protocol": "own.py:counted"}) == 0
@@ -161,7 +161,7 @@ def test_weights_and_biases_without_a_key_is_one_line_and_leaves_nothing(runs):
     pytest.importorskip("wandb")
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_API_KEY"}
     environment |= {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9", "NETRC": str(runs)}
-    command = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "finetune", "nip"]
+    command = [sys.executable, "-c", "from sparring.cli.main import run; run()", "finetune", "nip"]
     ended = subprocess.run(
         [*command, "--name", "proofs", "--tracking.wandb_project", "proofs"],
         env=environment,
@@ -184,7 +184,7 @@ async def test_a_run_that_does_not_ask_for_weights_and_biases_does_not_use_it(ru
 
 def test_the_names_of_the_package_load_no_model_library():
     loaded = (
-        "import sys, selfplay.finetune; print(*(n for n in ('torch', 'ray', 'wandb') if n in sys.modules))"
+        "import sys, sparring.finetune; print(*(n for n in ('torch', 'ray', 'wandb') if n in sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
     assert printed.stdout.split() == []

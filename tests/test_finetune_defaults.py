@@ -1,4 +1,4 @@
-"""The documented defaults of ``selfplay finetune`` against a real ``selfplay serve``, and at other APIs."""
+"""The documented defaults of ``sparring finetune`` against a real ``sparring serve``, and at other APIs."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import pytest
 from finetune_commands import words_of
 from job_commands import TOKEN, Server
 from replying_server import completion, http, serving
-from selfplay.cli.main import main
+from sparring.cli.main import main
 from tiny_models import roomy_model
 
 DEFAULTS = """
@@ -40,7 +40,7 @@ verifier_guess_replacement_proportion = 1.0
 @pytest.mark.slow
 def test_agents_start_from_the_servers_default_if_none_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SELFPLAY_API_KEY", TOKEN)
+    monkeypatch.setenv("SPARRING_API_KEY", TOKEN)
     server = Server(tmp_path / "jobs", model=roomy_model())
     try:
         config = DEFAULTS.format(url=f"http://127.0.0.1:{server.port}/v1")

@@ -11,19 +11,19 @@ import pytest
 from finetune_commands import words_of
 from job_server import base_policy, forks, preference, serving, talk
 from live_server import TOKEN
-from selfplay.cli.main import main
-from selfplay.core import SelfplayError
-from selfplay.core.adapters import BASE
-from selfplay.finetune import FineTuneJobError
-from selfplay.finetune.jobs import ENDED, Job, JobProvider, JobRequest
-from selfplay.finetune.local_jobs import LocalJobs
-from selfplay.finetune.model_groups import JobRecords
-from selfplay.finetune.openai_jobs import OpenAIJobs
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.inference.published_adapters import PublishedAdapters
-from selfplay.jobs.launch import LocalWorker
-from selfplay.jobs.records import ServedBase
-from selfplay.jobs.service import JobService
+from sparring.cli.main import main
+from sparring.core import SparringError
+from sparring.core.adapters import BASE
+from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.published_adapters import PublishedAdapters
+from sparring.finetune import FineTuneJobError
+from sparring.finetune.jobs.launch import LocalWorker
+from sparring.finetune.jobs.records import ServedBase
+from sparring.finetune.jobs.service import JobService
+from sparring.finetune.local_jobs import LocalJobs
+from sparring.finetune.model_groups import JobRecords
+from sparring.finetune.openai_jobs import OpenAIJobs
+from sparring.finetune.providers import ENDED, Job, JobProvider, JobRequest
 from tiny_models import roomy_model, tiny_model
 
 TALKS = [talk(f"what is {n}", f"it is {n}") for n in range(4)]
@@ -133,7 +133,7 @@ async def test_a_job_that_is_not_possible_is_refused_in_one_line(tmp_path, reque
         file = await jobs.upload("x", b"{}\n")
         with pytest.raises(FineTuneJobError, match="job x cannot be created: ") as raised:
             await jobs.create(request_, file)
-        with pytest.raises(SelfplayError, match="the file cannot be stored: file: it is empty"):
+        with pytest.raises(SparringError, match="the file cannot be stored: file: it is empty"):
             await jobs.upload("empty", b"")
     assert problem in str(raised.value)
     assert "\n" not in str(raised.value)

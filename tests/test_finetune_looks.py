@@ -14,20 +14,20 @@ from textual.geometry import Size
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from proof_server import MISSING, scripted, serving_proofs
 from report_pages import Page
-from selfplay.cli.main import main
-from selfplay.commands.list_runs import read_run
-from selfplay.core.confidence_intervals import wilson_interval
-from selfplay.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, load_rollouts
-from selfplay.finetune.statistics import RunRecords
-from selfplay.read.cards import card_of
-from selfplay.read.chart_list import chart_sections
-from selfplay.read.source import RunDirectorySource
-from selfplay.read.whole_run import load_run
-from selfplay.report.page import report_html
-from selfplay.watch.header import header
-from selfplay.watch.panels import jobs_panel, run_panel, statistics_panel
-from selfplay.watch.terminal_interface import TerminalInterface
-from selfplay.watch.text import card_text
+from sparring.cli.main import main
+from sparring.commands.list_runs import read_run
+from sparring.core.confidence_intervals import wilson_interval
+from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, load_rollouts
+from sparring.finetune.statistics import RunRecords
+from sparring.view.cards import card_of
+from sparring.view.chart_list import chart_sections
+from sparring.view.report.page import report_html
+from sparring.view.source import RunDirectorySource
+from sparring.view.watch.header import header
+from sparring.view.watch.panels import jobs_panel, run_panel, statistics_panel
+from sparring.view.watch.terminal_interface import TerminalInterface
+from sparring.view.watch.text import card_text
+from sparring.view.whole_run import load_run
 from watch_screens import look, words_on
 from watched_runs import text_of
 

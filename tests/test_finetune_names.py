@@ -9,12 +9,12 @@ from faulty_jobs import FaultyJobs
 from finetune_runs import guesses, run
 from job_server import serving
 from live_server import TOKEN
-from selfplay.config.finetune import RlParameters
-from selfplay.core import InputError
-from selfplay.finetune import FineTuneJobError, PureTextEiTrainer, PureTextSharedModelGroup
-from selfplay.finetune.jobs import DryRunJobs, JobRequest
-from selfplay.finetune.model_groups import JobRecords
-from selfplay.finetune.openai_jobs import OpenAIJobs
+from sparring.config.finetune import RlParameters
+from sparring.core import InputError
+from sparring.finetune import FineTuneJobError, PureTextEiTrainer, PureTextSharedModelGroup
+from sparring.finetune.model_groups import JobRecords
+from sparring.finetune.openai_jobs import OpenAIJobs
+from sparring.finetune.providers import DryRunJobs, JobRequest
 
 TWO = RlParameters(num_iterations=2)
 EXAMPLES = [{"messages": [{"role": "user", "content": "2?"}, {"role": "assistant", "content": "yes"}]}] * 10
@@ -43,7 +43,7 @@ async def test_a_job_that_only_has_the_same_name_is_refused_in_one_line(other):
         job = await jobs.create(request, "file-0")
         assert await jobs.create(request, "file-0") == job
         with pytest.raises(
-            FineTuneJobError, match=f"^the API has another job .* in selfplay_job_{min(other)}$"
+            FineTuneJobError, match=f"^the API has another job .* in sparring_job_{min(other)}$"
         ):
             await jobs.create(replace(request, **other), "file-0")
     assert len(server.jobs) == 1

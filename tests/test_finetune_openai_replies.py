@@ -12,9 +12,9 @@ from openai.types import FileObject
 from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 
 from replying_server import http, serving
-from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.jobs import FineTuneJobError, Job, JobRequest
-from selfplay.finetune.openai_jobs import OpenAIJobs
+from sparring.core import InputError, SparringError
+from sparring.finetune.openai_jobs import OpenAIJobs
+from sparring.finetune.providers import FineTuneJobError, Job, JobRequest
 
 FOLDER = Path(__file__).parent / "openai_replies"
 NAME = "run_iter_0_verifier"
@@ -87,7 +87,7 @@ async def test_openais_limit_of_a_day_is_said_and_waited_for():
 @pytest.mark.parametrize(
     ("name", "kind", "reason"),
     [
-        ("error_no_credit", SelfplayError, "You exceeded your current quota"),
+        ("error_no_credit", SparringError, "You exceeded your current quota"),
         ("error_wrong_key", InputError, "is not accepted by 127.0.0.1"),
         ("error_daily_limit", FineTuneJobError, "maximum of 8 fine-tuning requests per day"),
     ],

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from faulty_jobs import FAULTS, FaultyJobs
 from finetune_runs import plain
 from replying_server import error, http, serving
-from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.jobs import ENDED, FineTuneJobError, JobRequest
-from selfplay.finetune.model_groups import JobRecords
-from selfplay.finetune.openai_jobs import OpenAIJobs
+from sparring.core import InputError, SparringError
+from sparring.finetune.model_groups import JobRecords
+from sparring.finetune.openai_jobs import OpenAIJobs
+from sparring.finetune.providers import ENDED, FineTuneJobError, JobRequest
 
 REQUEST = JobRequest("run_iter_0_verifier", "base", "dpo", {"beta": 0.3}, seed=5)
 EXAMPLES = [{"messages": [{"role": "assistant", "content": "yes"}]}]
@@ -90,7 +90,7 @@ def test_whatever_goes_wrong_a_job_is_made_once_or_the_end_is_one_clear_error(tm
             for _ in range(5):
                 try:
                     return await ended(jobs, await JobRecords(directory).submit(jobs, REQUEST, EXAMPLES))
-                except SelfplayError as error:
+                except SparringError as error:
                     said.append(str(error))
             raise AssertionError("faults end before the tries do")
 
@@ -123,14 +123,14 @@ async def test_a_server_on_this_machine_is_not_reached_through_a_proxy(tmp_path,
 async def test_a_server_that_is_gone_is_one_error_in_limited_time(tmp_path):
     async with FaultyJobs().running() as url:
         pass
-    with pytest.raises(SelfplayError, match=r"the file cannot be uploaded: .*tries: 4"):
+    with pytest.raises(SparringError, match=r"the file cannot be uploaded: .*tries: 4"):
         await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
 
 
 async def test_another_job_of_the_same_name_is_refused(tmp_path):
     async with FaultyJobs().running() as url:
         await JobRecords(tmp_path).submit(provider(url), REQUEST, EXAMPLES)
-        with pytest.raises(SelfplayError, match="another job"):
+        with pytest.raises(SparringError, match="another job"):
             await JobRecords(tmp_path).submit(provider(url), REQUEST, [*EXAMPLES, *EXAMPLES])
 
 
@@ -174,11 +174,11 @@ async def test_a_limit_of_the_day_anywhere_else_is_one_error(tmp_path):
     async with server.running() as url:
         jobs = provider(url)
         server.refusals["POST /files"] = [used_up()]
-        with pytest.raises(SelfplayError, match=r"the file cannot be uploaded: .* 4 jobs a day"):
+        with pytest.raises(SparringError, match=r"the file cannot be uploaded: .* 4 jobs a day"):
             await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
         job = await JobRecords(tmp_path).submit(jobs, REQUEST, EXAMPLES)
         server.refusals[f"GET /fine_tuning/jobs/{job.id}"] = [used_up()]
-        with pytest.raises(SelfplayError, match=r"the state of a job cannot be read: .* 4 jobs a day"):
+        with pytest.raises(SparringError, match=r"the state of a job cannot be read: .* 4 jobs a day"):
             await jobs.status(job.id)
 
 
@@ -197,7 +197,7 @@ def test_a_damaged_record_names_its_file(tmp_path):
 async def test_a_server_that_repeats_the_key_does_not_get_it_printed(status):
     async with serving(http(error("no job for Bearer sk-secret-123"), status)) as server:
         jobs = OpenAIJobs("sk-secret-123", f"http://127.0.0.1:{server.port}/v1", wait=0.0, retries=1)
-        with pytest.raises(SelfplayError) as raised:
+        with pytest.raises(SparringError) as raised:
             await jobs.create(REQUEST, "file-0")
     assert "secret" not in str(raised.value)
 

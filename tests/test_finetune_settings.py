@@ -1,4 +1,4 @@
-"""What a configuration of ``selfplay finetune`` may say: agents, trainers of one's own; dry runs, Ctrl-C."""
+"""What a configuration of ``sparring finetune`` may say: agents, trainers of one's own; dry runs, Ctrl-C."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ import pytest
 from finetune_commands import SMALL, finetune, words_of
 from finetune_runs import files_of
 from replying_server import serving
-from selfplay.cli.main import main
-from selfplay.config import load_config
-from selfplay.config.finetune import parameters_of
-from selfplay.config.loading import dump_config
+from sparring.cli.main import main
+from sparring.config import load_config
+from sparring.config.finetune import parameters_of
+from sparring.config.loading import dump_config
 
 AGENTS = """
 [program]
@@ -33,7 +33,7 @@ model_name = "small"
 hyperparameters = {batch_size = 4}
 """
 OWN_TRAINER = """
-from selfplay.finetune import PureTextRlTrainer
+from sparring.finetune import PureTextRlTrainer
 
 
 class Questions(PureTextRlTrainer):
@@ -128,7 +128,7 @@ async def test_an_interrupted_run_says_how_to_continue_it(runs):
         command = [
             sys.executable,
             "-c",
-            "from selfplay.cli.main import run; run()",
+            "from sparring.cli.main import run; run()",
             "finetune",
             "nip",
             *words,
@@ -144,7 +144,7 @@ async def test_an_interrupted_run_says_how_to_continue_it(runs):
     assert process.returncode == 130
     lines = said.decode().splitlines()
     assert "run directory: runs/nip" in lines
-    assert "continue with: selfplay finetune --resume runs/nip" in " ".join(lines[-2:])
+    assert "continue with: sparring finetune --resume runs/nip" in " ".join(lines[-2:])
 
 
 async def test_a_run_behind_an_api_says_where_its_models_are(runs, capsys):

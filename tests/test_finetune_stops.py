@@ -12,7 +12,7 @@ from error_page import Example, parts
 from faulty_jobs import FaultyJobs
 from file_limits import files_no_longer_than
 from proof_server import scripted
-from selfplay.cli.main import main
+from sparring.cli.main import main
 
 SMALL = {
     "finetune.rl.rollouts_per_iteration": "4",
@@ -46,7 +46,7 @@ async def told(command, capsys):
 
 def command_in(line):
     """The command that a line ends with, without the program's name."""
-    return line.partition(": selfplay ")[2]
+    return line.partition(": sparring ")[2]
 
 
 def stage_of(runs):
@@ -102,7 +102,7 @@ async def test_a_job_without_a_model_is_made_again_by_the_command_that_the_line_
         assert line.endswith("--finetune.provider.recreate_failed_jobs 2")
         server.ends = ["succeeded"]
         assert await told(command_in(line), capsys) == (0, "")
-    assert len({job["metadata"]["selfplay_job"] for job in server.jobs}) == len(server.jobs) == 3
+    assert len({job["metadata"]["sparring_job"] for job in server.jobs}) == len(server.jobs) == 3
     assert stage_of(runs) == "done"
 
 

@@ -7,11 +7,11 @@ from asyncio import CancelledError
 import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
-from selfplay.config.finetune import RlParameters, TextRlParameters
-from selfplay.core import InputError, SelfplayError
-from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.finetune.jobs import FineTuneJobError
-from selfplay.finetune.malt import PureTextMaltTrainer
+from sparring.config.finetune import RlParameters, TextRlParameters
+from sparring.core import InputError, SparringError
+from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.finetune.malt import PureTextMaltTrainer
+from sparring.finetune.providers import FineTuneJobError
 
 
 @pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
@@ -165,7 +165,7 @@ def test_when_answers_can_no_longer_be_kept_the_run_ends_and_no_failed_rollout_c
                 (directory / "answers").write_text("in the way")
             return response
 
-    with pytest.raises(SelfplayError, match=r"^\S*answers/train-000000\.jsonl cannot be written"):
+    with pytest.raises(SparringError, match=r"^\S*answers/train-000000\.jsonl cannot be written"):
         run(PureTextEiTrainer, directory, Jobs(), client=Blocked())
     (directory / "answers").unlink()
     run(PureTextEiTrainer, directory, Jobs())

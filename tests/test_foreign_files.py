@@ -13,24 +13,24 @@ from rich.console import Console
 from finetune_runs import guesses, make_trainer
 from game_runs import configure, run
 from job_server import serving
-from selfplay.cli.files import write_text
-from selfplay.cluster.engines.adapter_files import AdapterCache, AdapterFiles
-from selfplay.collection.journal import Journal
-from selfplay.commands.export import export
-from selfplay.commands.export_payoffs import export_payoffs
-from selfplay.commands.psro_files import PsroDirectory
-from selfplay.core import InputError, SelfplayError
-from selfplay.core.adapters import ADAPTER_FILE
-from selfplay.core.files import LOCK
-from selfplay.evaluation.tournament_files import TournamentFiles
-from selfplay.finetune.expert_iteration import PureTextEiTrainer
-from selfplay.learning.model_files import BUNDLED_MODEL, resolve_model
-from selfplay.report.page import build_report
-from selfplay.training.given_adapters import copy_adapter
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.run_layout import delete_after
-from selfplay.training.run_names import named_run_directory
-from selfplay.training.single_process import resume
+from sparring.cli.files import write_text
+from sparring.cluster.engines.adapter_files import AdapterCache, AdapterFiles
+from sparring.collection.journal import Journal
+from sparring.commands.export import export
+from sparring.commands.export_payoffs import export_payoffs
+from sparring.commands.psro_files import PsroDirectory
+from sparring.core import InputError, SparringError
+from sparring.core.adapters import ADAPTER_FILE
+from sparring.core.files import LOCK
+from sparring.evaluation.tournament_files import TournamentFiles
+from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.run.given_adapters import copy_adapter
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_layout import delete_after
+from sparring.run.run_names import named_run_directory
+from sparring.run.single_process import resume
+from sparring.view.report.page import build_report
 from tiny_models import roomy_model
 
 NAMES = (
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Callable[[Path, Path], Path], Callable[[Path], object]]] 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_others_put_into_a_directory_of_selfplay_stays(case, tmp_path, unfinished):
+def test_what_others_put_into_a_directory_of_sparring_stays(case, tmp_path, unfinished):
     prepare, act = CASES[case]
     place = prepare(tmp_path, unfinished)
     planted = plant(place)
@@ -211,7 +211,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_directory_of_others_is_refused_and_unchanged(case, tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path))
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path))
     place = tmp_path / BUNDLED_MODEL
     for folder in ("wandb", "given", "rollouts", "checkpoints/step-000001", "files"):
         (place / folder).mkdir(parents=True)
@@ -248,6 +248,6 @@ def test_a_directory_with_a_lock_and_something_else_is_no_run_that_never_began(t
     (tmp_path / "run" / name).write_text("thesis")
     with pytest.raises(InputError, match="exists already"):
         named_run_directory(tmp_path, "run")
-    with contextlib.suppress(SelfplayError):
+    with contextlib.suppress(SparringError):
         RunDirectory.create(tmp_path / "run").unlock()
     assert (tmp_path / "run" / name).read_text() == "thesis"

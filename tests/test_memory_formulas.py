@@ -27,12 +27,12 @@ from memory_formulas import (
     play_memory,
     training_memory,
 )
-from selfplay.core import InputError
-from selfplay.learning.algorithms import Reinforce
-from selfplay.learning.learner import Learner
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.learning.tree_attention import RunAttention
-from selfplay.learning.trie import TreePlan, build_plan
+from sparring.core import InputError
+from sparring.learn.algorithms import Reinforce
+from sparring.learn.learner import Learner
+from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.learn.tree_attention import RunAttention
+from sparring.learn.trie import TreePlan, build_plan
 from tiny_models import ARCHITECTURES, constant, make_record, tiny_model, tiny_policy
 
 PUBLISHED = {  # weights of the models as they are distributed, tied matrices once

@@ -20,8 +20,9 @@ from failing_code import (
     is_possible,
 )
 from matrices import one_of_each
-from selfplay.cli.main import main
-from selfplay.core import (
+from sparring.cli.main import main
+from sparring.collection.rollout_log import RolloutLog
+from sparring.core import (
     AgentSpec,
     Arena,
     EpisodeRequest,
@@ -30,11 +31,10 @@ from selfplay.core import (
     PlaySpec,
     Role,
     Rollout,
-    SelfplayError,
+    SparringError,
 )
-from selfplay.envs.game_episode import GameEpisode
-from selfplay.envs.templates import get_template
-from selfplay.replay.rollout_log import RolloutLog
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
 from text_and_rewards import build_run
 from tiny_models import tiny_model
 
@@ -72,7 +72,7 @@ def test_a_method_of_the_arena_that_fails_ends_the_run_in_one_line(method, way, 
     if is_possible(method, way):
         asyncio.run(run.trainer.run())
         return
-    with pytest.raises(SelfplayError) as raised:
+    with pytest.raises(SparringError) as raised:
         asyncio.run(run.trainer.run())
     assert method in str(raised.value)
     assert run.serving.closed or method == "startup"
@@ -253,5 +253,5 @@ def test_a_request_with_an_impossible_meta_is_refused(meta):
 async def test_two_rollouts_of_one_id_are_refused():
     arena = Program(MockInferenceClient())
     arena.get_batch = lambda: [EpisodeRequest("talk", "sums", {"rollout_id": "same"}) for _ in range(2)]
-    with pytest.raises(SelfplayError, match="several rollouts have the same id"):
+    with pytest.raises(SparringError, match="several rollouts have the same id"):
         await arena.step()

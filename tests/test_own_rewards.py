@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 
 from game_runs import SMALL, metrics_of, resumed, run
-from selfplay.config import dump_config, load_config
-from selfplay.core import (
+from sparring.collection import StepBuffer
+from sparring.collection.transforms import CreditTransform
+from sparring.config import dump_config, load_config
+from sparring.core import (
     Arena,
     ArtifactStore,
     GenerateResult,
     InputError,
     MockInferenceClient,
     Rollout,
-    SelfplayError,
+    SparringError,
     Step,
     Trajectory,
 )
-from selfplay.envs.catalog import make_game
-from selfplay.envs.templates import BoxedTemplate, get_template
-from selfplay.replay import StepBuffer
-from selfplay.replay.transforms import CreditTransform
-from selfplay.training.checks import check_config
-from selfplay.training.rehearsal import rehearse
-from selfplay.training.rewards import build_credit, composed_transforms
+from sparring.envs.catalog import make_game
+from sparring.envs.templates import BoxedTemplate, get_template
+from sparring.run.checks import check_config
+from sparring.run.rehearsal import rehearse
+from sparring.run.rewards import build_credit, composed_transforms
 
 MINE = r"""
 import re
-from selfplay.core import CreditAssigner
-from selfplay.envs.templates import BoxedTemplate, PromptTemplate
-from selfplay.replay import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
+from sparring.core import CreditAssigner
+from sparring.envs.templates import BoxedTemplate, PromptTemplate
+from sparring.collection import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
 
 
 class Remember(FinalRewardTransform):
@@ -317,7 +317,7 @@ def test_one_that_fails_ends_the_run_in_one_line(text, line, files):
         buffer.add_player_trajectory(TRAJECTORY, "kuhn_poker")
         buffer.get_batch(1)
 
-    with pytest.raises(SelfplayError) as refused:
+    with pytest.raises(SparringError) as refused:
         play()
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -325,7 +325,7 @@ def test_one_that_fails_ends_the_run_in_one_line(text, line, files):
 
 def test_a_transform_or_a_store_whose_state_is_none_is_named(files):
     _, step, _ = composed_transforms(load(files, '[rewards]\nstep = [{path = "mine.py:Forgets"}]'))
-    with pytest.raises(SelfplayError, match=r"^Forgets\.state_dict returned None, not a dict$"):
+    with pytest.raises(SparringError, match=r"^Forgets\.state_dict returned None, not a dict$"):
         step.state_dict()
 
     class Shelf(ArtifactStore):
@@ -334,7 +334,7 @@ def test_a_transform_or_a_store_whose_state_is_none_is_named(files):
 
     arena = Arena(MockInferenceClient())
     arena.add_store("shelf", Shelf())
-    with pytest.raises(SelfplayError, match=r"^Shelf\.state_dict returned None, not a dict$"):
+    with pytest.raises(SparringError, match=r"^Shelf\.state_dict returned None, not a dict$"):
         arena.state_dict()
 
 
@@ -371,13 +371,13 @@ def test_a_credit_assigner_that_returns_nonsense_is_named(name, of, files):
         arena.end_step(0, [GenerateResult(rollout)])
         arena.state_dict()
 
-    with pytest.raises(SelfplayError) as refused:
+    with pytest.raises(SparringError) as refused:
         used()
     assert str(refused.value).startswith(WRONG_CREDIT[name])
 
 
 TEMPLATE = """
-from selfplay.envs.templates import BoxedTemplate, PromptTemplate
+from sparring.envs.templates import BoxedTemplate, PromptTemplate
 
 
 class Loud(PromptTemplate):

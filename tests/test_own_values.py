@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from failing_code import Credit, Program, Talk
-from selfplay.cli.main import main, run
-from selfplay.core import GenerateResult, MockInferenceClient, Rollout, SelfplayError, Step, Trajectory
-from selfplay.core.credit.base import assigned
-from selfplay.core.played import check_played
-from selfplay.learning.algorithms import BaseAlgo, Reinforce
-from selfplay.learning.learner import Learner
-from selfplay.replay import SamplingRewardTransform, StepBuffer, StepRewardTransform
+from sparring.cli.main import main, run
+from sparring.collection import SamplingRewardTransform, StepBuffer, StepRewardTransform
+from sparring.core import GenerateResult, MockInferenceClient, Rollout, SparringError, Step, Trajectory
+from sparring.core.credit.base import assigned
+from sparring.core.played import check_played
+from sparring.learn.algorithms import BaseAlgo, Reinforce
+from sparring.learn.learner import Learner
 from tiny_models import constant, tiny_policy
 
 ANYTHING = {"artifact"}
@@ -128,12 +128,12 @@ async def test_answers_to_one_prompt_share_its_ids():
 async def test_an_error_without_words_is_named_by_its_class():
     class Silent(Talk):
         def get_extras(self, state):
-            raise SelfplayError
+            raise SparringError
 
     arena = Program(MockInferenceClient())
     arena.add_episode("talk", Silent(max_turns=2))
     (failing, *_) = await arena.generate_rollouts(arena.get_batch())
-    assert failing.rollout.error == "SelfplayError"
+    assert failing.rollout.error == "SparringError"
 
 
 def stored(buffer: StepBuffer) -> list[Step]:
@@ -157,7 +157,7 @@ def test_a_transform_that_breaks_a_field_of_a_step_ends_the_run_in_a_line(name):
             return steps
 
     for buffer in (StepBuffer(9, None, None, Later(), None), StepBuffer(9, None, None, None, Drawn())):
-        with pytest.raises(SelfplayError):
+        with pytest.raises(SparringError):
             stored(buffer)
 
 
@@ -195,12 +195,12 @@ def learner(algorithm: BaseAlgo) -> Learner:
 def test_an_algorithm_whose_state_is_none_is_named(kept):
     algorithm = NoState()
     algorithm.kept = kept
-    with pytest.raises(SelfplayError, match=r"NoState\.state returned"):
+    with pytest.raises(SparringError, match=r"NoState\.state returned"):
         learner(algorithm).tensors()
 
 
 def test_an_algorithm_that_is_not_initialized_is_named():
-    with pytest.raises(SelfplayError, match=r"NotBegun\.initialize does not initialize the algorithm"):
+    with pytest.raises(SparringError, match=r"NotBegun\.initialize does not initialize the algorithm"):
         learner(NotBegun())
 
 
@@ -248,7 +248,7 @@ def test_whatever_own_code_leaves_behind_ends_in_one_line(body, tmp_path, capfd)
 def test_an_error_beside_the_run_is_one_line(body, line, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "argv", ["selfplay", *shlex.split(written(tmp_path, body))])
+    monkeypatch.setattr(sys, "argv", ["sparring", *shlex.split(written(tmp_path, body))])
     with pytest.raises(SystemExit):
         run()
     gc.collect()

@@ -3,8 +3,8 @@ from collections import Counter
 
 import pytest
 
-from selfplay.core import InputError
-from selfplay.population import UniformRandomEnvSampler, WeightedEnvSampler
+from sparring.core import InputError
+from sparring.population import UniformRandomEnvSampler, WeightedEnvSampler
 
 
 def drawn(sampler, count=4000):

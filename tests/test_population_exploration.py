@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.population import ExplorationTracker
+from sparring.population import ExplorationTracker
 
 GAMES = st.lists(st.lists(st.sampled_from(["[check]", "[bet]", "[fold]"]), max_size=5), max_size=12)
 

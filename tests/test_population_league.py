@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from selfplay.population import ModelPool
-from selfplay.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule, forgotten
+from sparring.population import ModelPool
+from sparring.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule, forgotten
 
 MAIN = LeaguePlayer("default", "main")
 ATTACKER = LeaguePlayer("attacker", "main_exploiter")

@@ -9,8 +9,8 @@ from open_spiel.python.algorithms.nash_averaging import nash_averaging
 from open_spiel.python.egt import alpharank
 
 from matrices import first_of
-from selfplay.core import InputError
-from selfplay.population.meta_strategies import META_STRATEGIES, meta_strategy
+from sparring.core import InputError
+from sparring.population.meta_strategies import META_STRATEGIES, meta_strategy
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
@@ -88,6 +88,6 @@ def test_a_pair_that_did_not_meet_is_not_a_draw(name):
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cvxpy" else find(name))
-    with pytest.raises(InputError, match=r"cvxpy is not installed.*pip install 'selfplay-rl\[populations\]'"):
+    with pytest.raises(InputError, match=r"cvxpy is not installed.*pip install 'sparring\[populations\]'"):
         meta_strategy("nash", ROCK_PAPER_SCISSORS)
     assert meta_strategy("uniform", ROCK_PAPER_SCISSORS).tolist() == pytest.approx([1 / 3] * 3)

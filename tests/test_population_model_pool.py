@@ -7,9 +7,9 @@ import trueskill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.core import InputError, SelfplayError
-from selfplay.population import ModelPool
-from selfplay.population.opponent_weights import distance_weights, proportional_weights
+from sparring.core import InputError, SparringError
+from sparring.population import ModelPool
+from sparring.population.opponent_weights import distance_weights, proportional_weights
 
 MODES = ["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 MODES += ["historical", "pfsp", "meta-nash"]
@@ -398,7 +398,7 @@ def test_one_player_games_are_rated_against_the_environment_which_is_never_sampl
 def test_a_malformed_result_is_rejected_and_changes_nothing(uids, rewards):
     pool = make_pool(fixed=["x"])
     before = pool.state_dict()
-    with pytest.raises(SelfplayError, match="one finite reward per seat"):
+    with pytest.raises(SparringError, match="one finite reward per seat"):
         pool.push_result(uids, rewards, "Kuhn", [])
     with pytest.raises(InputError, match="fixed-y"):
         pool.push_result(["ckpt-0", "fixed-y"], [1.0, -1.0], "Kuhn", [])

@@ -13,18 +13,18 @@ from textual.geometry import Size
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from report_pages import Page, figures_of, heat_map_of
 from run_files import nash
-from selfplay.core.confidence_intervals import wilson_interval
-from selfplay.evaluation.result_files import write_evaluation
-from selfplay.population import ModelPool
-from selfplay.population.recent_results import DECAY
-from selfplay.population.standings import standings
-from selfplay.read.population import MAX_MOMENTS, PopulationTail
-from selfplay.read.source import RunDirectorySource
-from selfplay.read.whole_run import load_run
-from selfplay.report.page import build_report, report_html
-from selfplay.training.standings_log import StandingsLog
-from selfplay.watch.panels import population_panel
-from selfplay.watch.terminal_interface import TerminalInterface
+from sparring.core.confidence_intervals import wilson_interval
+from sparring.evaluation.result_files import write_evaluation
+from sparring.population import ModelPool
+from sparring.population.recent_results import DECAY
+from sparring.population.standings import standings
+from sparring.run.standings_log import StandingsLog
+from sparring.view.population import MAX_MOMENTS, PopulationTail
+from sparring.view.report.page import build_report, report_html
+from sparring.view.source import RunDirectorySource
+from sparring.view.watch.panels import population_panel
+from sparring.view.watch.terminal_interface import TerminalInterface
+from sparring.view.whole_run import load_run
 from tournaments import few_resamples  # noqa: F401 - a fixture
 from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, text_of

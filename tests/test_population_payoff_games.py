@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 
 from collectors import FlakyClient, Playing, assert_drawn_as
-from selfplay.core import MockInferenceClient
-from selfplay.population import ModelPool, SamplingRule
-from selfplay.population.payoff_games import PayoffGames
+from sparring.core import MockInferenceClient
+from sparring.population import ModelPool, SamplingRule
+from sparring.population.payoff_games import PayoffGames
 
 BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
 

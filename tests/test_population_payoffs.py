@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.evaluation.best_response import gain_over_mixture
-from selfplay.population import PayoffTable
-from selfplay.population.payoffs import NumberRanges
+from sparring.evaluation.best_response import gain_over_mixture
+from sparring.population import PayoffTable
+from sparring.population.payoffs import NumberRanges
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
 REWARDS = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.core import InputError
-from selfplay.population import POLICY_UID, ModelPool
+from sparring.core import InputError
+from sparring.population import POLICY_UID, ModelPool
 
 MODES = ["fixed", "mirror", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 RATED_MODES = ["match-quality", "ts-dist"]
@@ -114,7 +114,7 @@ def test_registering_the_policy_twice_is_refused():
 def test_a_state_that_rated_policy_and_copy_as_one_is_refused_in_a_line():
     state = make_pool().state_dict()
     del state["format"]
-    with pytest.raises(InputError, match="ratings were saved by another version of selfplay") as caught:
+    with pytest.raises(InputError, match="ratings were saved by another version of sparring") as caught:
         make_pool().load_state_dict(state)
     assert "\n" not in str(caught.value)
 

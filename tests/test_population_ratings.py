@@ -5,7 +5,7 @@ import trueskill
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfplay.population import TrueSkillRatings, ranks_of
+from sparring.population import TrueSkillRatings, ranks_of
 
 ENV = trueskill.TrueSkill(beta=4.0)
 RATINGS = st.tuples(st.floats(-20, 70), st.floats(0.5, 8.333))

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors import CHI_SQUARE_999, Playing, assert_drawn_as
-from selfplay.config import Config
-from selfplay.core import MockInferenceClient
-from selfplay.population import ModelPool, SamplingRule
-from selfplay.population.opponent_weights import pfsp_weights
-from selfplay.population.recent_results import RecentResults
-from selfplay.training.assembly import build_pool, fixed_members
+from sparring.config import Config
+from sparring.core import MockInferenceClient
+from sparring.population import ModelPool, SamplingRule
+from sparring.population.opponent_weights import pfsp_weights
+from sparring.population.recent_results import RecentResults
+from sparring.run.assembly import build_pool, fixed_members
 
 
 def make_pool(mode, fixed=(), most=4, **rule):

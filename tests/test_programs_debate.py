@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_text import hostile_text
-from selfplay.config.programs import DebateSettings, OnJudgeFailure
-from selfplay.core import (
+from sparring.config.programs import DebateSettings, OnJudgeFailure
+from sparring.core import (
     EpisodeRequest,
     GenerateResult,
     InputError,
@@ -17,14 +17,14 @@ from selfplay.core import (
     TransientError,
     VerboseLogger,
 )
-from selfplay.programs.debate import (
+from sparring.programs.debate import (
     EXAMPLE_DEBATE,
     EXAMPLE_TOPIC,
     DebateArena,
     DebateEpisode,
     debate_text,
 )
-from selfplay.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
+from sparring.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge, Verdict, parse_verdict
 
 SIDES = ("Aff", "Neg")
 TOPIC = "Cats are better than dogs"

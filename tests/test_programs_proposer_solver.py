@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.config.programs import ProposerSolverSettings
-from selfplay.core import (
+from sparring.config.programs import ProposerSolverSettings
+from sparring.core import (
     Artifact,
     EpisodeRequest,
     Messages,
@@ -16,9 +16,9 @@ from selfplay.core import (
     ModelResponse,
     Rollout,
 )
-from selfplay.programs.arithmetic import Arithmetic
-from selfplay.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
-from selfplay.programs.questions import OpenQuestions, Question
+from sparring.programs.arithmetic import Arithmetic
+from sparring.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
+from sparring.programs.questions import OpenQuestions, Question
 
 ARITHMETIC = Arithmetic()
 ADDITION = re.compile(r"\d+ [+*-] \d+")

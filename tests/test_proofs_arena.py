@@ -10,18 +10,18 @@ import pytest
 from rich.console import Console
 
 from proof_scripts import Script
-from selfplay.config import load_config
-from selfplay.config.loading import dump_config
-from selfplay.config.programs import ProofsSettings
-from selfplay.config.proofs import ArithmeticClaims
-from selfplay.core import InputError
-from selfplay.evaluation.result_files import read_evaluation
-from selfplay.programs.proofs.arena import ProofArena
-from selfplay.programs.proofs.measures import measures_of
-from selfplay.programs.proofs.state import ProofState
-from selfplay.replay.rollout_log import RolloutLog
-from selfplay.training.programs import build_program, check_first_batch, policies_of
-from selfplay.training.single_process import resume, train
+from sparring.collection.rollout_log import RolloutLog
+from sparring.config import load_config
+from sparring.config.loading import dump_config
+from sparring.config.programs import ProofsSettings
+from sparring.config.proofs import ArithmeticClaims
+from sparring.core import InputError
+from sparring.evaluation.result_files import read_evaluation
+from sparring.programs.proofs.arena import ProofArena
+from sparring.programs.proofs.measures import measures_of
+from sparring.programs.proofs.state import ProofState
+from sparring.run.programs import build_program, check_first_batch, policies_of
+from sparring.run.single_process import resume, train
 from tiny_models import roomy_model
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
@@ -232,7 +232,7 @@ def test_paths_of_a_configuration_are_relative_to_its_file(tmp_path, monkeypatch
     rows = [{"question": f"q{n}", "claim": f"c{n}{y}", "y": y} for n in range(20) for y in (0, 1)]
     (tmp_path / "claims.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "court.py").write_text(
-        "from selfplay.programs.proofs.protocols import adp\ndef court(given):\n    return adp(given)\n"
+        "from sparring.programs.proofs.protocols import adp\ndef court(given):\n    return adp(given)\n"
     )
     (tmp_path / "court.toml").write_text(
         '[program]\ntype = "proofs"\nprotocol = "court.py:court"\n'

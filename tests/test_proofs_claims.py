@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay.config.proofs import ColumnSettings
-from selfplay.core import InputError
-from selfplay.programs.proofs.arithmetic_claims import arithmetic_claims
-from selfplay.programs.proofs.claim_files import (
+from sparring.config.proofs import ColumnSettings
+from sparring.core import InputError
+from sparring.programs.proofs.arithmetic_claims import arithmetic_claims
+from sparring.programs.proofs.claim_files import (
     BUGGY_APPS,
     claims_of_dataset,
     claims_of_file,
     claims_of_rows,
     code_claims,
 )
-from selfplay.programs.proofs.claims import Claim, balanced, question_key, split
+from sparring.programs.proofs.claims import Claim, balanced, question_key, split
 
 ROOT = Path(__file__).parents[1]
 ROW = {"question": "2 + 2?", "claim": "4", "y": 1}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from hostile_text import hostile_text
-from selfplay.programs.proofs.decisions import (
+from sparring.programs.proofs.decisions import (
     NO_DECISION,
     SCALES,
     Decision,

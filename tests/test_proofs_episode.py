@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 
 from hostile_text import hostile_text
 from proof_scripts import CLAIM, Script, agent_of, make, play
-from selfplay.config.proofs import ScaleName
-from selfplay.core import InputError
-from selfplay.core.seeds import derive_seed
-from selfplay.programs.proofs.answers import split_channels
-from selfplay.programs.proofs.decisions import SCALES, read_decision
-from selfplay.programs.proofs.episode import stance_of
-from selfplay.programs.proofs.state import first_rounds
+from sparring.config.proofs import ScaleName
+from sparring.core import InputError
+from sparring.core.seeds import derive_seed
+from sparring.programs.proofs.answers import split_channels
+from sparring.programs.proofs.decisions import SCALES, read_decision
+from sparring.programs.proofs.episode import stance_of
+from sparring.programs.proofs.state import first_rounds
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 TO_BOTH = "prover0_channel: Why?\nprover1_channel: Why not?"

@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from proof_scripts import CLAIM, Script, play
-from selfplay.config.proofs import ProtocolSettings
-from selfplay.programs.proofs.decisions import SCALES
-from selfplay.programs.proofs.examples import example_proofs
-from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
+from sparring.config.proofs import ProtocolSettings
+from sparring.programs.proofs.decisions import SCALES
+from sparring.programs.proofs.examples import example_proofs
+from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 REJECT = "Decision: reject"
 SUBJECT = "Question: What is 2 + 2?\n\nClaim: 2 + 2 = 5\n\n"

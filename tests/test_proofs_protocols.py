@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from selfplay.config.proofs import ProtocolSettings
-from selfplay.core import InputError
-from selfplay.programs.proofs.protocol import Agent, Channel, Protocol, Turn
-from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
+from sparring.config.proofs import ProtocolSettings
+from sparring.core import InputError
+from sparring.programs.proofs.protocol import Agent, Channel, Protocol, Turn
+from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 V = {"verifier": ("main",)}
 P = {"prover": ("main",)}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from selfplay.config.proofs import ProtocolSettings
-from selfplay.programs.proofs.decisions import NO_DECISION, Decision
-from selfplay.programs.proofs.protocols import PROTOCOLS, build_protocol
-from selfplay.programs.proofs.rewards import (
+from sparring.config.proofs import ProtocolSettings
+from sparring.programs.proofs.decisions import NO_DECISION, Decision
+from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
+from sparring.programs.proofs.rewards import (
     RoundOutcome,
     max_reward,
     min_reward,

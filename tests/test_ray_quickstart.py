@@ -1,4 +1,4 @@
-"""The actors of ``selfplay.compat.unstable`` on a real cluster: a whole program, and each actor by itself."""
+"""The actors of ``sparring.compat.unstable`` on a real cluster: a whole program, and each actor by itself."""
 
 import asyncio
 import json
@@ -12,26 +12,26 @@ import pytest
 import ray
 import torch
 
-import selfplay.compat.unstable as unstable
-import selfplay.compat.unstable.collector
+import sparring.compat.unstable as unstable
+import sparring.compat.unstable.collector
 from cluster_overlaps import run_on_virtual_time
 from live_server import TOKEN, engine_over, running
 from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, train_on_tak
 from ray_simulation import SimulatedHost
-from selfplay.cluster.engines.service import EngineService
-from selfplay.cluster.services.collector import CollectorService
-from selfplay.collection.buffer import BufferService
-from selfplay.collection.buffer_entries import Demand
-from selfplay.collection.local_handle import LocalHandle
-from selfplay.collection.pool import PoolService
-from selfplay.compat.unstable.collector import CollectorArguments
-from selfplay.compat.unstable.forms import Form
-from selfplay.core import InputError, SelfplayError
-from selfplay.inference.server import create_app
-from selfplay.learning.checkpoints import load_adapter, save_adapter
-from selfplay.learning.policy import LoraSettings, PolicyModel
-from selfplay.record.sinks import read_metrics
-from selfplay.replay.buffers import StepBuffer
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.services.collector import CollectorService
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffer_entries import Demand
+from sparring.collection.buffers import StepBuffer
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.pool import PoolService
+from sparring.collection.sinks import read_metrics
+from sparring.compat.unstable.collector import CollectorArguments
+from sparring.compat.unstable.forms import Form
+from sparring.core import InputError, SparringError
+from sparring.engine.server import create_app
+from sparring.learn.checkpoints import load_adapter, save_adapter
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, tiny_model
 
 UPDATES = 2
@@ -53,7 +53,7 @@ def cluster(place, without_compiler) -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("WANDB_SILENT", "true")
-        patch.setenv("SELFPLAY_API_KEY", TOKEN)
+        patch.setenv("SPARRING_API_KEY", TOKEN)
         patch.delenv("OPENROUTER_API_KEY", raising=False)
         ray.init(
             address="local",
@@ -242,7 +242,7 @@ class EnginesHere:
 @pytest.mark.parametrize("left_out", [True, False])
 def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, monkeypatch, left_out):
     """The collector is the one that its actor would build. Whoever moves first loses."""
-    monkeypatch.setattr(selfplay.compat.unstable.collector, "restarting", lambda *_, **__: EnginesHere)
+    monkeypatch.setattr(sparring.compat.unstable.collector, "restarting", lambda *_, **__: EnginesHere)
     pool, buffer = PoolService("fixed", 3), BufferService(StepBuffer(100))
     pool.add_fixed("base")
     pool.add_checkpoint(None, -1)
@@ -271,7 +271,7 @@ def test_an_inference_actor_answers_prompts(cluster, model, adapter):
     assert isinstance(ray.get(actor.submit_prompt.remote("Your move:")), str)
     assert isinstance(ray.get(actor.submit_prompt.remote("Your move:", adapter)), str)
     assert ray.get(actor.load.remote())["adapters"] == 1
-    with pytest.raises(SelfplayError, match="is not at /nowhere"):
+    with pytest.raises(SparringError, match="is not at /nowhere"):
         ray.get(actor.submit_prompt.remote("Your move:", "/nowhere"))
 
 

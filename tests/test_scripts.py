@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("bash", "cat", "chmod", "cmp", "cp", "dirname", "env", "mkdir", "tail", "tee")
-TOOLS = ("selfplay", "ruff", "mypy", "lint-imports", "pytest")
+TOOLS = ("sparring", "ruff", "mypy", "lint-imports", "pytest")
 
 # It makes an environment of tools like itself; pip fails where FAIL_PIP says so.
 FAKE_PYTHON = """#!/usr/bin/env bash
@@ -75,13 +75,13 @@ def test_train_installs_once_and_trains_kuhn_poker_by_default(clone):
     assert ran(clone) == [
         "pip install torch==2.13.0",
         "pip install -e .[serve,watch]",
-        "selfplay train kuhn",
+        "sparring train kuhn",
     ]
     assert "creating .venv" in first.stderr
     assert "installing" in first.stderr
     again = run(clone, "scripts/train", "tictactoe", "--learning.steps", "2")
     assert again.returncode == 0
-    assert ran(clone) == ["selfplay train tictactoe --learning.steps 2"]
+    assert ran(clone) == ["sparring train tictactoe --learning.steps 2"]
     assert "installing" not in again.stderr
 
 
@@ -129,7 +129,7 @@ def test_a_failed_installation_shows_pips_words_and_is_tried_again(clone):
     assert failed.stderr.splitlines()[-1].startswith("error: pip install failed.")
     assert ran(clone) == ["pip install torch==2.13.0"]
     assert run(clone, "scripts/train").returncode == 0
-    assert ran(clone)[-1] == "selfplay train kuhn"
+    assert ran(clone)[-1] == "sparring train kuhn"
 
 
 @pytest.mark.parametrize("script", ["scripts/train", "scripts/test"])

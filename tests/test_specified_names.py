@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import selfplay.finetune
-from selfplay.compat.unstable.forms import Form
-from selfplay.config.fields import config_fields
-from selfplay.core import Arena, MockInferenceClient
+import sparring.finetune
+from sparring.compat.unstable.forms import Form
+from sparring.config.fields import config_fields
+from sparring.core import Arena, MockInferenceClient
 
 HERE = Path(__file__).parent
 NAMES = tomllib.loads((HERE / "specified_names.toml").read_text())
@@ -76,7 +76,7 @@ def test_the_tables_of_differences_name_what_is_specified(page):
 
 def test_the_classes_of_nip_are_exported():
     owners = {name.partition("(")[0].partition(".")[0] for name in names_of("coming-from-nip")}
-    assert owners <= set(selfplay.finetune.__all__)
+    assert owners <= set(sparring.finetune.__all__)
 
 
 def test_the_parameters_of_nip_are_fields_with_the_listed_defaults():

@@ -5,13 +5,13 @@ The quick start, which needs a cluster, is in ``ray_quick_start.py``.
 
 import pytest
 
-import selfplay.compat.unstable.reward_transformations as retra
-from selfplay.core import Opponent, Step, Trajectory
-from selfplay.core.play import TaskMeta
-from selfplay.learning.algorithms import BaseAlgo
-from selfplay.population import ModelPool
-from selfplay.replay import EpisodeBuffer, StepBuffer
-from selfplay.replay.transforms import FinalRewardTransform, StepRewardTransform
+import sparring.compat.unstable.reward_transformations as retra
+from sparring.collection import EpisodeBuffer, StepBuffer
+from sparring.collection.transforms import FinalRewardTransform, StepRewardTransform
+from sparring.core import Opponent, Step, Trajectory
+from sparring.core.play import TaskMeta
+from sparring.learn.algorithms import BaseAlgo
+from sparring.population import ModelPool
 
 GOOD = {"correct_answer_format": True}
 BAD = {"correct_answer_format": False, "invalid_move": True}

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from selfplay.config.loading import dump_config, load_config
-from selfplay.core import MockInferenceClient, ModelResponse
-from selfplay.record.sinks import JsonlSink
-from selfplay.record.tracker import Tracker
-from selfplay.training.learners import BatchOf, Saved, State
-from selfplay.training.metrics import LocalMetrics, RunMetrics
-from selfplay.training.program_source import ProgramSource
-from selfplay.training.programs import build_program, policies_of
-from selfplay.training.run_directory import RunDirectory
-from selfplay.training.trainer import Trainer
+from sparring.collection.sinks import JsonlSink
+from sparring.collection.tracker import Tracker
+from sparring.config.loading import dump_config, load_config
+from sparring.core import MockInferenceClient, ModelResponse
+from sparring.run.learners import BatchOf, Saved, State
+from sparring.run.metrics import LocalMetrics, RunMetrics
+from sparring.run.program_source import ProgramSource
+from sparring.run.programs import build_program, policies_of
+from sparring.run.run_directory import RunDirectory
+from sparring.run.trainer import Trainer
 
 
 class ApiClient(MockInferenceClient):
@@ -36,7 +36,7 @@ class ApiClient(MockInferenceClient):
 
 @dataclass
 class Api:
-    """The models behind the client; see selfplay.training.serving.Serving."""
+    """The models behind the client; see sparring.run.serving.Serving."""
 
     results: dict[str, str]
     closed: bool = False
@@ -63,7 +63,7 @@ class Api:
 
 @dataclass
 class BestTexts:
-    """Learns by heart what earned most; see selfplay.training.learners.Learners."""
+    """Learns by heart what earned most; see sparring.run.learners.Learners."""
 
     directory: RunDirectory
     policies: list[str]

@@ -21,11 +21,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from selfplay.config.learning import LearningSettings
-from selfplay.core import Messages, TrainingRecord
-from selfplay.learning.algorithms import BaseAlgo
-from selfplay.learning.checkpoints import save_adapter
-from selfplay.learning.policy import LoraSettings, PolicyModel
+from sparring.config.learning import LearningSettings
+from sparring.core import Messages, TrainingRecord
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.checkpoints import save_adapter
+from sparring.learn.policy import LoraSettings, PolicyModel
 
 torch.set_num_threads(1)
 
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CONTEXT_LENGTH = 256
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="selfplay-tiny-models-")
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="sparring-tiny-models-")
 atexit.register(_DIRECTORY.cleanup)
 
 

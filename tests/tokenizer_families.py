@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 from transformers import PreTrainedTokenizerFast
 
-from selfplay.core import Messages
+from sparring.core import Messages
 
 TEXT = [
     "The player says: I win. user assistant system model, Is it so? Indeed. Be brief. Yes. No.",

@@ -1,4 +1,4 @@
-"""``selfplay tournament``, here or in a process of its own that is killed (``kill -9``)."""
+"""``sparring tournament``, here or in a process of its own that is killed (``kill -9``)."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.cli.main import main
-from selfplay.population import meta_strategies
+from sparring.cli.main import main
+from sparring.population import meta_strategies
 
-COMMAND = [sys.executable, "-c", "from selfplay.cli.main import run; run()", "tournament"]
+COMMAND = [sys.executable, "-c", "from sparring.cli.main import run; run()", "tournament"]
 
 
 @pytest.fixture(scope="module", autouse=True)

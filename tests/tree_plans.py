@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from selfplay.learning.trie import build_plan
+from sparring.learn.trie import build_plan
 
 token = st.integers(0, 2)
 

@@ -1,8 +1,8 @@
-"""Screens of ``selfplay watch``."""
+"""Screens of ``sparring watch``."""
 
 import xml.etree.ElementTree as ElementTree
 
-from selfplay.watch.terminal_interface import TerminalInterface
+from sparring.view.watch.terminal_interface import TerminalInterface
 
 
 def words_on(app: TerminalInterface) -> str:

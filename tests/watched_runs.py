@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from program_files import write_program
-from selfplay.config import load_config
-from selfplay.read.run_view import RunView
-from selfplay.read.source import RunDirectorySource
-from selfplay.training.single_process import train
+from sparring.config import load_config
+from sparring.run.single_process import train
+from sparring.view.run_view import RunView
+from sparring.view.source import RunDirectorySource
 from tiny_models import roomy_model
 
 SMALL = {

@@ -1,4 +1,4 @@
-"""Inspect: ask_inspect.py URL MODEL, with the key in SELFPLAY_API_KEY: an evaluation of one sample."""
+"""Inspect: ask_inspect.py URL MODEL, with the key in SPARRING_API_KEY: an evaluation of one sample."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ url, model = sys.argv[1:]
 def log(**more: object) -> object:
     """Evaluate, and return the log."""
     config = GenerateConfig(temperature=0.7, max_tokens=12, seed=3, max_retries=0, **more)
-    asked = get_model(f"openai-api/selfplay/{model}", base_url=url, config=config, memoize=False)
+    asked = get_model(f"openai-api/sparring/{model}", base_url=url, config=config, memoize=False)
     task = Task(dataset=[Sample(input="rules", target="x")], solver=generate(), scorer=includes())
     return eval(task, model=asked, display="none", log_dir="logs", fail_on_error=True)[0]
 

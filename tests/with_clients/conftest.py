@@ -23,7 +23,7 @@ if not CLIENTS.exists():
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """``selfplay serve`` over a tiny model in 32 bits, as a process."""
+    """``sparring serve`` over a tiny model in 32 bits, as a process."""
     server = Server(tmp_path_factory.mktemp("jobs"), "--dtype", "float32", model=roomy_model())
     yield server
     server.kill()
@@ -38,7 +38,7 @@ def told(server, tmp_path):
         if not python.exists():
             pytest.skip(f"{environment} is not installed: run scripts/test-clients")
         url = f"http://127.0.0.1:{server.port}/v1"
-        keys = dict.fromkeys(("OPENAI_API_KEY", "SELFPLAY_API_KEY"), TOKEN)
+        keys = dict.fromkeys(("OPENAI_API_KEY", "SPARRING_API_KEY"), TOKEN)
         offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub"), "TOKENIZERS_PARALLELISM": "false"}
         ended = subprocess.run(
             [python, Path(__file__).parent / f"ask_{script}.py", url, "default", *map(str, arguments)],

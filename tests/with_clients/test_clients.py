@@ -1,4 +1,4 @@
-"""Other people's clients against ``selfplay serve``; each runs a script of its own in its environment."""
+"""Other people's clients against ``sparring serve``; each runs a script of its own in its environment."""
 
 import json
 

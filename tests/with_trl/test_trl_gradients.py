@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from selfplay.config import load_config
-from selfplay.core import TrainingRecord
-from selfplay.learning.algorithms import build_algorithm
-from selfplay.learning.policy import ALL_LINEAR, PolicyModel
+from sparring.config import load_config
+from sparring.core import TrainingRecord
+from sparring.learn.algorithms import build_algorithm
+from sparring.learn.policy import ALL_LINEAR, PolicyModel
 from tiny_models import make_record, tiny_model, tiny_policy
 
 M, RANK = 6, 4

@@ -8,16 +8,16 @@ import pytest
 import pytest_asyncio
 import torch
 
-from selfplay.core import EpisodeError, InputError, ModelResponse, SelfplayError
-from selfplay.core.delivery import Expectation
-from selfplay.core.errors import is_transient
-from selfplay.inference.adapter_check import file_hash
-from selfplay.inference.engine import EmbeddedEngine
-from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import BASE, TRAINED, PolicyModel
-from selfplay.learning.trie import build_plan
 from small_models import saved_adapter, small_model, small_policy
+from sparring.core import EpisodeError, InputError, ModelResponse, SparringError
+from sparring.core.delivery import Expectation
+from sparring.core.errors import is_transient
+from sparring.engine.adapter_check import file_hash
+from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.vllm_engine import VLLMEngine
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import BASE, TRAINED, PolicyModel
+from sparring.learn.trie import build_plan
 from tiny_models import CONTEXT_LENGTH, text_prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -236,7 +236,7 @@ async def test_impossible_requests_are_rejected_in_one_line(engine):
         await engine.complete(text_prompt(""))
     longest = CONTEXT_LENGTH - 8
     assert await engine.complete(text_prompt("a" * longest))
-    with pytest.raises(SelfplayError, match=f"a prompt of {longest + 1} tokens and an answer of up to 8"):
+    with pytest.raises(SparringError, match=f"a prompt of {longest + 1} tokens and an answer of up to 8"):
         await engine.complete(text_prompt("a" * (longest + 1)))
 
 
@@ -278,12 +278,12 @@ async def test_every_version_is_delivered_with_its_hash_and_the_learners_canary(
 async def test_wrong_weights_are_detected_and_the_previous_version_stays_in_service(engine, policy, adapters):
     expected = canary_of(policy, "v2", engine.canary)
     said = Expectation(2, file_hash(adapters[3]), expected, base=math.inf)
-    with pytest.raises(SelfplayError, match="default version 2 was not delivered: the canary's") as caught:
+    with pytest.raises(SparringError, match="default version 2 was not delivered: the canary's") as caught:
         await engine.publish("default", adapters[3], 2, said=said)
     assert "\n" not in str(caught.value)
     said = Expectation(2, file_hash(adapters[2]), expected, base=math.inf)
     with pytest.raises(
-        SelfplayError, match=r"default version 2 was not delivered: the weights in .* have hash"
+        SparringError, match=r"default version 2 was not delivered: the weights in .* have hash"
     ):
         await engine.publish("default", adapters[3], 2, said=said)
     responses = await ask_all(engine, "default")
@@ -303,7 +303,7 @@ async def test_weights_that_never_arrive_are_detected_without_the_learners_descr
         return await load(name, version, adapters[stale])
 
     monkeypatch.setattr(engine, "_load_adapter", load_stale)
-    with pytest.raises(SelfplayError, match=f"default version 2 was not delivered.*{complaint}"):
+    with pytest.raises(SparringError, match=f"default version 2 was not delivered.*{complaint}"):
         await engine.publish("default", adapters[2], 2)
 
 
@@ -325,7 +325,7 @@ async def test_without_the_plugin_the_engine_does_not_start(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "none")
     engine = VLLMEngine(str(small_model()), max_adapters=1, dtype="float32")
     with pytest.raises(
-        SelfplayError, match="mixes up adapters: the base model answers differently"
+        SparringError, match="mixes up adapters: the base model answers differently"
     ) as caught:
         await engine.start()
     assert "\n" not in str(caught.value)

@@ -8,16 +8,16 @@ import pytest
 import pytest_asyncio
 import torch
 
-from selfplay.cluster.engines.host import EngineRequest, VLLMHost
-from selfplay.core import ModelResponse, SelfplayError
-from selfplay.core.adapters import DELIVERY_FILE, AdapterRef
-from selfplay.inference.adapter_check import DeliveryError
-from selfplay.inference.vllm_engine import VLLMEngine
-from selfplay.learning.delivery_file import write_delivery
-from selfplay.learning.logprobs import plan_logprobs
-from selfplay.learning.policy import BASE, TRAINED, PolicyModel
-from selfplay.learning.trie import build_plan
 from small_models import saved_adapter, small_model, small_policy
+from sparring.cluster.engines.host import EngineRequest, VLLMHost
+from sparring.core import ModelResponse, SparringError
+from sparring.core.adapters import DELIVERY_FILE, AdapterRef
+from sparring.engine.adapter_check import DeliveryError
+from sparring.engine.vllm_engine import VLLMEngine
+from sparring.learn.delivery_file import write_delivery
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import BASE, TRAINED, PolicyModel
+from sparring.learn.trie import build_plan
 from tiny_models import text_prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,12 +51,12 @@ async def host():
         return VLLMEngine(str(small_model()), max_tokens=8, max_adapters=MAX_ADAPTERS, dtype="float32")
 
     host = VLLMHost(build)
-    with pytest.raises(SelfplayError, match="the engine is not running"):
+    with pytest.raises(SparringError, match="the engine is not running"):
         await ask(host, BASE_REF)
     await host.start()
     yield host
     await host.close()
-    with pytest.raises(SelfplayError, match="the engine is not running"):
+    with pytest.raises(SparringError, match="the engine is not running"):
         await ask(host, BASE_REF)
 
 
@@ -132,7 +132,7 @@ async def test_an_adapter_that_does_not_match_its_description_is_not_served(
         with pytest.raises(DeliveryError, match=f"ckpt-2 version 2 was not delivered: {complaint}") as caught:
             await ask(host, wrong)
         assert "\n" not in str(caught.value)
-    with pytest.raises(SelfplayError, match="ckpt-9 version 9 is not at"):
+    with pytest.raises(SparringError, match="ckpt-9 version 9 is not at"):
         await ask(host, AdapterRef("ckpt-9", 9, str(tmp_path / "000009")))
     for version in (1, 2):  # both slots are free
         assert_drawn_from(learner, f"v{version}", await ask_all(host, versions[version]))

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from vllm.platforms import current_platform
 
-from selfplay.inference import vllm_plugin
-from selfplay.inference.vllm_plugin import GroupedLora, grouped
+from sparring.engine import vllm_plugin
+from sparring.engine.vllm_plugin import GroupedLora, grouped
 
 SLOTS, RANK, INPUTS, SLICES = 3, 2, 5, (4, 6)
 
@@ -65,4 +65,4 @@ def test_vllm_uses_the_wrapper_on_a_cpu_even_if_it_is_registered_twice():
     vllm_plugin.register()
     vllm_plugin.register()
     assert current_platform.is_cpu()
-    assert current_platform.get_punica_wrapper() == "selfplay.inference.vllm_plugin.GroupedLora"
+    assert current_platform.get_punica_wrapper() == "sparring.engine.vllm_plugin.GroupedLora"

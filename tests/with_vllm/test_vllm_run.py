@@ -14,11 +14,11 @@ SMALL = [
     "--lora.rank=8",
     "--model.threads=1",
 ]
-SELFPLAY = [sys.executable, "-c", "from selfplay.cli.main import run; run()"]
+SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
 
 
 def test_the_quickstart_on_ray_with_vllm(tmp_path: Path) -> None:
-    command = [*SELFPLAY, "train", "quickstart", "--runtime=ray", "--inference.engine=vllm", *SMALL]
+    command = [*SPARRING, "train", "quickstart", "--runtime=ray", "--inference.engine=vllm", *SMALL]
     done = subprocess.run(
         [*command, f"--run.directory={tmp_path}", "--name=run"], capture_output=True, text=True, timeout=600
     )

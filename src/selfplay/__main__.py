@@ -1,5 +1,0 @@
-"""Run the command line as ``python -m selfplay``."""
-
-from selfplay.cli.main import run
-
-run()

@@ -1,3 +1,0 @@
-"""A run on a Ray cluster: services, engines, learners."""
-
-import selfplay.training  # noqa: F401 - its environment variables must be set before torch is imported

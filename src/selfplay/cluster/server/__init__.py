@@ -1,1 +1,0 @@
-"""``selfplay serve`` on a cluster: engines that answer, and workers that train fine-tuning jobs."""

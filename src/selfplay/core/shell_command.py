@@ -1,8 +1,0 @@
-"""Commands of ``selfplay`` that a message prints, to be copied into a shell."""
-
-import shlex
-
-
-def shell_command(*words: object) -> str:
-    """Return a command of ``selfplay`` as a shell reads it: ids of games and paths may need quotes."""
-    return shlex.join(["selfplay", *map(str, words)])

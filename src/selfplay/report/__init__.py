@@ -1,5 +1,0 @@
-"""A run as one page of HTML."""
-
-from selfplay.report.page import build_report
-
-__all__ = ["build_report"]

@@ -1,0 +1,149 @@
+"""The entry point of the command line: registers the commands and reports errors."""
+
+import errno
+import logging
+import os
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from sparring import __version__
+from sparring.cli.analyse import analyse
+from sparring.cli.compare import compare
+from sparring.cli.environments import envs
+from sparring.cli.evaluate import evaluate
+from sparring.cli.exploit import exploit
+from sparring.cli.export import export
+from sparring.cli.finetune import finetune
+from sparring.cli.play import play
+from sparring.cli.psro import psro
+from sparring.cli.report import report
+from sparring.cli.runs import runs
+from sparring.cli.serve import serve
+from sparring.cli.tournament import tournament
+from sparring.cli.train import train
+from sparring.cli.watch import watch
+from sparring.core import InputError, SparringError
+from sparring.core.errors import message_of
+from sparring.core.own_code import is_from_outside, own_failure, runs_own_code
+from sparring.core.text import one_line
+
+app = typer.Typer(
+    name="sparring",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train language models by letting them play each other. Try: sparring train kuhn",
+)
+app.command("train", context_settings={"ignore_unknown_options": True})(train)
+app.command("analyse")(analyse)
+app.command("eval")(evaluate)
+app.command("envs")(envs)
+app.command("exploit")(exploit)
+app.command("export")(export)
+app.command("finetune", context_settings={"ignore_unknown_options": True})(finetune)
+app.command("play")(play)
+app.command("psro", context_settings={"ignore_unknown_options": True})(psro)
+app.command("report")(report)
+app.command("runs")(runs)
+app.command("compare")(compare)
+app.command("serve")(serve)
+app.command("tournament")(tournament)
+app.command("watch")(watch)
+
+
+@app.callback(invoke_without_command=True)
+def sparring(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Handle options that come before a command."""
+    if version:
+        print(f"sparring {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command and return its exit status; any error is one line on stderr.
+
+    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted.
+    """
+    stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
+    if not stray.handlers:
+        stray.addHandler(_OneLine())
+    try:
+        _check_given_once(arguments)
+        status = app(arguments, prog_name="sparring", standalone_mode=False)
+    except InputError as error:
+        return _fail(message_of(error), 2)
+    except SparringError as error:
+        return _fail(message_of(error), 1)
+    except typer.TyperException as error:
+        return _fail(f"{error.format_message()} (see: sparring {_command_in(arguments)}--help)", 2)
+    except BaseException as error:
+        if isinstance(error, typer.Abort) or is_from_outside(error):
+            return 130
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror or 'it cannot be used'}", 1)
+        if isinstance(error, SystemExit) or runs_own_code():  # what it left behind may fail anywhere
+            return _fail(own_failure(error), 1)
+        raise
+    return status if isinstance(status, int) else 0
+
+
+class _OneLine(logging.Handler):
+    """Prints a record as one line on stderr, with the reason of its error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            _note(record.getMessage(), record.exc_info[1] if record.exc_info else None)
+
+
+def _note(problem: str, error: BaseException | None) -> None:
+    """Print an error that ends nothing as one line: Python itself would print its trace."""
+    reason = f": {own_failure(error)}" if error is not None else ""
+    print(f"note: {one_line(problem)[:100]}{reason}", file=sys.stderr)
+
+
+def run() -> None:
+    """Entry point of the ``sparring`` command."""
+    threading.excepthook = lambda failed: _note("a thread failed", failed.exc_value)
+    sys.unraisablehook = lambda failed: _note("an error that nobody can catch", failed.exc_value)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Read when torch is loaded. GNU's OpenMP lets a thread spin for milliseconds while it waits for
+        # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    sys.exit(main(sys.argv[1:]))
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"error: {one_line(message).rstrip('.')}", file=sys.stderr)
+    return status
+
+
+def _check_given_once(arguments: list[str]) -> None:
+    """Raise an InputError if an option is there twice, of which the last one would win without a word."""
+    options = [one.partition("=")[0] for one in arguments if one.startswith("--")]
+    twice = {one for one in options if options.count(one) > 1}
+    if not twice:
+        return
+    command = typer.main.get_group(app).commands.get(arguments[0])
+    repeatable = {
+        option
+        for parameter in (command.params if command is not None else [])
+        if getattr(parameter, "multiple", False)
+        for option in parameter.opts
+    }
+    wrong = sorted(twice - repeatable - {"--"})
+    if wrong:
+        raise InputError(wrong[0], "is given twice", "Give it once")
+
+
+def _command_in(arguments: list[str]) -> str:
+    """Return the name of the command with a space after it, or an empty text if there is none."""
+    names = [command.name for command in app.registered_commands]
+    return f"{arguments[0]} " if arguments and arguments[0] in names else ""

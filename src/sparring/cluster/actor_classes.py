@@ -1,0 +1,308 @@
+"""The classes of a run's actors: what each builds in its own process, and rebuilds there after a kill.
+
+Every actor is crash-only. Ray runs its constructor again, which restores the state from the run's directory,
+and repeats the calls that were not answered; the services recognise a repeated call. What cannot be built is
+reported by every call: of an error in a constructor, Ray passes on only the text.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import ray
+
+from sparring.cluster.engines.adapter_files import AdapterFiles
+from sparring.cluster.engines.service import EngineService
+from sparring.cluster.engines.settings import EngineSettings
+from sparring.cluster.handles import Handle, found
+from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.remote_logger import RemoteLogger
+from sparring.cluster.services.collector import CollectorService
+from sparring.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
+from sparring.cluster.services.tracker import TrackerService
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffers import BaseBuffer, MetricLogger
+from sparring.collection.pool import PoolService
+from sparring.core import EpisodeRequest
+from sparring.core.adapters import TRAINED
+from sparring.core.garbage_collection import raise_collection_thresholds
+from sparring.core.single_writer import Epoch
+from sparring.engine.api_models import refuse_credentials
+from sparring.envs.generators import lend_generators_for_good
+from sparring.population.league import BuildLeague
+from sparring.population.sampling_rule import SamplingRule
+from sparring.run.learners import Saved, UpdateBatch
+
+MAX_RESTARTS = 20
+STATE = "state"
+"""Directory of a run in which the actors keep the state that they restore after a kill."""
+
+Built = TypeVar("Built")
+
+
+def restarting(cls: type, **options: Any) -> Any:
+    """Return a class as an actor that Ray restarts and whose unanswered calls it repeats.
+
+    Ray runs the calls of a class with coroutines on one event loop, and those of any other class one at a
+    time: a service never runs two calls in parallel.
+
+    Args:
+        cls: the class.
+        options: Ray's options, such as ``name`` or ``num_gpus``.
+    """
+    defaults = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "num_cpus": 0}
+    return ray.remote(cls).options(**(defaults | options))
+
+
+class BuildBuffer(Protocol):
+    """Builds a buffer, new and empty. Ray must be able to pickle it."""
+
+    def __call__(self, *, tracker: MetricLogger | None, batch_log: BatchLog | None) -> BaseBuffer:
+        """Build the buffer with its metrics and its log."""
+
+
+class Later(Generic[Built]):
+    """What an actor builds in a thread when the first call needs it. A failure is raised by every call.
+
+    Args:
+        build: builds it.
+    """
+
+    def __init__(self, build: Callable[[], Built]) -> None:
+        self._build = build
+        self._building: asyncio.Task[Built] | None = None
+
+    async def built(self) -> Built:
+        """Return what was built."""
+        if self._building is None:
+            self._building = asyncio.create_task(asyncio.to_thread(self._build))
+        return await asyncio.shield(self._building)
+
+
+class TrackerActor(TrackerService):
+    """:class:`TrackerService` as an actor; after a restart it finds the directory that it chose."""
+
+    def __init__(
+        self,
+        run_name: str,
+        wandb_project: str | None = None,
+        *,
+        directory: str | None = None,
+        tensorboard: bool = False,
+        epoch: Epoch | None = None,
+    ) -> None:
+        raise_collection_thresholds()
+        super().__init__(
+            run_name,
+            wandb_project,
+            directory=directory,
+            tensorboard=tensorboard,
+            owner=ray.get_runtime_context().get_actor_id(),
+            epoch=epoch,
+        )
+
+
+class BufferActor(BufferService):
+    """:class:`BufferService` as an actor; without ``run`` it writes nothing."""
+
+    def __init__(
+        self,
+        build: BuildBuffer,
+        tracker: Handle = None,
+        *,
+        run: str | None = None,
+        log_batches: bool = True,
+        max_staleness: int | None = None,
+        in_order: bool = False,
+        epoch: Epoch | None = None,
+    ) -> None:
+        raise_collection_thresholds()
+        buffer = build(
+            tracker=RemoteLogger(found(tracker)) if tracker is not None else None,
+            batch_log=BatchLog(Path(run) / "batches") if run is not None and log_batches else None,
+        )
+        super().__init__(
+            buffer,
+            max_staleness=max_staleness,
+            in_order=in_order,
+            directory=state_directory(run, "buffer"),
+            rollouts=str(Path(run) / "rollouts") if run is not None else None,
+            epoch=epoch,
+        )
+
+
+class ModelPoolActor(PoolService):
+    """:class:`PoolService` as an actor; without ``run`` it writes nothing."""
+
+    def __init__(
+        self,
+        sample_mode: str,
+        max_active_lora: int,
+        tracker: Handle = None,
+        lag_range: tuple[int, int] = (1, 7),
+        policies: Sequence[str] = (TRAINED,),
+        *,
+        seed: int = 0,
+        rule: SamplingRule | None = None,
+        build_league: BuildLeague | None = None,
+        run: str | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        raise_collection_thresholds()
+        super().__init__(
+            sample_mode,
+            max_active_lora,
+            found(tracker),
+            lag_range,
+            policies,
+            seed=seed,
+            rule=rule,
+            build_league=build_league,
+            directory=state_directory(run, "pool"),
+            epoch=epoch,
+        )
+
+    def add_fixed(
+        self,
+        name: str,
+        prior_mu: float = 25.0,
+        *,
+        kind: Literal["fixed", "script"] = "fixed",
+        active: bool = True,
+        policy: str = "",
+    ) -> str:
+        """See :meth:`PoolService.add_fixed`.
+
+        Raises:
+            InputError: the name contains a password, or a query, which may contain a key.
+        """
+        refuse_credentials(name, "name")
+        return super().add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
+
+
+class CollectorActor:
+    """:class:`CollectorService` as an actor."""
+
+    def __init__(self, build: Callable[[], CollectorService]) -> None:
+        lend_generators_for_good()
+        self._service = Later(build)
+
+    @ray.method(max_task_retries=0)
+    async def check(self) -> None:
+        """Build the collector, unless it is built."""
+        await self._service.built()
+
+    async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
+        """See :meth:`CollectorService.collect`."""
+        await (await self._service.built()).collect(num_workers, num_eval_workers)
+
+
+class ProgramCollectorActor:
+    """:class:`ProgramCollector` as an actor.
+
+    It is built in the constructor: Ray reads a request before the call, and it may be of the program's own
+    classes. A failure is raised by every call.
+    """
+
+    def __init__(self, build: Callable[[], ProgramCollector]) -> None:
+        raise_collection_thresholds()
+        self._problem: Exception | None = None
+        try:
+            self._collector = build()
+        except Exception as error:  # noqa: BLE001 - of an error here, Ray would pass on only the text
+            self._problem = error
+
+    @ray.method(max_task_retries=0)
+    async def check(self) -> None:
+        """Raise the error of building the collector, if there was one."""
+        self._built()
+
+    async def follow(self, number: int, shared: list[ray.ObjectRef[Setting]]) -> None:
+        """See :meth:`ProgramCollector.follow`; the setting is fetched if it is newer than the one known."""
+        collector = self._built()
+        if number > collector.known:
+            await collector.follow(await shared[0])
+
+    async def play(
+        self, request: EpisodeRequest, number: int, shared: list[ray.ObjectRef[Setting]]
+    ) -> PlayedEpisode:
+        """See :meth:`ProgramCollector.play`."""
+        await self.follow(number, shared)
+        return await self._built().play(request)
+
+    def _built(self) -> ProgramCollector:
+        if self._problem is not None:
+            raise self._problem
+        return self._collector
+
+
+class LearnerActor:
+    """:class:`LearnerService` as an actor."""
+
+    def __init__(self, build: Callable[[], LearnerService]) -> None:
+        self._service = Later(build)
+
+    @ray.method(max_task_retries=0)
+    async def check(self) -> None:
+        """Build the learners, unless they are built."""
+        await self._service.built()
+
+    async def saved(self) -> Saved:
+        """See :meth:`LearnerService.saved`."""
+        return (await self._service.built()).saved()
+
+    async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
+        """See :meth:`LearnerService.update`."""
+        return await (await self._service.built()).update(step, batch, state)
+
+    async def results(self) -> dict[str, str | None]:
+        """See :meth:`LearnerService.results`."""
+        return await (await self._service.built()).results()
+
+    async def start_again(self, step: int, policies: list[str]) -> Saved:
+        """See :meth:`LearnerService.start_again`."""
+        return await (await self._service.built()).start_again(step, policies)
+
+    async def write_adapters(self, directory: str) -> None:
+        """See :meth:`LearnerService.write_adapters`."""
+        await (await self._service.built()).write_adapters(directory)
+
+    async def keep(self, directory: str) -> None:
+        """See :meth:`LearnerService.keep`."""
+        await (await self._service.built()).keep(directory)
+
+    async def tidy(self, paths_in_use: list[str]) -> None:
+        """See :meth:`LearnerService.tidy`."""
+        await (await self._service.built()).tidy(paths_in_use)
+
+
+class EngineActor(EngineService):
+    """An inference actor. The first request or :meth:`start` loads its model."""
+
+    def __init__(
+        self, settings: EngineSettings, name: str, tracker: Handle = None, adapter_files: Handle = None
+    ) -> None:
+        raise_collection_thresholds()
+        super().__init__(
+            settings.build_host(found(adapter_files)),
+            name,
+            found(tracker),
+            [int(gpu) for gpu in ray.get_gpu_ids()],
+        )
+
+
+class AdapterFilesActor(AdapterFiles):
+    """:class:`AdapterFiles` as an actor."""
+
+    def __init__(self) -> None:
+        super().__init__(ray.put)
+
+
+def state_directory(run: str | None, kind: str) -> str | None:
+    """Return the directory of this actor's state; its name is the actor's if it has one, else unique."""
+    if run is None:
+        return None
+    context = ray.get_runtime_context()
+    return str(Path(run) / STATE / (context.get_actor_name() or f"{kind}-{context.get_actor_id()}"))

@@ -1,0 +1,85 @@
+"""EngineSettings: the engine that an inference actor runs, and how it is built there."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sparring.cluster.engines.adapter_files import AdapterCache
+from sparring.cluster.engines.host import EmbeddedHost, EngineHost, VLLMHost
+from sparring.cluster.node_cores import Sharing, cores_here
+from sparring.config import Config
+from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
+from sparring.learn.model_files import cache_directory
+
+if TYPE_CHECKING:
+    from sparring.engine.vllm_engine import VLLMEngine
+    from sparring.learn.policy import PolicyModel
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """An engine, as sections of the configuration describe it.
+
+    Without ``model.threads``, an embedded engine that knows its ``sharing`` computes on its share of its
+    node. ``lora`` is the shape of a run's adapters, ``None`` if they have any shape.
+    """
+
+    model: ModelSettings
+    lora: LoraSection | None
+    inference: InferenceSettings
+    sharing: Sharing | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> "EngineSettings":
+        """Return the settings of a run's inference actors."""
+        return cls(config.model, config.lora, config.inference, Sharing.of(config))
+
+    def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
+        """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
+        from sparring.run.assembly import build_engine
+
+        copies = None
+        if adapter_files is not None:
+            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
+        if self.inference.engine == "vllm":
+            return VLLMHost(partial(_vllm_engine, self), copies)
+        return EmbeddedHost(
+            partial(_policy_model, self),
+            partial(build_engine, self.inference),
+            self.inference.max_adapters,
+            of_a_run=self.lora is not None,
+            copies=copies,
+        )
+
+
+def say_nothing(line: str) -> None:
+    """Discard messages about a model that is downloaded or converted: an actor has no terminal."""
+
+
+def _policy_model(settings: EngineSettings) -> "PolicyModel":
+    from sparring.run.assembly import build_policy
+
+    threads = settings.model.threads
+    if threads is None and settings.sharing is not None:
+        threads = cores_here(settings.sharing)
+    model = settings.model.model_copy(update={"threads": threads})
+    return build_policy(model, settings.lora or LoraSection(rank=1), 0, say_nothing)
+
+
+def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
+    from sparring.engine.vllm_engine import VLLMEngine
+    from sparring.learn.model_files import resolve_model
+
+    inference, lora = settings.inference, settings.lora or LoraSection()
+    return VLLMEngine(
+        str(resolve_model(settings.model.name, say_nothing)),
+        max_tokens=inference.max_tokens,
+        max_context=inference.max_context,
+        max_queue=inference.max_queue,
+        max_batch=inference.max_batch,
+        max_adapters=inference.max_adapters,
+        max_lora_rank=lora.rank,
+        dtype=settings.model.dtype,
+        gpu_memory=inference.gpu_memory,
+        tensor_parallel=inference.tensor_parallel,
+    )

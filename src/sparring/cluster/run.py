@@ -1,0 +1,180 @@
+"""ClusterRun: a run on the connected cluster: start the actors, watch them, train, and end them."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from ray.exceptions import RayError
+from rich.console import Console
+
+from sparring.cluster.actor_errors import error_of
+from sparring.cluster.connect import head_address
+from sparring.cluster.engine_start import (
+    EngineStarts,
+    calls_of_collectors,
+    calls_of_each_client,
+    calls_per_engine,
+    engine_names,
+)
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.games import ClusterGames
+from sparring.cluster.health import Health
+from sparring.cluster.learners.remote_learners import RemoteLearners
+from sparring.cluster.metrics import RemoteMetrics
+from sparring.cluster.placement import Placement
+from sparring.cluster.program_collectors import ProgramCollectors
+from sparring.cluster.run_actors import RunActors
+from sparring.cluster.serving import ClusterServing
+from sparring.config import Config
+from sparring.core import InputError
+from sparring.run import assembly
+from sparring.run.game_source import GameSource
+from sparring.run.given_adapters import frozen_adapters, with_own_copies
+from sparring.run.program_source import ProgramSource
+from sparring.run.programs import build_program, policies_of
+from sparring.run.progress_views import print_line, working
+from sparring.run.run_directory import RunDirectory
+from sparring.run.source import Source
+from sparring.run.trainer import Trainer
+
+LOOK_EVERY = 0.5
+HEARTBEAT_SECONDS = 2.0
+
+
+class ClusterRun:
+    """See the module.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory.
+        namespace: Ray's namespace of the run.
+        console: the console to print on.
+    """
+
+    def __init__(self, config: Config, directory: RunDirectory, namespace: str, console: Console) -> None:
+        self.directory = directory
+        self.namespace = namespace
+        self.console = console
+        self.program = build_program(config)
+        self.policies = config.policies if self.program is None else policies_of(self.program)
+        self.config = with_own_copies(config, directory, self.policies)
+        self.frozen = frozen_adapters(self.config, self.policies)
+
+    async def run(self) -> None:
+        """Train to the end, or until interrupted.
+
+        Raises:
+            SparringError: the run had to stop.
+        """
+        try:
+            await self._run()
+        except RayError as error:
+            raise error_of("the cluster", error) from error
+
+    async def _run(self) -> None:
+        placement = await asyncio.to_thread(Placement, self.config, self._say)
+        try:
+            actors = await asyncio.to_thread(
+                RunActors,
+                self.config,
+                self.directory.path.absolute(),
+                self.namespace,
+                placement,
+                self.policies,
+                self.frozen,
+                self.directory.epoch,
+            )
+        except ValueError as error:  # Ray's error for a name that is taken
+            placement.remove()
+            raise InputError(
+                "--name",
+                f"the cluster already has actors of a run {self.directory.name}",
+                "Wait until they have ended, or choose another name",
+            ) from error
+        settings, engines = self.config.ray, engine_names(self.config)
+        self.health = Health(actors.by_name(), settings.patience, head_address(settings), engines)
+        self.starts = EngineStarts(dict(zip(engines, actors.engines, strict=True)), self._say)
+        try:
+            with working(self.console, "starting the actors"):
+                await self._guard(self._start())
+            trainer = self._trainer(actors)
+            beside = [self._show_who_is_away(trainer), self._beat(trainer, actors)]
+            await self._guard(trainer.run(), beside)
+        finally:
+            self.starts.cancel()
+            if not self.health.head_is_lost:
+                actors.end()
+                placement.remove()
+
+    async def _start(self) -> None:
+        await self.health.ready()
+        await self.starts.enough(self.config.ray.least_engines, self.config.ray.patience)
+
+    def _say(self, line: str) -> None:
+        print_line(self.console, line)
+
+    def _trainer(self, actors: RunActors) -> Trainer:
+        config, directory, policies = self.config, self.directory, self.policies
+        metrics = RemoteMetrics(actors.tracker)
+        learners = RemoteLearners(actors.learner, directory.checkpoint)
+        client = EngineClient(
+            actors.engines,
+            policies,
+            frozen=self.frozen,
+            patience=config.ray.patience,
+            calls_per_engine=calls_per_engine(config),
+            adapters_only=self.program is not None,
+        )
+        results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
+        source: Source
+        if self.program is None:
+            serving = ClusterServing(client, results, learners)
+            games = ClusterGames(config, directory, actors, self.namespace)
+            arena = assembly.build_arena(config, client, calls_of_each_client(config))
+            source = GameSource(config, directory, metrics, games, serving, learners, arena)
+        else:
+            collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
+            serving = ClusterServing(client, results, learners, collectors)
+            calls = calls_of_collectors(config)
+            source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
+        return Trainer(config, directory, source, learners, metrics, self.console)
+
+    async def _guard(self, work: Any, beside: list[Any] | None = None) -> None:
+        """Do ``work`` for as long as every actor responds, and what is ``beside`` it meanwhile."""
+        others = [asyncio.create_task(one) for one in [self.health.watch(), *(beside or [])]]
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([*others, working], return_when=asyncio.FIRST_COMPLETED)
+            for task in (working, *others):
+                if task.done():
+                    try:
+                        task.result()
+                    except RayError as error:
+                        raise await self.health.reason_of(error) from error
+        finally:
+            for task in (working, *others):
+                task.cancel()
+            await asyncio.gather(working, *others, return_exceptions=True)
+
+    async def _show_who_is_away(self, trainer: Trainer) -> None:
+        said = ""
+        while True:
+            away = ", ".join(f"{name} is away" for name in self.health.away)
+            if away != said:
+                trainer.progress.say(away)
+                said = away
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _beat(self, trainer: Trainer, actors: RunActors) -> None:
+        """Report to the tracker what the loop does and what the buffer holds."""
+        while True:
+            load = {"step": trainer.saved.step, "state": trainer.state}
+            actors.tracker.heartbeat.remote("Learner", load)
+            with suppress(RayError):  # an actor that is away is for the health check
+                await self._beat_of_buffer(actors)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _beat_of_buffer(self, actors: RunActors) -> None:
+        if self.program is None:
+            steps, games = await actors.buffer.size.remote(), await actors.buffer.games.remote()
+            actors.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})

@@ -1,0 +1,259 @@
+"""The actors of a run: which class is which actor, under which name, where, with which restarts.
+
+Engines are started in ``engine_start.py``, further learners in ``learners/group.py``; the classes are in
+``actor_classes.py``.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from sparring.cluster.actor_classes import (
+    AdapterFilesActor,
+    BufferActor,
+    CollectorActor,
+    LearnerActor,
+    ModelPoolActor,
+    ProgramCollectorActor,
+    TrackerActor,
+    restarting,
+)
+from sparring.cluster.engine_start import (
+    calls_of_collectors,
+    calls_of_each_client,
+    calls_per_engine,
+    engine_names,
+    start_engines,
+)
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.settings import EngineSettings
+from sparring.cluster.handles import Handle, Named, found, still_there
+from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.placement import Placement, beside_command
+from sparring.cluster.services.collector import CollectorService
+from sparring.cluster.services.program_collector import ProgramCollector
+from sparring.config import Config
+from sparring.config.play import Games
+from sparring.core import derive_seed
+from sparring.core.adapters import AdapterRef
+from sparring.core.single_writer import Epoch
+from sparring.run import assembly
+from sparring.run.programs import build_program
+from sparring.run.rewards import build_buffer
+
+CALLS_BESIDE = 100
+"""Calls of Ray to a collector that are not episodes, such as health checks, which must not wait for these."""
+
+
+def build_collector(
+    config: Config,
+    number: int,
+    engines: list[Handle],
+    buffer: Handle,
+    pool: Handle,
+    tracker: Handle,
+    frozen: dict[str, AdapterRef],
+) -> CollectorService:
+    """Build one of a run's collectors, in its process."""
+    client = EngineClient(
+        still_there(engines),
+        config.policies,
+        frozen=frozen,
+        patience=config.ray.patience,
+        calls_per_engine=calls_per_engine(config),
+    )
+    return CollectorService(
+        f"Collector-{number}",
+        client,
+        found(buffer),
+        found(pool),
+        found(tracker),
+        assembly.play_settings(config),
+        assembly.build_episodes(config),
+        assembly.limits(config, calls_of_each_client(config)),
+        assembly.take_in(config),
+    )
+
+
+def build_program_collector(
+    config: Config, number: int, engines: list[Handle], tracker: Handle
+) -> ProgramCollector:
+    """Build one of the processes that play a run's program, in its process."""
+    arena = build_program(config)
+    assert arena is not None
+    client = arena.client = EngineClient(
+        still_there(engines),
+        patience=config.ray.patience,
+        calls_per_engine=calls_per_engine(config),
+        adapters_only=True,
+    )
+    arena.set_concurrency(calls_of_each_client(config))
+    return ProgramCollector(f"Collector-{number}", arena, client, found(tracker))
+
+
+def build_learner(
+    config: Config, run: Path, policies: list[str], workers: PlacementGroup | None, epoch: Epoch | None
+) -> LearnerService:
+    """Build the learners of a run's policies, in their process."""
+    from sparring.cluster.learners.group import LearnerGroup
+    from sparring.cluster.learners.settings import learners_from_config
+
+    settings = config.ray
+    group = LearnerGroup(
+        partial(learners_from_config, config, policies),
+        settings.learners,
+        cpus=settings.cpus_per_learner,
+        gpus=settings.gpus_per_learner,
+        timeout_seconds=settings.patience,
+        placement_group=workers,
+    )
+    return LearnerService(
+        group,
+        run,
+        config.model.name,
+        started=list(config.start),
+        may_start_again=[] if config.league is None else config.league.exploiters,
+        epoch=epoch,
+    )
+
+
+class RunActors:
+    """The actors of one run. A program has no buffer and no pool; the command asks its collectors.
+
+    They know each other by name (:class:`Named`); a handle is for the process of the command.
+
+    Args:
+        config: the run's configuration.
+        run: the run's directory.
+        namespace: Ray's namespace of the run.
+        placement: the placement of learners and engines.
+        policies: the policies that are trained.
+        frozen: adapters that are never trained, by name.
+        epoch: the run's epoch.
+    """
+
+    buffer: Any
+    pool: Any
+
+    def __init__(
+        self,
+        config: Config,
+        run: Path,
+        namespace: str,
+        placement: Placement,
+        policies: list[str],
+        frozen: dict[str, AdapterRef],
+        epoch: Epoch | None,
+    ) -> None:
+        self._config = config
+        self._frozen = frozen
+        self._run = run
+        self._namespace = namespace
+        self._epoch = epoch
+        tracker, files = self._named("Tracker"), self._named("AdapterFiles")
+        self.tracker = self._singleton(TrackerActor, "Tracker").remote(
+            run.name,
+            config.tracking.wandb_project,
+            directory=str(run),
+            tensorboard=config.tracking.tensorboard,
+            epoch=epoch,
+        )
+        self.adapter_files = self._singleton(AdapterFilesActor, "AdapterFiles").remote()
+        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, files)
+        self.learner = self._start_learner(placement, policies)
+        self.collectors: list[Any] = []
+        if isinstance(config.play, Games):
+            self._start_games(placement, tracker)
+        else:
+            self.collectors = [
+                self._start_program_collector(number, placement, tracker)
+                for number in range(config.ray.collectors)
+            ]
+
+    def by_name(self) -> dict[str, Any]:
+        """Return the handles by the names that errors use."""
+        actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
+        if isinstance(self._config.play, Games):
+            actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
+        actors |= {f"Engine-{n}": one for n, one in enumerate(self.engines)}
+        return actors | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
+
+    def end(self) -> None:
+        """Kill all actors; their state is in the run's directory."""
+        for actor in self.by_name().values():
+            ray.kill(actor)
+
+    def _named(self, name: str) -> Named:
+        return Named(name, self._namespace)
+
+    def _singleton(self, cls: type, name: str) -> Any:
+        """Return an actor of which there is one, beside the run's directory."""
+        return restarting(cls, name=name, max_restarts=self._config.ray.max_restarts, **beside_command())
+
+    def _start_learner(self, placement: Placement, policies: list[str]) -> Any:
+        config, settings = self._config, self._config.ray
+        workers = placement.learners if settings.learners > 1 else None
+        return restarting(
+            LearnerActor,
+            name="Learner",
+            max_restarts=settings.max_restarts,
+            num_cpus=settings.cpus_per_learner,
+            num_gpus=settings.gpus_per_learner,
+            **placement.learner(),
+        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch))
+
+    def _start_games(self, placement: Placement, tracker: Named) -> None:
+        config, run = self._config, str(self._run)
+        self.buffer = self._singleton(BufferActor, "Buffer").remote(
+            partial(build_buffer, config),
+            tracker,
+            run=run,
+            log_batches=config.buffer.log_batches,
+            max_staleness=config.collection.max_staleness,
+            in_order=config.collection.max_staleness == 0,
+            epoch=self._epoch,
+        )
+        population = config.population
+        self.pool = self._singleton(ModelPoolActor, "ModelPool").remote(
+            config.sample_mode,
+            population.max_active_lora,
+            tracker,
+            population.lag_range,
+            config.policies,
+            seed=derive_seed(config.seed, "pool"),
+            rule=assembly.sampling_rule(config),
+            build_league=partial(assembly.build_league, config),
+            run=run,
+            epoch=self._epoch,
+        )
+        self.collectors = [
+            self._start_collector(number, placement, tracker) for number in range(config.ray.collectors)
+        ]
+
+    def _start_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+        config = self._config
+        engines = [self._named(name) for name in engine_names(config)]
+        buffer, pool = self._named("Buffer"), self._named("ModelPool")
+        return restarting(
+            CollectorActor,
+            name=f"Collector-{number}",
+            max_restarts=config.ray.max_restarts,
+            num_cpus=config.ray.cpus_per_collector,
+            **placement.collector(number),
+        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker, self._frozen))
+
+    def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+        config = self._config
+        engines = [self._named(name) for name in engine_names(config)]
+        return restarting(
+            ProgramCollectorActor,
+            name=f"Collector-{number}",
+            max_task_retries=0,
+            max_concurrency=calls_of_collectors(config) + CALLS_BESIDE,  # the others' too if they are away
+            num_cpus=config.ray.cpus_per_collector,
+            max_restarts=config.ray.max_restarts,
+            **placement.collector(number),
+        ).remote(partial(build_program_collector, config, number, engines, tracker))

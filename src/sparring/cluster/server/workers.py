@@ -1,0 +1,100 @@
+"""Fine-tuning jobs on a cluster: each is trained by an actor, which ends with the job or with the server."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from sparring.cluster.actor_errors import error_of
+from sparring.cluster.addresses import knock
+from sparring.core import InputError, SparringError
+from sparring.finetune.jobs.launch import Crash
+from sparring.finetune.jobs.records import JOB_FILE
+
+LOOK_SECONDS = 2.0
+
+
+class JobActor:
+    """Trains one job in its process."""
+
+    def train(self, directory: str) -> None:
+        """Train the job in ``directory``; see ``sparring.finetune.jobs.worker``.
+
+        Raises:
+            SparringError: this node does not see the directory.
+        """
+        if not (Path(directory) / JOB_FILE).is_file():
+            raise SparringError(
+                f"{directory} is not visible at {ray.util.get_node_ip_address()}, where Ray has started the "  # type: ignore[no-untyped-call]
+                "job. Start the server with --jobs DIR in a directory that all machines share"
+            )
+        from sparring.finetune.jobs.worker import train_job
+
+        train_job(Path(directory))
+
+
+class ClusterWorkers:
+    """Starts the actors that train jobs, one at a time.
+
+    Args:
+        options: Ray's options for them: what they request, and where they are.
+        head: address of the cluster's head, if it is known.
+        patience: seconds to wait for room for an actor.
+    """
+
+    def __init__(self, options: dict[str, Any], head: str | None, patience: float) -> None:
+        self._options = options
+        self._head = head
+        self._patience = patience
+
+    async def start(self, directory: Path) -> "ClusterWorker":
+        """Start the worker of the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``.
+
+        Raises:
+            SparringError: the cluster has had no room for it.
+        """
+        options = {"max_restarts": 0, "max_task_retries": 0, **self._options}
+        actor: Any = ray.remote(JobActor).options(**options).remote()
+        try:
+            await asyncio.wait_for(actor.__ray_ready__.remote(), self._patience)
+        except (TimeoutError, RayError) as error:
+            ray.kill(actor)
+            problem = f"the actor that trains has not started within {self._patience:g} s"
+            if isinstance(error, RayError):
+                problem = str(error_of("the actor that trains", error))
+            raise SparringError(problem) from error
+        return ClusterWorker(actor, str(directory.absolute()), self._head)
+
+
+class ClusterWorker:
+    """See :class:`sparring.finetune.jobs.launch.Worker`."""
+
+    def __init__(self, actor: Any, directory: str, head: str | None) -> None:
+        self._actor = actor
+        self._training = actor.train.remote(directory)
+        self._head = head
+
+    async def wait(self) -> Crash | None:
+        """Wait for the end; see ``Worker``. If the head is away, nobody knows how it ended: wait for it."""
+        try:
+            await self._training
+        except RayTaskError as error:
+            return Crash(str(error_of("the actor that trains", error)))
+        except RayError as error:
+            await self._head_answers()
+            return Crash(str(error_of("the actor that trains", error)), killed=True)
+        return None
+
+    def kill(self) -> None:
+        """End the actor at once, if it has not ended."""
+        ray.kill(self._actor)
+
+    async def _head_answers(self) -> None:
+        while self._head is not None:
+            with suppress(InputError):
+                await asyncio.to_thread(knock, self._head)
+                return
+            await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,149 @@
+"""MetricsLog: the metrics of a run, as entries of a journal make them, and the lines that they become."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, assert_never
+
+from sparring.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put, TrackerEntry
+from sparring.collection.journal import Journal
+from sparring.collection.sinks import JsonlSink, Metrics, Sink, end_of_step, read_metrics
+from sparring.collection.tracker import Tracker
+from sparring.core import InputError
+from sparring.core.single_writer import Epoch
+
+
+class MetricsLog:
+    """See the module.
+
+    A flush writes its line and then a snapshot; after a kill between the two the line is cut off and the
+    flush, which was not answered, is requested again.
+
+    Args:
+        run_name: see :class:`Tracker`.
+        directory: the run's directory.
+        sinks: further sinks.
+        epoch: the run's epoch; see :class:`Journal`.
+
+    Attributes:
+        tracker: what the entries have made.
+        flushed: the steps that have their line.
+        last: the last line; empty before the first.
+    """
+
+    def __init__(self, run_name: str, directory: Path, sinks: list[Sink], epoch: Epoch | None) -> None:
+        self._journal: Journal[TrackerEntry] = Journal(directory / "state" / "tracker", epoch, TrackerEntry)
+        self._lines = JsonlSink(directory / "metrics.jsonl")
+        self.tracker = Tracker(run_name, sinks=[self._lines, *sinks])
+        self._last_numbers: dict[str, int] = {}
+        self._restore()
+        self.flushed: set[int] = set()
+        self.last: Metrics = {}
+        self._read_lines()
+
+    def do(self, entry: TrackerEntry) -> None:
+        """Write an entry to the journal, then apply it."""
+        with self._journal.noted(entry):
+            self._apply(entry)
+
+    def knows(self, batch_id: str) -> bool:
+        """Return whether this batch, or a later one of its sender, was put.
+
+        Raises:
+            InputError: the id has no number.
+        """
+        sender, number = _parts_of(batch_id)
+        return number <= self._last_numbers.get(sender, -1)
+
+    def flush(self, step: int) -> Metrics:
+        """Write the line of a step that has none yet, and return it."""
+        metrics = self.tracker.flush(step)
+        self.flushed.add(int(metrics["step"]))
+        self.last = metrics
+        self._snapshot(self._lines.offset())
+        return metrics
+
+    def line(self, step: int) -> Metrics:
+        """Return the line of a step that has one."""
+        if step == self.last["step"]:
+            return self.last
+        return next(numbers(line) for line in read_metrics(self._lines.path) if line["step"] == step)
+
+    def truncate_after(self, step: int) -> None:
+        """Delete the lines of later steps.
+
+        The next line has the whole state of the pool, because a change of it may be in a deleted line.
+        """
+        end = end_of_step(self._lines.path, step)
+        self.tracker.load_state_dict(self.tracker.state_dict() | {"pool": {}})
+        self._snapshot(end)
+        self._lines.truncate(end)
+        self._read_lines()
+
+    def _apply(self, entry: TrackerEntry) -> None:
+        match entry:
+            case Put(batch_id, values, games):
+                self.tracker.put(numbers(values), games)
+                sender, number = _parts_of(batch_id)
+                self._last_numbers[sender] = number
+            case LogInference(actor, gpu_ids, stats):
+                self.tracker.log_inference(actor, gpu_ids, numbers(stats))
+            case LogModelPool(matches, ratings, exploration):
+                counts = {(first, second): count for first, second, count in matches}
+                self.tracker.log_model_pool(counts, numbers(ratings), numbers(exploration))
+            case Log(values):
+                self.tracker.log(numbers(values))
+            case _:
+                assert_never(entry)
+
+    def _read_lines(self) -> None:
+        lines = read_metrics(self._lines.path)
+        self.flushed = {int(line["step"]) for line in lines}
+        self.last = numbers(lines[-1]) if lines else {}
+
+    def _snapshot(self, offset: int) -> None:
+        """Save the state; a restart cuts off the metrics after ``offset``."""
+        self._journal.snapshot(
+            {
+                "offset": offset,
+                "last_numbers": self._last_numbers,
+                "tracker": self.tracker.state_dict(),
+            }
+        )
+
+    def _restore(self) -> None:
+        state, entries = self._journal.load()
+        if state is None:
+            self._snapshot(self._lines.offset())  # existing lines are not this tracker's to cut off
+            return
+        self._lines.truncate(state["offset"])
+        self._last_numbers = state["last_numbers"]
+        self.tracker.load_state_dict(numbers(state["tracker"]))
+        self._journal.replay(entries, self._apply)
+
+
+def finite(value: Any) -> Any:
+    """Return nested values as plain ones, with ``None`` for those that are not finite: JSON has only null."""
+    if isinstance(value, Mapping):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if math.isfinite(value) else None
+
+
+def numbers(value: Any) -> Any:
+    """Return data of :func:`finite` with NaN in place of every ``None``."""
+    if isinstance(value, dict):
+        return {name: numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [numbers(one) for one in value]
+    return math.nan if value is None else value
+
+
+def _parts_of(batch_id: str) -> tuple[str, int]:
+    sender, _, number = batch_id.rpartition(":")
+    if not number.isdecimal():
+        raise InputError("batch_id", f"{batch_id!r} has no number", "Use <sender>:<number>.")
+    return sender, int(number)

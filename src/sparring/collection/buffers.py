@@ -1,0 +1,461 @@
+"""StepBuffer and EpisodeBuffer: they store trajectories, transform rewards and draw random batches.
+
+Every removal swaps the chosen entry with the last one and pops it, so the cost of a draw or an eviction
+depends on the number of removed entries, not on the number of stored ones.
+"""
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sparring.collection.batch_log import BatchLog, reward_stages
+from sparring.collection.step_classes import groups_of, plain_groups
+from sparring.collection.transforms import (
+    FinalRewardTransform,
+    RewardTransform,
+    SamplingRewardTransform,
+    StepRewardTransform,
+)
+from sparring.core import InputError, SparringError, Step, Trajectory
+from sparring.core.errors import shown
+from sparring.core.own_code import own_code
+from sparring.core.played import check_step, is_bounded
+from sparring.core.seeds import random_state, set_random_state
+
+GROUP = 16
+"""Steps of a step buffer that are saved together."""
+
+
+class MetricLogger(Protocol):
+    """The part of a tracker that buffers use."""
+
+    def log(self, name_value_dict: dict[str, float]) -> None:
+        """Record values by metric name."""
+
+
+class BaseBuffer(ABC):
+    """Common part of both buffers: ingestion, transforms, counters and checkpoint state.
+
+    A stored step is a copy, of its step's own class, that has the trajectory's ``env_id`` and as its
+    ``reward`` that after the step transforms. Of the stages before, ``info["reward_stages"]`` keeps ``final``
+    (the game's reward) and ``final_transformed``. The buffer also sets ``info["rollout_id"]`` and
+    ``info["step_index"]`` (index in the trajectory). A drawn step has its ``advantage`` from the sampling
+    transforms, or else its reward.
+
+    A forgiven invalid move (``info["invalid_rewards"]``, see GameEpisode) starts from the reward that it
+    would have had if it had ended the game, if that is lower than the game's reward, because a later win does
+    not make it a good move. ``final`` is the game's reward even then.
+
+    Args:
+        max_buffer_size: maximum number of stored steps.
+        tracker: receives sizes and mean rewards with every batch; ``None`` disables this.
+        final_reward_transformation: applied once per trajectory, to the rewards of all players.
+        step_reward_transformation: applied to each step, given the transformed final reward.
+        sampling_reward_transformation: applied to the steps of each batch when it is drawn.
+        buffer_strategy: how entries of a full buffer are evicted; only ``random`` is supported.
+        seed: seed of the buffer's own generator.
+        batch_log: writes every drawn batch; ``None`` disables this.
+        critics: policies with a critic, which makes advantages of their rewards. The sampling transforms do
+            not see their steps, so that they are in no mean and no baseline.
+
+    Raises:
+        InputError: the size is not positive or the strategy is unknown.
+    """
+
+    def __init__(
+        self,
+        max_buffer_size: int,
+        tracker: MetricLogger | None = None,
+        final_reward_transformation: FinalRewardTransform | None = None,
+        step_reward_transformation: StepRewardTransform | None = None,
+        sampling_reward_transformation: SamplingRewardTransform | None = None,
+        buffer_strategy: str = "random",
+        *,
+        seed: int = 0,
+        batch_log: BatchLog | None = None,
+        critics: frozenset[str] = frozenset(),
+    ) -> None:
+        if max_buffer_size < 1:
+            raise InputError(
+                "max_buffer_size", f"{max_buffer_size} is not positive", "Give a number of steps."
+            )
+        if buffer_strategy != "random":
+            raise InputError(
+                "buffer_strategy", f"{buffer_strategy!r} is unknown", "The only strategy is 'random'."
+            )
+        self.max_buffer_size = max_buffer_size
+        self.tracker = tracker
+        self.final_reward_transformation = final_reward_transformation
+        self.step_reward_transformation = step_reward_transformation
+        self.sampling_reward_transformation = sampling_reward_transformation
+        self.buffer_strategy = buffer_strategy
+        self.batch_log = batch_log
+        self.critics = critics
+        self.added = 0
+        self.evicted = 0
+        self.dropped_stale = 0
+        self.sampled = 0
+        self.cleared = 0
+        self.batches = 0
+        self._by_turns: dict[str, list[int]] = {}
+        self._collecting = True
+        self._rng = random.Random(seed)
+        self._entries: list[list[Step]] = []
+        self._size = 0
+
+    @abstractmethod
+    def get_batch(self, batch_size: int) -> list[Any]:
+        """Draw ``batch_size`` random entries without replacement, remove them and set their advantages.
+
+        Raises:
+            InputError: ``batch_size`` is not positive.
+            SparringError: fewer entries are stored, or the sampling transforms did not set an advantage that
+                is a finite number, changed a reward, or returned a step that they were not given.
+        """
+
+    @abstractmethod
+    def stored_groups(self) -> list[list[Step]]:
+        """Return the stored steps in groups: the ``groups`` of a state with which a buffer stores the same.
+
+        The lists are not changed later, and of the steps nothing but the advantages.
+        """
+
+    @abstractmethod
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        """Return the entries in which the steps of a trajectory, or of a group, are stored and drawn."""
+
+    def size(self) -> int:
+        """Return the number of stored steps."""
+        return self._size
+
+    def entries(self) -> int:
+        """Return the number of entries (steps or episodes) from which ``get_batch`` draws."""
+        return len(self._entries)
+
+    def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
+        """Add one player's trajectory, then evict random entries while the buffer exceeds its size.
+
+        Trajectories of games that were still in flight at ``stop()`` are accepted too.
+
+        Args:
+            player_traj: one role's part of a rollout. It is ignored if it has no steps, and not changed.
+            env_id: the environment's id for the transforms and in the stored steps.
+
+        Raises:
+            SparringError: a transform returned a reward that is not a finite number; nothing is then stored.
+        """
+        if not player_traj.steps:
+            return
+        steps = self._transformed_steps(player_traj, env_id)
+        self._insert(steps)
+        self.added += len(steps)
+        self._count_by_turns(steps, 0)
+        while self._size > self.max_buffer_size:
+            self.evicted += len(self._take_one())
+
+    def draw(self, batch_size: int | None) -> list[Step]:
+        """Draw ``batch_size`` entries, or all if fewer are stored or it is ``None``; return their steps.
+
+        Raises:
+            SparringError: see :meth:`get_batch`.
+        """
+        stored = self.entries()
+        batch = self.get_batch(min(batch_size or stored, stored)) if stored else []
+        return [step for part in batch for step in (part if isinstance(part, list) else [part])]
+
+    def drop_stale(
+        self, current_version: int, max_staleness: int, versions: Mapping[str, int] | None = None
+    ) -> int:
+        """Remove steps played more than ``max_staleness`` policy versions before the current one.
+
+        Later steps of the same episode stay. Nevertheless long games lose more steps than short ones, because
+        more versions pass while they are played; batches report the share by game length.
+
+        Args:
+            current_version: the version of every policy that is not in ``versions``.
+            max_staleness: how many versions a step may be older.
+            versions: the version of a policy, which is lower if it had no step in some update.
+
+        Returns:
+            The number of removed steps.
+        """
+        known = versions or {}
+
+        def is_stale(step: Step) -> bool:
+            return step.policy_version < known.get(step.policy, current_version) - max_staleness
+
+        dropped: list[Step] = []
+        kept: list[list[Step]] = []
+        for entry in self._entries:
+            stale = [step for step in entry if is_stale(step)]
+            fresh = [step for step in entry if not is_stale(step)] if stale else entry
+            dropped += stale
+            if fresh:
+                kept.append(fresh)
+        self._entries = kept
+        self._size -= len(dropped)
+        self.dropped_stale += len(dropped)
+        self._count_by_turns(dropped, 1)
+        return len(dropped)
+
+    def stop(self) -> None:
+        """Signal that collection should stop. Stored data stays."""
+        self._collecting = False
+
+    def continue_collection(self) -> bool:
+        """Return whether collection should continue, which is true until ``stop()``."""
+        return self._collecting
+
+    def clear(self) -> None:
+        """Remove all stored data. Counters, baselines and the generator keep their state."""
+        self.cleared += self._size
+        self._entries, self._size = [], 0
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts of all steps: added = stored + evicted + dropped_stale + sampled + cleared."""
+        return {
+            "added": self.added,
+            "stored": self._size,
+            "evicted": self.evicted,
+            "dropped_stale": self.dropped_stale,
+            "sampled": self.sampled,
+            "cleared": self.cleared,
+        }
+
+    def state_dict(self, *, with_steps: bool = True) -> dict[str, Any]:
+        """Return everything that later batches depend on, as plain JSON-able data.
+
+        Without steps, their ``groups`` must be added before the state is loaded: see :meth:`stored_groups`.
+        ``stop()`` is a signal to the running process and not part of the state. ``info`` is restored as from
+        JSON, with keys as strings and tuples as lists.
+        """
+        return {
+            "groups": plain_groups(self.stored_groups() if with_steps else []),
+            "random": random_state(self._rng),
+            "counts": {**self.counts(), "batches": self.batches},
+            "by_turns": {turns: list(counts) for turns, counts in self._by_turns.items()},
+            "transforms": {
+                stage: transform.state_dict() if transform is not None else None
+                for stage, transform in self._transforms().items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that ``state_dict`` returned, replacing all stored data.
+
+        Raises:
+            InputError: the state was saved with other transforms, or has steps of a class that the program
+                does not define.
+        """
+        for stage, transform in self._transforms().items():
+            saved = state["transforms"][stage]
+            if (saved is None) != (transform is None):
+                raise InputError(
+                    f"{stage}_reward_transformation",
+                    f"the checkpoint was saved {'without' if saved is None else 'with'} one",
+                    "Resume with the transforms with which the run was started.",
+                )
+            if transform is not None:
+                transform.load_state_dict(saved)
+        self._entries, self._size = [], 0
+        for steps in groups_of(state["groups"]):
+            self._insert(steps)
+        set_random_state(self._rng, state["random"])
+        counts = state["counts"]
+        self.added, self.evicted = counts["added"], counts["evicted"]
+        self.dropped_stale, self.sampled = counts["dropped_stale"], counts["sampled"]
+        self.cleared, self.batches = counts["cleared"], counts["batches"]
+        self._by_turns = {turns: list(counts) for turns, counts in state["by_turns"].items()}
+
+    def _transforms(self) -> dict[str, RewardTransform | None]:
+        return {
+            "final": self.final_reward_transformation,
+            "step": self.step_reward_transformation,
+            "sampling": self.sampling_reward_transformation,
+        }
+
+    def _insert(self, steps: list[Step]) -> None:
+        self._entries += self._entries_of(steps)
+        self._size += len(steps)
+
+    def _transformed_steps(self, trajectory: Trajectory, env_id: str) -> list[Step]:
+        """Return copies of the trajectory's steps with their rewards after the first two stages."""
+        final, turns = trajectory.final_reward, trajectory.num_turns or len(trajectory.steps)
+        of_forgiven = self._rewards_of_forgiven_moves(trajectory, env_id)
+        of_others = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
+        steps = []
+        for index, step in enumerate(trajectory.steps):
+            reward = transformed = of_forgiven.get(index, of_others)
+            if self.step_reward_transformation is not None and is_bounded(transformed):
+                with own_code():
+                    reward = self.step_reward_transformation(trajectory, index, transformed)
+                    check_step(step)
+            if not is_bounded(reward):
+                raise SparringError(
+                    f"the reward of step {index} of player {trajectory.pid} in {env_id} became "
+                    f"{shown(reward)}: the game gave {final}, the final transforms {shown(transformed)}, "
+                    f"the step transforms {shown(reward)}"
+                )
+            info = {
+                **step.info,
+                "rollout_id": trajectory.rollout_id,
+                "step_index": index,
+                "game_turns": turns,
+                "reward_stages": {"final": final, "final_transformed": transformed},
+            }
+            steps.append(step.scored(reward, info, env_id))
+        return steps
+
+    def _rewards_of_forgiven_moves(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
+        """Return the transformed rewards of forgiven invalid moves by index; transforms keep their state."""
+        transform = self.final_reward_transformation
+        state = transform.state_dict() if transform is not None else {}
+        rewards = {}
+        for index, step in enumerate(trajectory.steps):
+            of_all = dict(enumerate(step.info.get("invalid_rewards", ())))
+            if of_all and of_all[trajectory.pid] < trajectory.final_reward:
+                rewards[index] = self._final_transformed(of_all, trajectory.pid, env_id)
+                if transform is not None:
+                    transform.load_state_dict(state)
+        return rewards
+
+    def _final_transformed(self, rewards: dict[int, float], pid: int, env_id: str) -> float:
+        """Return the reward of ``pid`` after the final transforms of the rewards of all players."""
+        if self.final_reward_transformation is None:
+            return rewards[pid]
+        with own_code():
+            transformed = self.final_reward_transformation.for_player(rewards, pid, env_id)
+        if not isinstance(transformed, dict):
+            raise SparringError(f"the final transforms returned {shown(transformed)}, not a dict of rewards")
+        if pid not in transformed:
+            raise SparringError(
+                f"the final transforms returned no reward of player {pid} in {env_id}; return one for every "
+                "player that is passed"
+            )
+        return transformed[pid]
+
+    def _draw(self, batch_size: int) -> list[list[Step]]:
+        """Remove entries; return them with advantages, without what the transforms leave out."""
+        drawn = self._take(batch_size)
+        steps = [step for entry in drawn for step in entry]
+        self.sampled += len(steps)
+        self.batches += 1
+        for step in steps:
+            step.advantage = step.reward
+        left = self._assign_advantages(steps)
+        if self.batch_log is not None:
+            self.batch_log.write(self.batches, left)
+        if self.tracker is not None:
+            self.tracker.log(self._metrics(left))
+        ids = set(map(id, left))
+        parts = ([step for step in entry if id(step) in ids] for entry in drawn)
+        return [part for part in parts if part]
+
+    def _assign_advantages(self, steps: list[Step]) -> list[Step]:
+        """Let the sampling transforms set the advantages of policies without a critic.
+
+        Return the steps that are left.
+        """
+        judged = [step for step in steps if step.policy not in self.critics]
+        if self.sampling_reward_transformation is None or not judged:
+            return steps
+        given = {id(step): (step.info, step.reward) for step in judged}
+        with own_code():
+            kept = self.sampling_reward_transformation(judged)
+        if not isinstance(kept, list) or not given.keys() >= set(map(id, kept)):
+            raise SparringError(
+                "the sampling transforms returned other steps than they were given; return those, not copies"
+            )
+        for step in kept:
+            info, reward = given[id(step)]
+            if step.info is not info:
+                raise SparringError("the sampling transforms replaced the info of a step; add to it")
+            if step.reward != reward:
+                raise SparringError("the sampling transforms changed the reward of a step; set its advantage")
+            if not is_bounded(step.advantage):
+                raise SparringError(
+                    f"the sampling transforms gave a step of player {step.pid} in {step.env_id} "
+                    f"the advantage {shown(step.advantage)}"
+                )
+            check_step(step)
+        left = set(map(id, kept))
+        return [step for step in steps if id(step) in left or step.policy in self.critics]
+
+    def _metrics(self, steps: list[Step]) -> dict[str, float]:
+        metrics: dict[str, float] = {f"buffer/{name}": count for name, count in self.counts().items()}
+        for turns, (added, dropped) in self._by_turns.items() if self.dropped_stale else ():
+            metrics[f"buffer/stale share, games of {turns} turns"] = dropped / added
+        stages = [reward_stages(step) for step in steps]
+        for stage in stages[0] if stages else ():
+            metrics[f"buffer/reward_{stage}"] = math.fsum(one[stage] for one in stages) / len(stages)
+        return metrics
+
+    def _count_by_turns(self, steps: list[Step], place: int) -> None:
+        """Count steps by the length of their games, as added (``place`` 0) or dropped as stale (1)."""
+        for step in steps:
+            self._by_turns.setdefault(_range_of(step.info["game_turns"]), [0, 0])[place] += 1
+
+    def _take(self, batch_size: int) -> list[list[Step]]:
+        """Remove ``batch_size`` random entries and return them."""
+        if batch_size < 1:
+            raise InputError("batch_size", f"{batch_size} is not positive", "Ask for 1 or more.")
+        if batch_size > len(self._entries):
+            raise SparringError(
+                f"a batch of {batch_size} was requested from a {type(self).__name__} that holds "
+                f"{len(self._entries)}; collect more first"
+            )
+        return [self._take_one() for _ in range(batch_size)]
+
+    def _take_one(self) -> list[Step]:
+        entries = self._entries
+        index = self._rng.randrange(len(entries))
+        entries[index], entries[-1] = entries[-1], entries[index]
+        entry = entries.pop()
+        self._size -= len(entry)
+        return entry
+
+
+class StepBuffer(BaseBuffer):
+    """Stores the steps of all trajectories in one flat list and draws single steps."""
+
+    def get_batch(self, batch_size: int) -> list[Step]:
+        """Draw ``batch_size`` random steps; see :meth:`BaseBuffer.get_batch`."""
+        return [step for entry in self._draw(batch_size) for step in entry]
+
+    def stored_groups(self) -> list[list[Step]]:
+        """See :meth:`BaseBuffer.stored_groups`."""
+        steps = [step for entry in self._entries for step in entry]
+        return [steps[first : first + GROUP] for first in range(0, len(steps), GROUP)]
+
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        return [[step] for step in steps]
+
+
+class EpisodeBuffer(BaseBuffer):
+    """Stores episodes (one player's steps each) and draws whole episodes, except for stale steps.
+
+    A single episode that is longer than ``max_buffer_size`` is evicted at once.
+    """
+
+    def get_batch(self, batch_size: int) -> list[list[Step]]:
+        """Draw ``batch_size`` random episodes; see :meth:`BaseBuffer.get_batch`.
+
+        The sampling transforms receive the steps of all episodes in one flat list. If they leave out all
+        steps of an episode, the episode is missing from the batch.
+        """
+        return self._draw(batch_size)
+
+    def stored_groups(self) -> list[list[Step]]:
+        """See :meth:`BaseBuffer.stored_groups`."""
+        return list(self._entries)
+
+    def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
+        return [steps]
+
+
+def _range_of(turns: int) -> str:
+    """Return the range between powers of two that a game's length is in, for example ``8-15``."""
+    low = 1 << (turns.bit_length() - 1)
+    return "1" if low == 1 else f"{low}-{2 * low - 1}"

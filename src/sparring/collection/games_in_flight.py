@@ -1,0 +1,115 @@
+"""GamesInFlight: every game of a run, from the moment it is handed out until its result is reported."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparring.collection.accounts import Accounts
+from sparring.collection.results import GameResult
+from sparring.collection.scheduler import EnvSpec, GameJob
+
+
+@dataclass(frozen=True)
+class PlaySettings:
+    """The games that the collectors of a run play.
+
+    Attributes:
+        environments: environments of training games, drawn by ``weights``.
+        evaluation: pairs of environment and opponent uid, taken in turn.
+        seed: the run's seed.
+        temperature: the sampling temperature of trained seats.
+        max_tokens: maximum tokens of an answer.
+        games_per_step: training games of an update; ``None`` for no limit on started games.
+        max_staleness: how many updates' games may be started beyond the update that is being learned.
+        eval_games_per_step: evaluation games of an update; ``None`` for no such limit.
+        max_eval_games_per_ckpt: maximum evaluation games of a checkpoint in each entry of ``evaluation``.
+    """
+
+    environments: tuple[EnvSpec, ...]
+    weights: tuple[float, ...]
+    evaluation: tuple[tuple[EnvSpec, str], ...]
+    seed: int
+    temperature: float
+    max_tokens: int
+    games_per_step: int | None = None
+    max_staleness: int = 0
+    eval_games_per_step: int | None = None
+    max_eval_games_per_ckpt: int | None = None
+
+    def training_allowed(self, consumed: int) -> int | None:
+        """Return how many training games may have started once ``consumed`` of them are learned or dropped.
+
+        An update takes ``games_per_step`` of them or more, so a game that starts now is learned within
+        ``max_staleness`` further updates. (AReaL limits its rollouts in the same way.)
+        """
+        if self.games_per_step is None:
+            return None
+        return consumed + self.games_per_step * (1 + self.max_staleness)
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether all games of an update end before its successor's begin."""
+        return self.games_per_step is not None and self.max_staleness == 0
+
+
+@dataclass
+class GamesInFlight:
+    """Games in flight by name with the collector that plays them, games to replay, and accounts.
+
+    ``consumed`` training games were learned or were too old to be learned. ``evaluated`` counts evaluation
+    games by checkpoint. ``unrated`` games wait for the others of their update. ``matches`` are the
+    evaluations that are already rated: the update, and how many games its matches have.
+    """
+
+    accounts: Accounts = field(default_factory=Accounts)
+    replayed: int = 0
+    consumed: int = 0
+    in_flight: dict[str, tuple[str, GameJob]] = field(default_factory=dict)
+    again: list[GameJob] = field(default_factory=list)
+    evaluated: dict[str, int] = field(default_factory=dict)
+    unrated: list[tuple[GameJob, GameResult]] = field(default_factory=list)
+    matches: set[tuple[int, int]] = field(default_factory=set)
+
+    def hand_out(self, collector: str, job: GameJob) -> None:
+        """Record that a new game goes to a collector."""
+        self.accounts.begin(job)
+        self.in_flight[job.name] = (collector, job)
+
+    def hand_out_again(self, collector: str, kind: str, count: int) -> list[GameJob]:
+        """Give up to ``count`` games of a lost collector to this one."""
+        jobs = [job for job in self.again if job.meta.type == kind][:count]
+        for job in jobs:
+            self.again.remove(job)
+            self.in_flight[job.name] = (collector, job)
+        self.replayed += len(jobs)
+        return jobs
+
+    def take_back(self, collector: str) -> int:
+        """Mark the games of a restarted collector to be played again; return how many there are."""
+        lost = [name for name, (owner, _) in self.in_flight.items() if owner == collector]
+        self.again += [self.in_flight.pop(name)[1] for name in lost]
+        return len(lost)
+
+    def replace(self, replacement: Callable[[GameJob], GameJob]) -> None:
+        """Replace every game that has not ended; a replacement has the name of its game."""
+        self.in_flight = {name: (owner, replacement(job)) for name, (owner, job) in self.in_flight.items()}
+        self.again = [replacement(job) for job in self.again]
+
+    def give_up(self, is_given_up: Callable[[GameJob], bool]) -> None:
+        """Forget payoff games that have not ended, as if they had never started."""
+        given_up = {name for name, (_, job) in self.in_flight.items() if is_given_up(job)}
+        again = [job for job in self.again if not is_given_up(job)]
+        self.accounts.payoff_started -= len(given_up) + len(self.again) - len(again)
+        self.in_flight = {name: one for name, one in self.in_flight.items() if name not in given_up}
+        self.again = again
+
+    def end(self, result: GameResult) -> GameJob | None:
+        """Record the end of a game; return the game, or ``None`` if its end was already known."""
+        _, job = self.in_flight.pop(result.name, (None, None))
+        if job is not None:
+            self.accounts.end(job, result)
+        return job
+
+    def uids(self) -> set[str]:
+        """Return the uids of all players in games that are in flight or to be played again."""
+        jobs = [*(job for _, job in self.in_flight.values()), *self.again]
+        return {uid for job in jobs for uid in job.uids}

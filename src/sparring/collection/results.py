@@ -1,0 +1,153 @@
+"""What became of a game: its rollout, and the result that is counted, rated and learned."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparring.collection.buffer_entries import FinishedGame
+from sparring.collection.game_values import Values, eval_values, trajectory_values
+from sparring.collection.scheduler import GameJob
+from sparring.core import Arena, Rollout, Trajectory, trajectories_of
+
+
+@dataclass(frozen=True)
+class GameResult:
+    """The result of a game.
+
+    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
+    of error that the game raised on a move. ``failure``: the type of error that made the game fail.
+    ``invalid_seat``: the seat whose invalid move ended the game.
+    """
+
+    name: str
+    status: Literal["finished", "failed", "filtered"]
+    retried: int = 0
+    rewards: list[float] = field(default_factory=list)
+    action_seq: list[str] = field(default_factory=list)
+    raised: str | None = None
+    failure: str | None = None
+    invalid_seat: int | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """A job and its rollout; the rollout of a failed job holds the reason."""
+
+    job: GameJob
+    rollout: Rollout
+
+    def result(self, filter_opponent_invalid: bool) -> GameResult:
+        """Return the result.
+
+        Args:
+            filter_opponent_invalid: leave training games out that an untrained seat lost by an invalid move.
+        """
+        rollout, name = self.rollout, self.job.name
+        retried = rollout.meta.get("retried", 0)
+        if rollout.error is not None:
+            return GameResult(name, "failed", retried, failure=rollout.error_type)
+        raised = rollout.extras.get("raised")
+        if filter_opponent_invalid and self.job.is_training and self._opponent_was_invalid():
+            return GameResult(name, "filtered", retried, raised=raised)
+        final_rewards = rollout.extras["final_rewards"]
+        rewards = [final_rewards[pid] for pid in range(self.job.spec.num_players)]
+        return GameResult(
+            name,
+            "finished",
+            retried,
+            rewards,
+            rollout.extras["action_seq"],
+            raised,
+            invalid_seat=rollout.extras.get("invalid_pid"),
+        )
+
+    def trajectories(self, result: GameResult) -> list[Trajectory]:
+        """Return what may be learned: the trajectories of the trained seats of a finished training game."""
+        learns = self.job.is_training and result.status == "finished"
+        return trajectories_of(self.rollout) if learns else []
+
+    def _opponent_was_invalid(self) -> bool:
+        """Return whether an untrained seat ended the game by an invalid move."""
+        invalid_pid = self.rollout.extras.get("invalid_pid")
+        return invalid_pid is not None and invalid_pid not in self.job.spec.trained_pids
+
+
+async def play(arena: Arena, job: GameJob) -> Played:
+    """Play a game to its end, or to its last failure."""
+    meta = {"rollout_id": job.name, "type": job.meta.type, "seed": job.meta.seed, "uids": list(job.uids)}
+    result = await arena.try_episode(job.episode_key, job.spec, meta)
+    return Played(job, result.rollout)
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """Games that have ended, as those receive them who need to know.
+
+    Attributes:
+        games: for the buffer.
+        values: measurements for the tracker, by the full name of their metric.
+        counts: how many games were measured, by the prefix of their metrics.
+        results: for the pool.
+    """
+
+    games: list[FinishedGame]
+    values: Values
+    counts: dict[str, int]
+    results: list[GameResult]
+
+
+@dataclass(frozen=True)
+class TakeIn:
+    """What becomes of a game that has ended, wherever it was played.
+
+    Attributes:
+        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
+        shown, shown_per: of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
+            Games that failed always are.
+    """
+
+    filter_opponent_invalid: bool = False
+    shown: int = 8
+    shown_per: int = 256
+
+    def __call__(self, played: Sequence[Played]) -> TakenIn:
+        """Return what the buffer, the tracker and the pool receive."""
+        results = [one.result(self.filter_opponent_invalid) for one in played]
+        trajectories = [one.trajectories(result) for one, result in zip(played, results, strict=True)]
+        values, counts = _values_of(played, results, trajectories)
+        return TakenIn(list(map(self._finished, played, trajectories)), values, counts, results)
+
+    def _finished(self, played: Played, trajectories: list[Trajectory]) -> FinishedGame:
+        job, rollout = played.job, played.rollout
+        is_shown = job.is_training and job.meta.index % self.shown_per < self.shown
+        shown = rollout if is_shown or rollout.error is not None else None
+        return FinishedGame(job.meta.index, trajectories, shown, rollout.error, job.meta.type)
+
+
+def _values_of(
+    played: Sequence[Played], results: Sequence[GameResult], trajectories: Sequence[Sequence[Trajectory]]
+) -> tuple[Values, dict[str, int]]:
+    """Return the measurements of the games that finished, and the number of games by prefix.
+
+    A training game counts once for each trained seat, a payoff game not at all.
+    """
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for one, result, of_seats in zip(played, results, trajectories, strict=True):
+        if result.status != "finished" or one.job.is_payoff:
+            continue
+        prefix, measured = _measured(one, of_seats)
+        counts[prefix] += len(measured)
+        for of_seat in measured:
+            for name, numbers in of_seat.items():
+                values[name] += numbers
+    return dict(values), {prefix: count for prefix, count in counts.items() if count}
+
+
+def _measured(played: Played, trajectories: Sequence[Trajectory]) -> tuple[str, list[Values]]:
+    env_id, rewards = played.job.spec.env_id, played.rollout.extras["final_rewards"]
+    if not played.job.is_training:
+        seat = played.job.meta.player_id
+        return f"evaluation-{env_id}", [eval_values(rewards, seat, env_id)]
+    return f"collection-{env_id}", [trajectory_values(one, one.pid, env_id) for one in trajectories]

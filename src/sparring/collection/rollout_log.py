@@ -1,0 +1,179 @@
+"""RolloutLog: keeps every rollout of a run on disk as schema-versioned JSON lines."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from sparring.core import InputError, Rollout, SparringError
+from sparring.core.files import remove_partial, sync, write_file
+
+ROLLOUT_SCHEMA_VERSION = 1
+
+_FILE_NAME = re.compile(r"step-(\d+)\.jsonl")
+# Extras keyed by player id. JSON turns these keys into strings; reading converts them back to numbers.
+_EXTRAS_BY_PLAYER = ("final_rewards", "game_info")
+
+
+class LogLine(msgspec.Struct):
+    """One line of a log file: rollout ``line`` (from 1) of the ``lines`` rollouts of step ``step``."""
+
+    schema_version: int
+    step: int
+    line: int
+    lines: int
+    rollout: Rollout
+
+
+class _SchemaVersion(msgspec.Struct):
+    schema_version: int
+
+
+class RolloutLog:
+    """Writes and reads ``directory/step-000012.jsonl``, one file per training step, one rollout per line.
+
+    Failed rollouts are kept as well; ``rollout.error`` holds the reason. Floats are restored exactly. An
+    artifact that is a dataclass (``PlaySpec``) is read as a plain dictionary. Dictionary keys are read as
+    strings, except in ``extras["final_rewards"]`` and ``extras["game_info"]``, whose keys are player ids;
+    tuples are read as lists.
+
+    Args:
+        directory: the ``rollouts`` directory of a run; created with the first file.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def write(self, step: int, rollouts: list[Rollout]) -> None:
+        """Write the rollouts of a training step, replacing its earlier file.
+
+        The file appears complete or not at all. A step without rollouts has no file.
+
+        Raises:
+            SparringError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
+            OSError: the directory cannot be written.
+        """
+        path = self._path(step)
+        if not rollouts:
+            path.unlink(missing_ok=True)
+            return
+        write_rollouts(path, step, rollouts)
+
+    def read(self, step: int) -> list[Rollout]:
+        """Return the rollouts of a training step, in the order they were written.
+
+        Raises:
+            InputError: the step has no file, a line is damaged or missing, or its schema is unknown.
+        """
+        path = self._path(step)
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            raise InputError(
+                str(path), f"there are no rollouts of step {step}", "Check the run and the step."
+            ) from None
+        rollouts = []
+        expected = 1
+        for number, line in enumerate(lines, 1):
+            entry = _decode(line, path, number)
+            expected = entry.lines
+            if (entry.step, entry.line) != (step, number):
+                problem = f"it says step {entry.step}, line {entry.line}"
+                raise _damaged(path, number, problem)
+            rollouts.append(entry.rollout)
+        if len(rollouts) != expected:
+            raise _damaged(path, len(lines) + 1, f"the file ends after {len(lines)} of {expected} lines")
+        return rollouts
+
+    def steps(self) -> list[int]:
+        """Return the training steps that have a file, ascending."""
+        if not self.directory.is_dir():
+            return []
+        matches = (_FILE_NAME.fullmatch(path.name) for path in self.directory.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def __iter__(self) -> Iterator[tuple[int, Rollout]]:
+        """Yield (training step, rollout) for the whole log; errors as in ``read``."""
+        for step in self.steps():
+            for rollout in self.read(step):
+                yield step, rollout
+
+    def truncate_after(self, step: int) -> int:
+        """Delete the files of training steps after ``step``, and the remains of interrupted writes.
+
+        Returns:
+            The number of deleted steps.
+        """
+        later = [other for other in self.steps() if other > step]
+        for other in later:
+            self._path(other).unlink()
+        if self.directory.is_dir():
+            remove_partial(self.directory, _FILE_NAME.pattern)
+            sync(self.directory)
+        return len(later)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step-{step:06d}.jsonl"
+
+
+def write_rollouts(path: Path, step: int, rollouts: list[Rollout]) -> None:
+    """Write a file in the log's format, replacing an existing one. It appears complete or not at all.
+
+    Args:
+        path: path of the file; its directory is created if missing.
+        step: the update in which, or after which, the rollouts were played.
+        rollouts: one per line.
+
+    Raises:
+        SparringError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
+        OSError: the directory cannot be written.
+    """
+    content = b"".join(
+        _encode(LogLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
+        for number, rollout in enumerate(rollouts, 1)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+
+
+def _encode(line: LogLine) -> bytes:
+    rollout = line.rollout
+    for index, step in enumerate(rollout.steps):
+        numbers = [step.reward, step.advantage, *(step.completion_logprobs or [])]
+        if not all(map(math.isfinite, numbers)):
+            raise SparringError(
+                f"rollout {rollout.id}, step {index}: a reward or log-probability is not finite"
+            )
+    try:
+        return msgspec.json.encode(line, enc_hook=repr)  # a game library may leave any object in its info
+    except (ValueError, RecursionError) as error:  # half a surrogate pair, a list that contains itself
+        raise SparringError(f"rollout {rollout.id} cannot be written as JSON: {error}") from error
+
+
+def _decode(line: bytes, path: Path, number: int) -> LogLine:
+    try:
+        version = msgspec.json.decode(line, type=_SchemaVersion).schema_version
+        if version != ROLLOUT_SCHEMA_VERSION:
+            raise InputError(
+                f"{path}, line {number}",
+                f"schema version {version} is unknown",
+                f"This version of sparring reads version {ROLLOUT_SCHEMA_VERSION}.",
+            )
+        entry = msgspec.json.decode(line, type=LogLine)
+        extras = entry.rollout.extras
+        for name in _EXTRAS_BY_PLAYER:
+            if name in extras:
+                extras[name] = {int(pid): value for pid, value in extras[name].items()}
+    except (msgspec.MsgspecError, ValueError, AttributeError) as error:
+        raise _damaged(path, number, str(error)) from error
+    return entry
+
+
+def _damaged(path: Path, number: int, problem: str) -> InputError:
+    return InputError(
+        f"{path}, line {number}",
+        f"the line is damaged: {problem}",
+        "Restore the file, or resume the run from a checkpoint before this step.",
+    )

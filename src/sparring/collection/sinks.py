@@ -1,0 +1,210 @@
+"""Sinks for metrics: always a JSON lines file; Weights & Biases and TensorBoard if they are installed."""
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import msgspec
+
+from sparring.core import InputError
+from sparring.core.files import append_at
+from sparring.core.text import one_line
+
+Metrics = dict[str, float | int]
+
+
+class Sink(Protocol):
+    """Anything that accepts flushed metrics."""
+
+    def write(self, metrics: Metrics) -> None:
+        """Accept one object: ``step``, ``wall_time`` (seconds since 1970), and the metrics by name."""
+
+    def close(self) -> None:
+        """Write buffered values and release files and connections."""
+
+
+class JsonlSink:
+    """Appends each object as one JSON line; a line is on the disk when ``write`` returns.
+
+    A half-written last line, left by a killed process, is cut off on opening. Values that are not finite are
+    written as null, because JSON cannot represent them.
+
+    Args:
+        path: the file; it and its directory are created if missing.
+
+    Raises:
+        InputError: the file cannot be opened for writing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise InputError(
+                str(path), f"cannot be written ({error.strerror})", "Choose another run directory."
+            ) from error
+        self.truncate(_end_of_last_line(path))
+
+    def write(self, metrics: Metrics) -> None:
+        """Append one line and force it to the disk.
+
+        Raises:
+            OSError: the line cannot be written; no part of it remains in the file.
+        """
+        line = msgspec.json.encode(metrics) + b"\n"
+        append_at(self._file, self._end, line)
+        os.fsync(self._file.fileno())
+        self._end += len(line)
+
+    def offset(self) -> int:
+        """Return the file's size in bytes after the last line, as stored in a checkpoint."""
+        return self._end
+
+    def truncate(self, offset: int) -> None:
+        """Delete everything after ``offset`` bytes: lines that a killed run wrote after its checkpoint.
+
+        Raises:
+            InputError: the file is shorter than that, so lines from before the checkpoint are lost.
+        """
+        size = self.path.stat().st_size
+        if size < offset:
+            raise InputError(
+                str(self.path),
+                f"has {size} bytes, but the checkpoint expects {offset}",
+                "Restore the file, or start a new run.",
+            )
+        self._file.truncate(offset)
+        self._end = offset
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class WandbSink:
+    """Sends metrics to Weights & Biases. ``WANDB_MODE=offline`` keeps them on this machine.
+
+    Args:
+        project: the project's name.
+        run_name: display name, under which the W&B runs of a resumed training run are grouped.
+        directory: the directory for wandb's files; the working directory if ``None``.
+
+    Raises:
+        InputError: the package is not installed, or there is no key or no network.
+    """
+
+    def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
+        self._run = start_wandb(project, run_name, directory=directory)
+
+    def write(self, metrics: Metrics) -> None:
+        """Log one object at its step."""
+        self._run.log(
+            {name: value for name, value in metrics.items() if name != "step"}, step=metrics["step"]
+        )
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
+    """Return a new run of Weights & Biases; for the arguments and errors see WandbSink."""
+    wandb: Any = _import_extra("wandb")
+    try:
+        return wandb.init(
+            project=project,
+            name=run_name,
+            group=run_name,
+            dir=None if directory is None else str(directory.absolute()),  # its service may run elsewhere
+        )
+    except wandb.errors.Error as error:
+        fix = "Log in with: wandb login. Or set WANDB_MODE=offline"
+        raise InputError("Weights & Biases", f"cannot be used: {one_line(str(error))}", fix) from error
+
+
+class TensorBoardSink:
+    """Writes metrics as TensorBoard scalars.
+
+    Args:
+        directory: the log directory.
+
+    Raises:
+        InputError: the package is not installed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        _import_extra("tensorboard")
+        # torch provides the writer but takes seconds to load, so it is imported only when needed.
+        writer_module: Any = importlib.import_module("torch.utils.tensorboard")
+        self._writer: Any = writer_module.SummaryWriter(str(directory))
+
+    def write(self, metrics: Metrics) -> None:
+        """Add every value but ``step`` and ``wall_time`` as a scalar at that step and time."""
+        for name, value in metrics.items():
+            if name not in ("step", "wall_time"):
+                self._writer.add_scalar(name, value, metrics["step"], metrics["wall_time"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a metrics file in order; a missing file gives an empty list.
+
+    A half-written last line is left out.
+
+    Raises:
+        InputError: a line before the last is not a JSON object.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            metrics.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if number == len(lines):
+                break
+            raise InputError(
+                f"{path} line {number}", "is not a JSON object", "Delete the line, or restore the file."
+            ) from error
+    return metrics
+
+
+def end_of_step(path: Path, step: int) -> int:
+    """Return the offset in a metrics file after the lines of the steps up to ``step``."""
+    end = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if msgspec.json.decode(line, type=dict[str, Any])["step"] > step:
+            break
+        end += len(line)
+    return end
+
+
+def _end_of_last_line(path: Path) -> int:
+    """Return the offset after the last newline; 0 without one."""
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _import_extra(package: str) -> ModuleType:
+    """Import a package of one of our extras.
+
+    Raises:
+        InputError: the package is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise InputError(
+            package, "the package is not installed", f"Run: pip install 'sparring[{package}]'"
+        ) from error

@@ -1,0 +1,84 @@
+"""The sessions of a run: when it was started and resumed, with which versions, on what kind of machine."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from sparring.core.files import write_file
+
+SESSIONS = "sessions.json"
+
+
+class Session(msgspec.Struct):
+    """One start of a run, an entry of ``sessions.json``; it does not identify the machine.
+
+    Attributes:
+        started: UTC, ISO 8601.
+        gpus: the names of those that torch sees.
+        failure: why this start had to stop; ``None`` if it did not, or was killed.
+    """
+
+    started: str = ""
+    sparring: str = ""
+    python: str = ""
+    torch: str = ""
+    transformers: str = ""
+    system: str = ""
+    cpus: int | None = None
+    gpus: list[str] = []
+    failure: str | None = None
+
+
+def note_session(run: Path) -> None:
+    """Add this process to the sessions of a run. A file that cannot be read is replaced by a new one.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    import torch  # only training needs it, and a list of runs reads this file too
+
+    session = Session(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        sparring=version("sparring"),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        transformers=version("transformers"),
+        system=f"{platform.system()} {platform.machine()}",
+        cpus=os.cpu_count(),
+        gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+    )
+    _write(run, [*read_sessions(run), session])
+
+
+def note_failure(run: Path, problem: str) -> None:
+    """Record in the last session why that start of the run had to stop.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    sessions = read_sessions(run)
+    if sessions:
+        sessions[-1].failure = problem
+        _write(run, sessions)
+
+
+def failure_of(run: Path) -> str | None:
+    """Return why the last start of the run had to stop; ``None`` if it did not, or was killed."""
+    sessions = read_sessions(run)
+    return sessions[-1].failure if sessions else None
+
+
+def read_sessions(run: Path) -> list[Session]:
+    """Return the sessions of a run, oldest first; none if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode((run / SESSIONS).read_bytes(), type=list[Session])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+
+
+def _write(run: Path, sessions: list[Session]) -> None:
+    write_file(run / SESSIONS, msgspec.json.format(msgspec.json.encode(sessions), indent=1) + b"\n")

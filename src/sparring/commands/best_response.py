@@ -1,0 +1,247 @@
+"""Best responses: the run that trains one against a frozen policy, to its end, whatever stops it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from sparring.collection.sinks import read_metrics
+from sparring.commands.model_source import ModelSource
+from sparring.config import Config
+from sparring.config.loading import differences_text, load_config
+from sparring.config.play import GameSettings
+from sparring.config.problems import first_problem
+from sparring.core import InputError
+from sparring.core.adapters import BASE, TRAINED
+from sparring.evaluation.mixture import Mixture
+from sparring.evaluation.result_files import evaluated_steps
+from sparring.run.evaluation_opponents import MIXTURE
+from sparring.run.given_adapters import find_given, same_adapter
+from sparring.run.progress_views import print_line
+from sparring.run.run_directory import RunDirectory
+from sparring.run.settled import has_settled
+from sparring.run.start import Runtime, resume_run, start_run
+
+Train = Callable[[Config, Path], bool]
+"""Trains a run into a directory, and returns whether it is complete: :func:`train_to_the_end`."""
+POLICY = "policy"
+"""Name of the frozen policy in the run of the best response; with ``-NAME`` if there are several.
+
+So no name of the user's is that of a scripted player or of what is trained.
+"""
+
+
+@dataclass(frozen=True)
+class FrozenPolicy:
+    """What a best response answers: one adapter, a mixture, a policy for each seat, or the base model.
+
+    Attributes:
+        seats: who holds each seat: a name in ``adapters``, ``base``, or a mixture of these.
+        adapters: the adapters by their names in the run of the best response.
+        start: what the best response may begin with, by the policy that is trained.
+        policies: the policy that is trained in each seat; empty for one in all seats.
+    """
+
+    seats: tuple[str | Mixture[str], ...]
+    adapters: Mapping[str, Path]
+    start: Mapping[str, Path]
+    policies: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: ModelSource, env: GameSettings) -> Self:
+        """Return what plays each seat of ``env`` if a model plays all of them.
+
+        A best response to a mixture begins with the member of the largest weight, one to a policy for each
+        seat with the policy of its own seat.
+
+        Raises:
+            InputError: the model has several policies, but none for a seat.
+        """
+        adapters = source.adapters()
+        if source.members:
+            seats = source.seats(env, "MODEL_OR_RUN", _named)
+            heaviest = max(source.members, key=lambda one: one.weight)
+            start = {} if heaviest.adapter is None else {TRAINED: heaviest.adapter}
+            return cls(seats, {_named(name): path for name, path in adapters.items()}, start)
+        if not adapters:
+            return cls((BASE,) * env.num_players, {}, {})
+        names = [str(seat) for seat in source.seats(env, "MODEL_OR_RUN")]
+        if len({*names}) == 1:
+            adapter = adapters[names[0]]
+            return cls((POLICY,) * env.num_players, {POLICY: adapter}, {TRAINED: adapter})
+        own = {name: adapters[name] for name in dict.fromkeys(names)}
+        renamed = {_named(name): path for name, path in own.items()}
+        return cls(tuple(map(_named, names)), renamed, own, tuple(names))
+
+    def opponents(self) -> dict[str, float]:
+        """Return those who may be met, with their weights. Several members of a mixture may be the base."""
+        found: dict[str, float] = {}
+        for seat in self.seats:
+            mixed = seat if isinstance(seat, Mixture) else Mixture((seat,), (1.0,))
+            weights = dict.fromkeys(mixed.members, 0.0)
+            for member, weight in zip(mixed.members, mixed.weights, strict=True):
+                weights[member] += weight
+            found |= weights
+        return found
+
+
+def best_response_config(
+    settings: Mapping[str, Any], policy: FrozenPolicy, start: Mapping[str, Path]
+) -> Config:
+    """Return the run of a best response: one seat, drawn uniformly, against the policy in all others.
+
+    Evaluations are against the policy too, with as many games during training as before and after it.
+
+    Args:
+        settings: the run's configuration in all else.
+        policy: the only opponent, in training and in evaluations.
+        start: the adapter with which each trained policy begins; none for the base model.
+
+    Raises:
+        InputError: the configuration is not possible.
+    """
+    opponents = policy.opponents()
+    alone = len(opponents) == 1 and not isinstance(policy.seats[0], Mixture)
+    evaluation = settings["evaluation"]
+    data = dict(settings) | {
+        "start": _absolute(start),
+        "frozen": _absolute(policy.adapters),
+        "population": {
+            "sample_mode": "fixed",
+            "fixed_opponents": list(opponents),
+            "weights": [] if alone else list(opponents.values()),
+            "places": {str(seat): own for seat, own in zip(policy.seats, policy.policies, strict=False)},
+        },
+        "evaluation": evaluation
+        | {
+            "games_during": evaluation["games"],
+            "opponents": [next(iter(opponents)) if alone else MIXTURE],
+        },
+    }
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
+
+
+def runtime_of(config: Config) -> Runtime:
+    """Return where a configuration's run takes place."""
+    if config.run.runtime == "local":
+        from sparring.run.single_process import SingleProcess  # imports torch
+
+        return SingleProcess()
+    from sparring.cluster.train import Cluster  # imports Ray
+
+    return Cluster()
+
+
+def train_to_the_end(config: Config, directory: Path, console: Console | None = None) -> bool:
+    """Train a run; return whether it is complete: all updates are made, or it settled before.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory. It may have the same run, whole or in part, which is continued, also
+            if it had fewer updates.
+        console: where the training is shown; without it, it is not.
+
+    Raises:
+        InputError: the directory holds another run, or something else.
+        SparringError: the training had to stop.
+    """
+    console = console or Console(quiet=True)
+    run = RunDirectory(directory)
+    if run.config_file.is_file():
+        found = _check_same(config, directory)
+        if not _is_trained(run, config):
+            resume_run(directory, console, runtime_of(config), _changes(run, found, config))
+    elif directory.exists() and not run.never_began():
+        raise InputError("directory", f"{directory} exists and is not a run", "Name another directory")
+    else:
+        start_run(config, directory, console, runtime_of(config))
+    if _is_trained(run, config):
+        return True
+    print_line(console, "or give this command again, which goes on to the end")
+    return False
+
+
+def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str | None]:
+    """Return what changes in a run that goes on: its cluster's address, and more updates if it makes more."""
+    changes: dict[str, str | None] = {}
+    if config.run.runtime == "ray":
+        changes["ray.address"] = config.ray.address
+    longer = config.learning.steps > found.learning.steps
+    if longer and not has_settled(run.evaluation, config.evaluation):
+        changes["learning.steps"] = str(config.learning.steps)
+    return changes
+
+
+def training_games(run: RunDirectory) -> int:
+    """Return the games that a run was trained on."""
+    last = read_metrics(run.metrics_file)[-1]
+    return int(last.get("accounts/consumed", last["accounts/finished"]))
+
+
+def without_places(config: Config, **sections: Any) -> Config:
+    """Return a configuration without where it runs and on how many threads, and with other sections."""
+    without = {
+        "model": config.model.model_copy(update={"threads": None}),
+        "run": config.run.model_copy(update={"directory": ""}),
+        "ray": config.ray.model_copy(update={"address": None}),
+    }
+    return config.model_copy(update=without | sections)
+
+
+def _check_same(config: Config, directory: Path) -> Config:
+    """Return the configuration of the run in ``directory``; raise an InputError unless it is this one.
+
+    It may have had fewer updates, and it and its adapters may have been moved: adapters are known by their
+    content.
+    """
+    found = load_config(str(directory / "config.toml"), {})
+    steps = max(found.learning.steps, config.learning.steps)
+    comparable = without_places(
+        found,
+        learning=found.learning.model_copy(update={"steps": steps}),
+        start=_in_place_of(found.start, config.start),
+        frozen=_in_place_of(found.frozen, config.frozen),
+    )
+    if comparable != (wanted := without_places(config)):
+        differs = differences_text(comparable, wanted)
+    else:
+        given = RunDirectory(directory).given
+        sources = find_given(config, config.policies)
+        changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
+        if not changed:
+            return found
+        differs = f"the weights of {', '.join(changed)}"
+    problem = f"{directory} holds another run, which differs in {differs}"
+    raise InputError("directory", problem, "Name another directory, or give the same options")
+
+
+def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
+    """Return the wanted places of the adapters that were found; one that is not wanted keeps its own."""
+    return {name: wanted.get(name, place) for name, place in found.items()}
+
+
+def _is_trained(run: RunDirectory, config: Config) -> bool:
+    """Whether the training of a run is complete: all updates are made, or it settled before.
+
+    If a kill came between the evaluation that settled it and the checkpoint, that update is made again.
+    """
+    if not run.report_file.exists():
+        return False
+    kept, measured = max(run.saved_steps(), default=-1), max(evaluated_steps(run.evaluation), default=-1)
+    settled = has_settled(run.evaluation, config.evaluation) and kept >= measured
+    return settled or run.is_finished(config.learning.steps)
+
+
+def _named(name: str) -> str:
+    return f"{POLICY}-{name}"
+
+
+def _absolute(adapters: Mapping[str, Path]) -> dict[str, str]:
+    return {name: os.path.abspath(path) for name, path in adapters.items()}

@@ -1,0 +1,179 @@
+"""A match of any model, adapter, run or mixture, and its exact measure."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
+from sparring.commands.model_source import find_player
+from sparring.commands.serving import serving
+from sparring.config.play import GameSettings
+from sparring.core import Arena, InferenceClient, InputError, Rollout
+from sparring.core.adapters import BASE
+from sparring.core.own_classes import absolute
+from sparring.envs.game_episode import build_episode
+from sparring.envs.templates import get_template
+from sparring.evaluation.kept_value import KeptValue, kept_value, solved_game
+from sparring.evaluation.match import Models, play_match
+from sparring.evaluation.match_result import MatchResult
+from sparring.evaluation.nash_conv import LONG_LIMIT, NashConvResult, TooSlow
+from sparring.evaluation.nash_conv import nash_conv as exact_nash_conv
+from sparring.evaluation.progress import Progress
+from sparring.run.checks import (
+    check_models_end_answers,
+    check_nash_conv,
+    checked_seats,
+    renaming,
+)
+from sparring.run.evaluation_opponents import default_opponent, why_base
+
+GAMES = 400
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A match, and what was played in it.
+
+    Attributes:
+        result: the counts, with the model and the opponent as the user named them.
+        adapter: the model's adapter, or the checkpoint of its policies; ``None`` if it has none.
+        opponent_adapter: the adapter of an opponent that is a run.
+        template: how positions became prompts.
+        temperature: the model's sampling temperature.
+        kept: how often its moves kept the value of the position; ``None`` in a game that is not solved.
+        exact: its exact measure, if that was asked for.
+    """
+
+    result: MatchResult
+    adapter: Path | None
+    opponent_adapter: Path | None
+    template: str
+    temperature: float
+    kept: KeptValue | None
+    exact: NashConvResult | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values, the counts as in the files of a run's evaluations."""
+        paths = {"adapter": self.adapter, "opponent_adapter": self.opponent_adapter}
+        return {
+            "kind": "match",
+            **self.result.to_dict(),
+            **{name: None if path is None else str(path) for name, path in paths.items()},
+            "template": self.template,
+            "temperature": self.temperature,
+            "kept_value": None if self.kept is None else self.kept.to_dict(),
+            "exact": None if self.exact is None else self.exact.to_dict(),
+        }
+
+
+def evaluate(
+    name: str,
+    env_id: str,
+    opponent: str | None = None,
+    games: int = GAMES,
+    *,
+    template: str | None = None,
+    num_players: int | None = None,
+    seed: int = 0,
+    temperature: float = 1.0,
+    nash_conv: bool = False,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Play a match. Each policy of a run plays its seats.
+
+    In a game that minimax solves, the model's moves are compared with perfect play.
+
+    Args:
+        name: the model: a run, a checkpoint, an adapter, a base model or a mixture.
+        env_id: the game.
+        opponent: a scripted player, ``base``, or what may be a model; by default ``random``, or ``base``
+            where legal moves are not listed.
+        games: number of games, rounded up so that seats balance.
+        template: how positions become prompts; by default as the run trained.
+        num_players: number of seats; by default as the run trained, or two where that is possible.
+        seed: root of all randomness.
+        temperature: the model's sampling temperature.
+        nash_conv: compute NashConv too.
+        progress: told what goes on.
+
+    Raises:
+        InputError: the model, environment or opponent is not available, or NashConv cannot be computed.
+    """
+    progress, env_id = progress or Progress(), absolute(env_id, Path())
+    seats = checked_seats(env_id, num_players, template)
+    if opponent is None:
+        opponent = default_opponent(env_id)
+        if opponent == BASE and seats > 1:
+            progress.say(f"note: {why_base(env_id)}")
+    if seats > 1:
+        check_match_opponent(opponent, env_id)
+    if nash_conv:
+        with renaming({"evaluation.nash_conv": "nash_conv"}):
+            check_nash_conv(env_id)
+    source = find_player(name)
+    model, env = Member(MODEL, "model", name, source), source.environment(env_id, template, num_players)
+    other = None if env.num_players == 1 else find_opponent(opponent, source)
+    if nash_conv:
+        check_models_end_answers(env, "nash_conv", "Leave it out")
+    models = model.models(env, "MODEL_OR_RUN")
+    agents = None if other is None else other.agents(env, 1.0, "opponent")
+    turns: list[tuple[int, list[dict[str, Any]]]] = []
+
+    def keep(index: int, rollout: Rollout) -> None:
+        turns.append((index % env.num_players, rollout.extras["turns"]))
+
+    async def play() -> tuple[MatchResult, NashConvResult | None]:
+        async with serving([model, *([] if other is None else [other])], seed, progress) as client:
+            doing = f"playing {env_id} against {'the environment' if other is None else opponent}"
+            with progress.doing(doing, "games", games) as count:
+                result = await play_match(
+                    Arena(client),
+                    build_episode(env),
+                    model=models,
+                    opponent=agents,
+                    games=games,
+                    seed=seed,
+                    temperature=temperature,
+                    max_tokens=source.max_tokens,
+                    on_game=count,
+                    on_rollout=keep if solved_game(env_id) is not None else None,
+                )
+            return result, await _exact(client, env, models, progress) if nash_conv else None
+
+    result, exact = asyncio.run(play())
+    return Evaluated(
+        replace(result, model=name, opponent="" if other is None else opponent),
+        source.adapter,
+        None if other is None or other.source is None else other.source.adapter,
+        env.template,
+        temperature,
+        _kept_value(env_id, turns, progress) if solved_game(env_id) is not None else None,
+        None if exact is None else replace(exact, model=name),
+    )
+
+
+async def _exact(
+    client: InferenceClient, env: GameSettings, models: Models, progress: Progress
+) -> NashConvResult | None:
+    """Compute NashConv; ``None`` if it would take too long, because the match that was played counts too."""
+    try:
+        template = get_template(env.template)
+        return await exact_nash_conv(
+            client, env.id, template, model=models, timeout=LONG_LIMIT, progress=progress
+        )
+    except TooSlow as error:
+        progress.say(f"note: NashConv is left out: {error.problem}")
+        return None
+
+
+def _kept_value(
+    env_id: str, played: list[tuple[int, list[dict[str, Any]]]], progress: Progress
+) -> KeptValue | None:
+    """Compare the moves of a match with minimax; ``None`` if its search takes too many positions."""
+    with progress.doing(f"comparing the moves with perfect play of {env_id}"):
+        try:
+            return kept_value(env_id, played)
+        except InputError:
+            progress.say(f"note: {env_id} is too large to compare the moves with perfect play")
+            return None

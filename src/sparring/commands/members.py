@@ -1,0 +1,299 @@
+"""Members: who takes part in a game, by the names that users write. Torch is not needed to find them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from hashlib import sha256
+from itertools import chain, count
+from pathlib import Path
+from typing import Literal
+
+from sparring.commands.model_source import (
+    MAX_TOKENS,
+    ModelSource,
+    base_difference,
+    find_player,
+    is_possible_model,
+)
+from sparring.config.model import ModelSettings
+from sparring.config.play import EnvSettings, GameSettings
+from sparring.core import AgentSpec, InputError, Role
+from sparring.core.adapters import ADAPTER_FILE, BASE, TRAINED
+from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
+from sparring.envs.scripted import PLAYER_NAMES
+from sparring.evaluation.mixture import Mixture, mapped
+from sparring.learn.model_files import BUNDLED_MODEL
+from sparring.run.checks import check_opponent, renaming
+from sparring.run.evaluation_opponents import OPPONENTS
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import close_run, find_run, is_run_or_adapter, split_checkpoint
+
+ALL = "all"
+"""``RUN@all`` is every checkpoint that a run keeps."""
+MODEL = "model"
+"""The uid of a model that plays alone or against one opponent: its own name may be ``base``."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Who takes part, in any seat.
+
+    Attributes:
+        uid: its name in every result: as the user wrote it, a path without its directories unless an earlier
+            member has that name.
+        kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
+        name: as the user wrote it.
+        source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
+        base_tokens: the token limit of an answer if this is the base model: that of the first other model.
+    """
+
+    uid: str
+    kind: Literal["model", "api", "script"]
+    name: str
+    source: ModelSource | None = None
+    base_tokens: int = MAX_TOKENS
+
+    def adapters(self) -> dict[str, Path]:
+        """Return the adapters to serve, by the name under which this member's seats ask for them."""
+        found = {} if self.source is None else self.source.adapters()
+        return {self._served(policy): path for policy, path in found.items()}
+
+    def models(self, env: GameSettings, field: str = "members") -> tuple[str | Mixture[str], ...]:
+        """Return the name by which each seat of ``env`` asks for this model.
+
+        Raises:
+            InputError: the member has several policies, but none for a seat; ``field`` is what named it.
+        """
+        if self.kind == "api":
+            return (self.uid,) * env.num_players
+        if self.source is None or not (self.source.adapter or self.source.members):
+            return (BASE,) * env.num_players
+        return self.source.seats(self.source.environment(env.id, None, env.num_players), field, self._served)
+
+    def model_of(self, role: Role) -> str:
+        """Return the name by which a role of a program asks for this model. One adapter plays every role.
+
+        Raises:
+            InputError: the member has several policies, but none for the role.
+        """
+        if self.kind == "api":
+            return self.uid
+        adapters = {} if self.source is None else self.source.adapters()
+        if not adapters:
+            return BASE
+        if len(adapters) > 1 and role.policy not in adapters:
+            problem = f"{self.name} has no policy {role.policy}, which plays {role.id}"
+            raise InputError("members", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
+        return self._served(role.policy if len(adapters) > 1 else next(iter(adapters)))
+
+    def agents(
+        self, env: GameSettings, temperature: float, field: str = "members"
+    ) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
+        """Return who answers in each seat of ``env``; errors are as in :meth:`models`."""
+        if self.kind == "script":
+            return (AgentSpec("script", self.name),) * env.num_players
+        return tuple(
+            mapped(seat, lambda name: AgentSpec("model", name, temperature, self.max_tokens))
+            for seat in self.models(env, field)
+        )
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The token limit of an answer; ``None`` for a script or a model behind an API."""
+        if self.kind != "model":
+            return None
+        return self.base_tokens if self.source is None else self.source.max_tokens
+
+    def weights(self) -> str:
+        """Return a fingerprint, by which a tournament that goes on knows the member again.
+
+        It is that of the adapters, and of a mixture's weights.
+
+        Raises:
+            InputError: an adapter's weights cannot be read.
+        """
+        digest = sha256()
+        for name, path in self.adapters().items():
+            try:
+                weights = (path / ADAPTER_FILE).read_bytes()
+            except OSError as error:  # a run that still trains deletes old checkpoints
+                problem = f"the weights of {self.name} cannot be read ({error.strerror})"
+                raise InputError("members", problem, "Name a checkpoint that is there") from error
+            digest.update(name.encode() + b"\0" + weights)
+        mixed = () if self.source is None else self.source.members
+        for one in mixed:
+            digest.update(f"{one.name} {one.weight}".encode())
+        return digest.hexdigest()[:16] if self.adapters() or mixed else ""
+
+    def _served(self, policy: str) -> str:
+        return self.uid if policy == TRAINED else f"{self.uid}/{policy}"
+
+
+def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
+    """Find the members that are named, of a game or, without one, of a program.
+
+    Raises:
+        InputError: a name means nothing or cannot play ``env_id``, two names are the same, there are fewer
+            than two members, or two models have different base models.
+    """
+    written = [one for name in names for one in _expanded(name)]
+    for place, name in enumerate(written):
+        if name in written[:place]:
+            raise InputError("members", f"{name} is named twice", "Name each member once")
+    if len(written) < 2:
+        raise InputError("members", f"{len(written)} member plays against nobody", "Name two or more")
+    members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
+    base = base_of(members)
+    for member in members:
+        source = member.source
+        if source and (difference := base_difference(source.model, base, trained=source.trained)):
+            raise InputError(
+                "members",
+                f"the base model of {member.name} {difference}",
+                "All models of a tournament have one base model",
+            )
+    # The first one, so that further members change nothing.
+    limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
+    return [replace(one, base_tokens=limit) for one in members]
+
+
+def check_match_opponent(name: str, env_id: str) -> None:
+    """Check, as far as that takes no time, that a name is one of an opponent in a match.
+
+    Raises:
+        InputError: it means nothing, or is that of a scripted player who cannot play ``env_id``.
+    """
+    if name in OPPONENTS:
+        with renaming({"env.id": "opponent"}):
+            check_opponent(name, env_id)
+    elif not (is_run_or_adapter(name) or is_possible_model(name)):
+        fix = f"Use {', '.join(OPPONENTS)} or a run"
+        raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
+
+
+def find_opponent(name: str, model: ModelSource) -> Member:
+    """Find who plays a match against a model: a scripted player, ``base``, or another model.
+
+    Raises:
+        InputError: the name means nothing, or has another base model.
+    """
+    if name in OPPONENTS:
+        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
+    source = find_player(name)
+    both = source.trained and model.trained
+    if difference := base_difference(source.model, model.model, trained=both):
+        problem = f"the base model of {name} {difference}"
+        raise InputError("opponent", problem, "Name an opponent with the same base model.")
+    return Member("opponent", "model", name, source)
+
+
+def base_of(members: Sequence[Member]) -> ModelSettings:
+    """Return the base on which the members play: that of the first run, or model, or the bundled one."""
+    sources = [one.source for one in members if one.source is not None]
+    first = [one for one in sources if one.trained] or sources
+    return first[0].model if first else ModelSettings(name=BUNDLED_MODEL)
+
+
+def environment_of(
+    members: Sequence[Member], env_id: str, template: str | None, players: int = 2
+) -> GameSettings:
+    """Return how ``env_id`` is played: as the runs among the members trained in it.
+
+    Raises:
+        InputError: the runs trained with different templates, and ``template`` does not choose one, or under
+            different rules.
+    """
+    trained = [(one, env) for one in members for env in _trained(one, env_id, players)]
+    templates = list(dict.fromkeys(env.template for _, env in trained))
+    if template is None and len(templates) > 1:
+        raise InputError(
+            "template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
+        )
+    for one, env in trained[1:]:
+        _check_same_rules(*trained[0], one, env)
+    source = trained[0][0].source if trained else None
+    return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, players)
+
+
+def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
+    envs = () if member.source is None else member.source.envs
+    return [env for env in envs if env.id == env_id and env.num_players == players]
+
+
+def _check_same_rules(first: Member, first_env: GameSettings, other: Member, other_env: GameSettings) -> None:
+    """Raise an InputError if two members trained under rules that a tournament cannot both have."""
+    for name in ("max_turns", "error_allowance", "stop"):
+        mine, theirs = getattr(first_env, name), getattr(other_env, name)
+        if mine != theirs:
+            problem = f"{first.name} trained with {name} = {mine}, and {other.name} with {theirs}"
+            raise InputError("members", problem, "Leave one of them out: all games have the same rules")
+
+
+def _expanded(name: str) -> list[str]:
+    """Return the checkpoints of ``RUN@all``, oldest first, or the name itself."""
+    run, checkpoint = split_checkpoint(name)
+    if checkpoint != ALL:
+        return [name]
+    directory = RunDirectory.open(find_run(run, "members"))
+    steps = sorted({*directory.saved_steps(), *directory.best_steps()})
+    if not steps:
+        raise InputError("members", f"{run} has no checkpoint yet", "Train it first")
+    return [f"{run}@{step}" for step in steps]
+
+
+def _find(name: str, uid: str, env_id: str | None) -> Member:
+    if env_id is None and name in PLAYER_NAMES:
+        raise InputError("members", f"{name} plays games, not programs", f"Name a run, or {BASE}")
+    if env_id is None and name == BASE:
+        return Member(uid, "model", name)
+    if env_id is not None and name in OPPONENTS:
+        with renaming({"opponent": "members", "env.id": "members"}):
+            check_opponent(name, env_id)
+        return Member(uid, "model" if name == BASE else "script", name)
+    if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
+        _check_is_no_path(name)
+        refuse_credentials(name, "members")
+        api_client(name)
+        return Member(uid, "api", name)
+    with renaming({"MODEL_OR_RUN": "members"}):
+        try:
+            return Member(uid, "model", name, find_player(name))
+        except InputError as error:
+            meant = get_close_matches(name, [*PLAYER_NAMES, BASE], n=1, cutoff=0.75)
+            if not meant or close_run(name) or Path(name).exists():
+                raise
+            raise InputError(error.field, error.problem, f"Did you mean {meant[0]}?") from error
+
+
+def _check_is_no_path(name: str) -> None:
+    """Raise an InputError if a name begins like a path of this machine, which is not there.
+
+    It would otherwise be asked for at OpenRouter.
+    """
+    first = name.partition("/")[0]
+    if "@http" not in name and (first in ("", ".", "..", "~") or Path(first).is_dir()):
+        close = close_run(split_checkpoint(name)[0].rpartition("/")[2])
+        fix = "Correct the path" if close is None else f"Did you mean {close}?"
+        raise InputError("members", f"{name} is neither a run nor a directory", fix)
+
+
+def _uids(names: Sequence[str]) -> list[str]:
+    """Return a name in results for each member: short, or else as written, or else with a number.
+
+    It depends on the members before it alone, so that a tournament with one more knows its games again.
+    """
+    uids: list[str] = []
+    scripted = {*PLAYER_NAMES, BASE}
+    for name in names:
+        choices = chain((_short(name), name), (f"{name}-{number}" for number in count(2)))
+        taken = {*uids} if name in scripted else {*uids, *scripted}
+        uids.append(next(choice for choice in choices if choice not in taken))
+    return uids
+
+
+def _short(name: str) -> str:
+    """Return a path's last part, with the checkpoint; any other name unchanged."""
+    run, _ = split_checkpoint(name)
+    path = Path(os.path.expanduser(run))
+    return name if not path.exists() or not run else path.resolve().name + name[len(run) :]

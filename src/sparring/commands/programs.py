@@ -1,0 +1,263 @@
+"""Runs of programs, evaluated or played: any checkpoint, or a person, in each role."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from sparring.commands.model_source import base_difference
+from sparring.commands.serving import build_engine
+from sparring.config import Config
+from sparring.config.loading import load_config
+from sparring.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SparringError,
+)
+from sparring.core.adapters import BASE, STATE_FILE
+from sparring.core.agents import seated
+from sparring.core.own_code import called, own_code
+from sparring.core.text import printable
+from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.progress import Progress
+from sparring.learn.saved_states import read_json
+from sparring.run.given_adapters import adapter_in, find_adapter
+from sparring.run.programs import (
+    build_program,
+    failures_of_evaluation,
+    measured,
+    measured_agents,
+    policies_of,
+)
+from sparring.run.progress_views import print_line
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import find_checkpoint, find_run, split_checkpoint
+
+PERSON = "person"
+"""The name of the person at the keyboard, where models have names."""
+
+
+class ProgramRun:
+    """The program of a run with its policies, ready to be played.
+
+    Args:
+        name: the run, or one of its checkpoints.
+        players: who plays a role, by role: a checkpoint of a run, ``base`` or ``person``. By default, a
+            role is played by its policy in the run's checkpoint.
+        seed: root of all randomness; by default the run's.
+        progress: told what is loaded.
+
+    Raises:
+        InputError: there is no such run, checkpoint or role, or the run plays games.
+    """
+
+    def __init__(self, name: str, players: Mapping[str, str], seed: int | None, progress: Progress) -> None:
+        self.config, checkpoint = _run_and_checkpoint(name)
+        self._state_file = checkpoint / STATE_FILE
+        self._progress = progress
+        if seed is not None:
+            self.config = self.config.model_copy(update={"seed": seed})
+        program = build_program(self.config)
+        if program is None:
+            raise InputError("RUN", f"{name} plays games, not a program", "Name a game with --env")
+        unknown = players.keys() - program.roles.keys()
+        if unknown:
+            fix = f"It has: {', '.join(program.roles)}"
+            raise InputError("--role", f"the program has no role {min(unknown)}", fix)
+        self.arena: Arena = program
+        adapters = {policy: adapter_in(checkpoint, policy, "RUN") for policy in policies_of(program)}
+        for frozen, source in self.config.frozen.items():
+            adapters[frozen] = find_adapter(source, frozen, f"frozen.{frozen}")
+        self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
+        for role, player in players.items():
+            self.agents[role] = AgentSpec("model", player)
+            if player not in (BASE, PERSON):
+                config, found = _run_and_checkpoint(player)
+                if difference := base_difference(config.model, self.config.model, trained=True):
+                    raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
+                adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
+        self.arena.client = self.engine = build_engine(
+            self.config.model, adapters, self.config.inference, self.config.seed, progress
+        )
+        self.arena.model_without_role = BASE
+
+    async def startup(self) -> None:
+        """Start the program up, and continue from its state in the checkpoint; the best ones have none.
+
+        Raises:
+            SparringError: the program's own code failed.
+        """
+        await called(self.arena.startup, "the program's startup")
+        if self._state_file.exists():
+            with own_code("the program's load_state_dict failed"):
+                self.arena.load_state_dict(read_json(self._state_file)["source"]["arena"])
+
+    async def shutdown(self) -> None:
+        """Shut the program down.
+
+        Raises:
+            SparringError: the program's own code failed.
+        """
+        await called(self.arena.shutdown, "the program's shutdown")
+
+    async def evaluate(self) -> dict[str, MeasureResult]:
+        """Measure with the program's own ``evaluate``.
+
+        Raises:
+            SparringError: the program's own code failed, too many of its episodes failed, or it measures
+                nothing.
+        """
+        seen = list[GenerateResult]()
+        self.arena.on_result = seen.append
+        await self.startup()
+        models = {role: agent.model for role, agent in self.agents.items()}
+        seated.set(measured_agents(self.arena, self.config, models))
+        try:
+            measures = await called(self.arena.evaluate, "the program's evaluate")
+        except SparringError:
+            self._report_failures(seen)
+            raise
+        finally:
+            await self.shutdown()
+        self._report_failures(seen)
+        if not measures:
+            raise SparringError("the program measures nothing: its evaluate returns no measure")
+        return measured(measures)
+
+    def _report_failures(self, seen: list[GenerateResult]) -> None:
+        if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
+            self._progress.say(line)
+
+    async def next_requests(self) -> list[EpisodeRequest]:
+        """Return the requests of the program's next step. Its episodes are played, but it does not end.
+
+        Raises:
+            SparringError: the program's own code failed.
+        """
+        with own_code():
+            number, requests = await self.arena.begin_step()
+        self.arena.step_num = number + 1
+        return requests
+
+    async def episode(self, request: EpisodeRequest) -> GenerateResult:
+        """Run an episode with the agents."""
+        seated.set(self.agents)
+        (result,) = await self.arena.generate_rollouts([request])
+        return result
+
+
+class WithPerson(InferenceClient):
+    """A client that asks the person for the answers of ``PERSON``, and another client for all others.
+
+    ``asked`` counts the person's answers; ``left`` is set when the person ends the session by an empty line
+    or the end of the input.
+    """
+
+    def __init__(self, client: InferenceClient, console: Console) -> None:
+        self.client = client
+        self.console = console
+        self.asked = 0
+        self.left = False
+
+    async def complete(
+        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
+    ) -> ModelResponse:
+        """See :class:`InferenceClient`."""
+        if model != PERSON:
+            return await self.client.complete(messages, *asked, model=model, **options)
+        shown = "\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages)
+        self.console.print(Panel(Text(printable(shown)), title="your turn"))
+        try:
+            typed = self.console.input("your answer (an empty line or Ctrl-D ends)> ").strip()
+        except EOFError:
+            typed = ""
+        if not typed:
+            self.left = True
+            raise SparringError("the person has left")
+        self.asked += 1
+        return ModelResponse(typed, [{"role": "assistant", "content": typed}])
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """See :class:`InferenceClient`."""
+        return await self.client.score(messages, completions, model=model)
+
+
+def evaluate_program(
+    name: str, players: Mapping[str, str], seed: int | None, progress: Progress
+) -> dict[str, MeasureResult]:
+    """Measure a program's policies as its training does.
+
+    Raises:
+        InputError, SparringError: see :class:`ProgramRun`.
+    """
+    run = ProgramRun(name, players, seed, progress)
+    with progress.doing("measuring"):
+        return asyncio.run(run.evaluate())
+
+
+def play_program(
+    name: str, role: str, seed: int | None, console: Console, progress: Progress | None = None
+) -> None:
+    """Let the person play a role in one episode after another, until the person leaves.
+
+    Raises:
+        InputError, SparringError: see :class:`ProgramRun`; or no episode asks this role.
+    """
+    run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
+    run.arena.client = person = WithPerson(run.engine, console)
+    run.arena.retries = 0
+    with asyncio.Runner() as runner:
+        runner.run(run.startup())
+        try:
+            _play_episodes(run, role, person, runner, console)
+        finally:
+            runner.run(run.shutdown())
+
+
+def _play_episodes(
+    run: ProgramRun, role: str, person: WithPerson, runner: asyncio.Runner, console: Console
+) -> None:
+    while not person.left:
+        asked = person.asked
+        requests = runner.run(run.next_requests())
+        for request in {one.episode_type: one for one in reversed(requests)}.values():
+            result = runner.run(run.episode(request))
+            if person.left or person.asked > asked:
+                break
+        if person.left:
+            break
+        if person.asked == asked:
+            raise SparringError(f"no episode of the program asks {role}")
+        _print_result(result, console)
+        more = console.input("another? (y; anything else ends)> ").strip().lower()
+        if more not in ("y", "yes"):
+            break
+
+
+def _print_result(result: GenerateResult, console: Console) -> None:
+    for rollout in result.all_rollouts():
+        for step in rollout.steps:
+            console.print(Text(printable(f"{step.role_id}: {step.completion_text.strip()}")))
+        for role_id, reward in rollout.rewards.items():
+            print_line(console, f"reward of {role_id}: {reward:+g}")
+        if rollout.error:
+            print_line(console, f"the episode failed: {rollout.error}")
+
+
+def _run_and_checkpoint(name: str) -> tuple[Config, Path]:
+    run_name, checkpoint = split_checkpoint(name)
+    directory = RunDirectory.open(find_run(run_name))
+    config = load_config(str(directory.config_file), {})
+    return config, find_checkpoint(directory, checkpoint, name)

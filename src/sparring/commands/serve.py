@@ -1,0 +1,211 @@
+"""``sparring serve``: serve a model or a run with an OpenAI-compatible server."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from fastapi import FastAPI
+from rich.console import Console
+
+from sparring.commands.listening import (
+    address_of,
+    chosen_token,
+    listen,
+    new_token,
+    serve_until_ended,
+    server_of,
+)
+from sparring.commands.model_source import find_model
+from sparring.commands.served_models import ServedModels
+from sparring.config.model import InferenceSettings, ModelSettings
+from sparring.config.run import RaySettings
+from sparring.core import InputError
+from sparring.engine.answering import Answering, ModelFacts, Publisher
+from sparring.engine.client_adapters import ClientAdapters
+from sparring.engine.openai_client import TOKEN_VARIABLE
+from sparring.engine.server import create_app
+from sparring.finetune.jobs.launch import Launch, LocalWorker
+from sparring.finetune.jobs.records import ServedBase
+from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
+from sparring.finetune.jobs.service import JobService
+from sparring.run.progress_views import print_line, working
+from sparring.run.publishing import publish_models
+
+
+def serve(
+    model_or_run: str,
+    *,
+    host: str,
+    port: int,
+    threads: int | None,
+    dtype: str | None,
+    max_tokens: int,
+    max_queue: int,
+    adapters: Path | None,
+    jobs: Path | None,
+    ray: RaySettings | None,
+    console: Console,
+) -> None:
+    """Serve until interrupted.
+
+    Args:
+        model_or_run: a run (every policy of its newest checkpoint), an adapter directory, or a model.
+        host: address to listen at. One that other machines can reach needs a token in SPARRING_API_KEY.
+        port: port to listen at; 0 for any free one.
+        threads: threads of the model's computation; ``None`` for the run's setting, or the fastest number.
+        dtype: type of the base weights; ``None`` for the run's setting.
+        max_tokens: maximum tokens of an answer where a request gives no limit.
+        max_queue: maximum requests in progress at an engine; further ones are rejected.
+        adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
+        jobs: directory of files and fine-tuning jobs; ``None`` for a server without them.
+        ray: the cluster of the engines and jobs; ``None`` for an engine in this process.
+        console: prints the address and, if this function generates it, the token.
+
+    Raises:
+        InputError: the model is not available, host or port cannot be used, or there is no such cluster.
+        SparringError: the cluster was lost.
+    """
+    chosen = chosen_token()
+    token = chosen or new_token(host)
+    if adapters is not None and not adapters.expanduser().is_dir():
+        raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
+    source = find_model(model_or_run)
+    models = ServedModels.of(source, model_or_run)
+    model = served_model(source.model, threads, dtype)
+    inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
+    say = partial(print_line, console)
+    with listen(host, port) as listener:
+
+        def application(
+            engine: Answering, publisher: Publisher, facts: ModelFacts, launch: Launch
+        ) -> FastAPI:
+            base = ServedBase.of(models.base, source.model.name, facts)
+            app = build_application(engine, publisher, base, launch, models, token, adapters, jobs, say)
+            say(f"serving {', '.join(engine.names())} at {address_of(host, listener)} (Ctrl-C ends)")
+            if not chosen:
+                say(f"clients need the token: export {TOKEN_VARIABLE}={token}")
+            return app
+
+        if ray is not None:
+            _serve_on_ray(models, listener, ray, model, inference, application, console)
+        else:
+            published = publish_models(
+                model, models.adapters, inference, base=models.base, versions=models.versions, say=say
+            )
+            engine = published.engine
+            app = application(engine, published, engine.facts(), LocalWorker.start)
+            with suppress(KeyboardInterrupt):
+                asyncio.run(serve_until_ended(server_of(app), listener))
+    say("stopped")
+
+
+def _serve_on_ray(
+    models: ServedModels,
+    listener: socket.socket,
+    ray: RaySettings,
+    model: ModelSettings,
+    inference: InferenceSettings,
+    application: Callable[[Answering, Publisher, ModelFacts, Launch], FastAPI],
+    console: Console,
+) -> None:
+    """Serve until interrupted, also by SIGTERM: the engines and the fine-tuning jobs are on a cluster."""
+    from sparring.cluster.server.cluster import ServingCluster
+    from sparring.learn.model_files import load_chat_tokens, resolve_model
+
+    say = partial(print_line, console)
+    cluster = ServingCluster(ray, inference, model, load_chat_tokens(resolve_model(model.name, say)), say)
+
+    async def run() -> None:
+        async with cluster.running() as (engines, facts):
+            for name, directory in models.adapters.items():
+                await engines.publish_in_background(name, directory, models.versions[name])
+            engines.publish_base(models.base)
+            server = server_of(application(engines, engines, facts, cluster.workers().start))
+
+            def end() -> None:
+                server.should_exit = True
+
+            await cluster.guard(engines, serve_until_ended(server, listener), end)
+
+    where = "on this machine" if ray.address is None else f"at {ray.address}"
+    with ExitStack() as stack:
+        with working(console, f"joining Ray {where}"):
+            stack.enter_context(cluster.joined())
+        # Ray has set a handler that ends the program with a traceback.
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        with suppress(KeyboardInterrupt):
+            asyncio.run(run())
+
+
+def build_application(
+    engine: Answering,
+    publisher: Publisher,
+    base: ServedBase,
+    launch: Launch,
+    models: ServedModels,
+    token: str | None,
+    root: Path | None = None,
+    jobs: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> FastAPI:
+    """Return the server's application over an engine, wherever the engine and the jobs are.
+
+    ``default`` is an alias of the first model served, and ``base`` of the base model.
+
+    Args:
+        engine: answers; it serves the models that the server has from its start.
+        publisher: publishes the adapters of clients and jobs in it.
+        base: the base model.
+        launch: starts the process that trains a job.
+        models: the models that the server has from its start.
+        token: the token that clients need, if any.
+        root: the directory from which clients may load adapters, under names other than those of ``models``.
+        jobs: the directory of files and fine-tuning jobs.
+        say: prints a line for whoever runs the server.
+
+    Raises:
+        InputError: ``jobs`` cannot be used.
+    """
+    aliases = models.aliases
+    reserved = frozenset([*aliases, *engine.names()])
+    of_clients = None if root is None else ClientAdapters(publisher, root.expanduser(), reserved)
+    if jobs is None:
+        app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+        refuse_job_routes(app)
+        return app
+    service = JobService(
+        jobs.expanduser(),
+        publisher,
+        base,
+        adapters=models.adapters,
+        aliases=aliases,
+        say=say,
+        launch=launch,
+    )
+    app = create_app(
+        engine,
+        token=token,
+        aliases=aliases,
+        adapters=of_clients,
+        larger_bodies={FILES: MAX_UPLOAD_BYTES},
+        made=service.made,
+        running=service.running,
+    )
+    add_job_routes(app, service)
+    return app
+
+
+def served_model(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
+    """Return the settings of a model with those of the command line.
+
+    Raises:
+        InputError: there is no such type.
+    """
+    if dtype not in (None, "auto", "float32", "bfloat16"):
+        raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
+    given = {"threads": threads, "dtype": dtype}
+    return model.model_copy(update={name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,96 @@
+"""Serve what members consist of: adapters on one base model here, and models behind an API."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparring.commands.members import Member, base_of
+from sparring.config.model import InferenceSettings, ModelSettings
+from sparring.core import InferenceClient, Messages, ModelResponse
+from sparring.engine.api_models import api_client
+from sparring.evaluation.progress import Progress
+from sparring.run.publishing import publish_models
+
+if TYPE_CHECKING:
+    from sparring.engine.engine import EmbeddedEngine
+
+Serve = Callable[[Mapping[str, Path]], AbstractAsyncContextManager[InferenceClient]]
+"""Serves adapters by name, and their base model as ``base``, for as long as the body runs."""
+
+
+def build_engine(
+    model: ModelSettings,
+    adapters: Mapping[str, Path],
+    inference: InferenceSettings,
+    seed: int,
+    progress: Progress,
+) -> "EmbeddedEngine":
+    """Serve adapters by name, and their base model as ``base``; see :func:`publish_models`."""
+    with progress.doing("importing torch"):
+        import torch  # noqa: F401 - the longest part of loading, which is told apart
+    with progress.doing(f"loading {model.name}"):
+        return publish_models(model, adapters, inference, seed=seed, say=progress.say).engine
+
+
+@asynccontextmanager
+async def serving(
+    members: Sequence[Member],
+    seed: int,
+    progress: Progress,
+    serve: Serve | None = None,
+    frozen: Mapping[str, Path] | None = None,
+) -> AsyncIterator[InferenceClient]:
+    """Yield a client that answers for every member, each of whose names it knows.
+
+    Args:
+        members: the members; a script needs no client.
+        seed: root of all randomness.
+        progress: told of the loading.
+        serve: serves the members' adapters; without it, this process does.
+        frozen: further adapters by name.
+
+    Raises:
+        InputError: a model cannot be loaded, or an adapter belongs to another model.
+    """
+    apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
+    models = [one for one in members if one.kind == "model"]
+    adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen or {})
+    if not models:
+        yield _MembersClient(None, apis)
+    elif serve is None:
+        inference = InferenceSettings(max_tokens=max(one.max_tokens or 1 for one in models))
+        yield _MembersClient(build_engine(base_of(models), adapters, inference, seed, progress), apis)
+    else:
+        async with serve(adapters) as client:
+            yield _MembersClient(client, apis)
+
+
+class _MembersClient(InferenceClient):
+    """Passes each call to the client of its model.
+
+    Args:
+        local: serves the models that no API has; ``None`` if there are none.
+        apis: clients by the name of the member that they answer for.
+    """
+
+    def __init__(self, local: InferenceClient | None, apis: Mapping[str, InferenceClient]) -> None:
+        self.local = local
+        self.apis = apis
+
+    async def complete(
+        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
+    ) -> ModelResponse:
+        """Answer as the model's client does; an API knows its own model by its own name."""
+        api = self.apis.get(model or "")
+        client, name = (self.local, model) if api is None else (api, None)
+        assert client is not None, "every model is served here or behind an API"
+        return await client.complete(messages, *asked, model=name, **options)
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Score as the model's client does; an API cannot."""
+        client = self.apis.get(model or "", self.local)
+        assert client is not None, "every model is served here or behind an API"
+        return await client.score(messages, completions, model=model)

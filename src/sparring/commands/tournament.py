@@ -1,0 +1,213 @@
+"""Tournaments of members that are named: runs, scripts, models behind an API; in a directory of their own."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparring.commands.members import Member, base_of, environment_of, find_members
+from sparring.commands.serving import Serve, serving
+from sparring.commands.tournament_page import tournament_html
+from sparring.commands.venues import GameVenue, ProgramVenue, Venue
+from sparring.config.play import GameSettings
+from sparring.core import InputError, SparringError
+from sparring.core.files import write_file
+from sparring.core.own_classes import absolute
+from sparring.envs.game_episode import build_episode
+from sparring.evaluation.progress import Progress
+from sparring.evaluation.schedule import GameSchedule
+from sparring.evaluation.tournament import (
+    SAMPLES_PER_GROUP,
+    Tournament,
+    TournamentResult,
+    measure_members,
+    with_nash_conv,
+)
+from sparring.evaluation.tournament_files import PAGE, TournamentFiles, write_payoffs
+from sparring.population.meta_strategies import check_installed
+from sparring.run.checks import (
+    check_models_end_answers,
+    check_nash_conv,
+    checked_seats,
+    renaming,
+)
+
+GAMES, GAMES_BEFORE_BUDGET = 200, 20
+"""Games of each pair or group, and the first ones where a budget says how many there are in total."""
+
+
+def tournament(
+    members: Sequence[str],
+    env_id: str | None,
+    out: Path,
+    *,
+    games: int | None = None,
+    budget: int | None = None,
+    players: int | None = None,
+    template: str | None = None,
+    seed: int = 0,
+    temperature: float = 1.0,
+    nash_conv: bool = False,
+    progress: Progress | None = None,
+) -> TournamentResult:
+    """Let all members play each other, rank them, and write the payoffs and a page into a directory.
+
+    Games that the directory has already are not played again.
+
+    Args:
+        members: names of runs, checkpoints, adapters, scripted players, mixtures and models behind an API.
+        env_id: the game; ``None`` for the program that the runs trained in. A program's roles are its seats.
+        out: the directory, which may hold an unfinished tournament with the same settings.
+        games: games of each pair or group; 200 by default. With a budget the first ones; 20 by default.
+        budget: games in total, which go where the order is still open.
+        players: number of seats of a game; by default two where that is possible.
+        template: how positions of a game become prompts; by default as the runs trained.
+        seed: root of all randomness.
+        temperature: the models' sampling temperature in a game; a program's roles have their own.
+        nash_conv: compute the NashConv of every model that is served here too.
+        progress: told what goes on.
+
+    Raises:
+        InputError: an argument is wrong, the directory cannot be used, or a model cannot be loaded.
+        SparringError: no game could be finished, or the directory cannot be written.
+    """
+    check_installed("tournament")
+    venue: Venue
+    if env_id is None:
+        _check_no_game(players, template, temperature, nash_conv)
+        found = find_members(members, None)
+        venue = ProgramVenue.of(found, seed)
+        seats = len(venue.roles)
+    else:
+        found, env = _members_of_game(members, absolute(env_id, Path()), players, template)
+        if nash_conv:
+            _check_nash_conv(env, temperature)
+        venue, seats = GameVenue(env, temperature), env.num_players
+    games = games or (GAMES if budget is None else GAMES_BEFORE_BUDGET)
+    schedule = GameSchedule([one.uid for one in found], games, budget, seed, seats)
+    return HeldTournament(found, venue, schedule, nash_conv).hold(out, progress or Progress())
+
+
+def _members_of_game(
+    members: Sequence[str], env_id: str, players: int | None, template: str | None
+) -> tuple[list[Member], GameSettings]:
+    seats = checked_seats(env_id, players, template)
+    if seats < 2:
+        problem = f"{env_id} has 1 seat"
+        raise InputError("env.id", problem, "A tournament needs a game for two or more players")
+    found = find_members(members, env_id)
+    return found, environment_of(found, env_id, template, seats)
+
+
+def _check_nash_conv(env: GameSettings, temperature: float) -> None:
+    if temperature != 1:
+        raise InputError("nash_conv", "is that of a temperature of 1", "Leave the temperature out")
+    with renaming({"evaluation.nash_conv": "nash_conv"}):
+        check_nash_conv(env.id)
+    check_models_end_answers(env, "nash_conv", "Leave it out")
+
+
+def _check_no_game(players: int | None, template: str | None, temperature: float, nash_conv: bool) -> None:
+    given = {"players": players, "template": template, "nash_conv": nash_conv}
+    given["temperature"] = temperature != 1
+    for name, value in given.items():
+        if value:
+            raise InputError(name, "is for games, but the runs play a program", "Leave it out")
+
+
+@dataclass(frozen=True)
+class HeldTournament:
+    """A tournament of members in a directory.
+
+    Attributes:
+        members: the players.
+        venue: what they play.
+        schedule: the games.
+        nash_conv: whether the NashConv of every model that is served here is computed as well, of a game.
+        serve: serves the members' adapters; without it, this process does.
+    """
+
+    members: Sequence[Member]
+    venue: Venue
+    schedule: GameSchedule
+    nash_conv: bool = False
+    serve: Serve | None = None
+
+    def hold(self, out: Path, progress: Progress) -> TournamentResult:
+        """Play the games that ``out`` does not have, and write every file there.
+
+        Raises:
+            InputError: the directory cannot be used, or a model cannot be loaded.
+            SparringError: no game could be finished, or the directory cannot be written.
+        """
+        agents = {one.uid: self.venue.agents(one) for one in self.members}
+        played = Tournament(self.venue.name, self.schedule, agents)
+        files = TournamentFiles.open(out, self._settings())
+        try:
+            with closing(files):
+                if isinstance(self.venue, GameVenue):
+                    files.check_rewards(self.venue.env.id)
+                if files.played:
+                    progress.say(f"{out} has {len(files.played)} finished games, which are not played again")
+                result = asyncio.run(self._play(played, files, progress))
+                self._write(files, result)
+        except OSError as error:
+            problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
+            raise SparringError(f"{problem}, and give this command again") from error
+        return result
+
+    async def _play(
+        self, tournament: Tournament, files: TournamentFiles, progress: Progress
+    ) -> TournamentResult:
+        venue = self.venue
+        models = {
+            one.uid: one.models(venue.env)
+            for one in self.members
+            if self.nash_conv and isinstance(venue, GameVenue) and one.kind == "model"
+        }
+        is_done = tournament.is_complete(files) and files.nash_convs.keys() >= models.keys()
+        answering = () if is_done else self.members
+        seed = self.schedule.seed
+        async with (
+            serving(answering, seed, progress, self.serve, venue.frozen) as client,
+            venue.playing(client) as play,
+        ):
+            result = await tournament.play(play, files, progress)
+            if models and isinstance(venue, GameVenue):
+                await measure_members(client, build_episode(venue.env), models, files, progress)
+        known = files.nash_convs if self.nash_conv else {}
+        return replace(result, rankings=with_nash_conv(result.rankings, known))
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a tournament that goes on must share with its beginning."""
+        base = base_of(self.members)
+        return {
+            **self.venue.settings,
+            "base_model": base.name,
+            "dtype": base.dtype,
+            "quantization": base.quantization,
+            "seed": self.schedule.seed,
+            "games": self.schedule.games,
+            "budget": self.schedule.budget,
+            "members": [
+                {"uid": one.uid, "kind": one.kind, "weights": one.weights(), "max_tokens": one.max_tokens}
+                for one in self.members
+            ],
+        }
+
+    def _write(self, files: TournamentFiles, result: TournamentResult) -> None:
+        """Write the payoffs and the page."""
+        name, schedule = self.venue.name, self.schedule
+        about = {"env_id": name, "rankings": result.rankings.to_dict(), "failures": result.failures}
+        write_payoffs(files.path, about, result.table, schedule.uids)
+        samples = {
+            " and ".join(schedule.uids[member] for member in members): [
+                files.sample_path(schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)
+            ]
+            for group, members in enumerate(schedule.groups)
+            if isinstance(self.venue, GameVenue)
+        }
+        page = tournament_html(name, schedule.seed, result.table, result.rankings, samples)
+        write_file(files.path / PAGE, page.encode())

@@ -1,0 +1,53 @@
+"""The actors of UnstableBaselines 0.1 under their own names: ``import sparring.compat.unstable as unstable``.
+
+Each name is started like a class of Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
+"""
+
+from sparring.cluster.ray_import import import_ray
+
+import_ray(silent=False)
+
+from sparring.cluster.actor_classes import (  # noqa: E402
+    BufferActor,
+    CollectorActor,
+    ModelPoolActor,
+    TrackerActor,
+)
+from sparring.compat.unstable import reward_transformations  # noqa: E402
+from sparring.compat.unstable.actors import (  # noqa: E402
+    LearnerArguments,
+    LoopActor,
+    PromptActor,
+    VLLMArguments,
+)
+from sparring.compat.unstable.collector import CollectorArguments  # noqa: E402
+from sparring.compat.unstable.forms import (  # noqa: E402
+    EpisodeBufferArguments,
+    Form,
+    ModelPoolArguments,
+    StepBufferArguments,
+    TerminalInterface,
+    TrackerArguments,
+)
+from sparring.learn import algorithms  # noqa: E402
+
+Tracker = Form(TrackerActor, TrackerArguments)
+StepBuffer = Form(BufferActor, StepBufferArguments)
+EpisodeBuffer = Form(BufferActor, EpisodeBufferArguments)
+ModelPool = Form(ModelPoolActor, ModelPoolArguments)
+Collector = Form(CollectorActor, CollectorArguments)
+StandardLearner = Form(LoopActor, LearnerArguments)
+VLLMActor = Form(PromptActor, VLLMArguments, max_task_retries=0)
+
+__all__ = [
+    "Collector",
+    "EpisodeBuffer",
+    "ModelPool",
+    "StandardLearner",
+    "StepBuffer",
+    "TerminalInterface",
+    "Tracker",
+    "VLLMActor",
+    "algorithms",
+    "reward_transformations",
+]

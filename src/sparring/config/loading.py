@@ -1,0 +1,258 @@
+"""Read a validated configuration from TOML and write it back."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from sparring.config.config import Config
+from sparring.config.model import ModelSettings
+from sparring.config.problems import first_problem
+from sparring.config.recipe import apply_recipe, read_recipe
+from sparring.config.roles import absolute_adapter
+from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
+from sparring.core import InputError
+from sparring.core.own_classes import absolute
+
+PRESETS = "presets"
+MAX_DIGITS = 10
+"""An index with as many digits or more is none."""
+MOST_SHOWN = 200
+"""The longest text of a user's own that an error repeats."""
+
+
+def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | None = None) -> Config:
+    """Read a configuration and make its paths absolute, so that a run can be resumed from any directory.
+
+    A path in a file is relative to the file, one in ``overrides`` to the working directory.
+
+    Args:
+        source: path of a TOML file, or the name of a bundled preset.
+        recipe: name or path of a recipe, which is laid over the source and under ``overrides``.
+        overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
+            is not valid TOML is taken as text, unless it begins like a list or a table; ``None`` leaves a
+            field out.
+
+    Raises:
+        InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
+    """
+    data = _read_source(source)
+    _make_paths_absolute(data, Path(source).parent)
+    if recipe is not None:
+        changes = read_recipe(recipe)
+        _make_paths_absolute(changes, Path(recipe).parent)
+        apply_recipe(data, changes)
+    for name, text in overrides.items():
+        _override(data, name, None if text is None else _toml_value(name, text))
+    _make_paths_absolute(data, Path())
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
+
+
+def dump_config(config: Config) -> str:
+    """Return the whole configuration as TOML, without unset fields; it loads as the same configuration."""
+    return tomli_w.dumps(config.model_dump(exclude_none=True))
+
+
+def dump_active(config: Config, without_effect: Mapping[str, str]) -> str:
+    """Return a configuration as TOML without the fields that do nothing.
+
+    Comments at the end name those of them that are written in its file or in a recipe.
+
+    Args:
+        config: the configuration.
+        without_effect: fields and sections by dotted name, each with the reason why it does nothing.
+    """
+    data = config.model_dump(exclude_none=True)
+    lines = []
+    for name, reason in without_effect.items():
+        if _take_out(data, name.split(".")) and _is_written(config, name.split(".")):
+            lines.append(f"# without effect: {name} ({reason})")
+    return "\n".join([tomli_w.dumps(data), *lines, ""]) if lines else tomli_w.dumps(data)
+
+
+def _take_out(data: Any, path: list[str]) -> bool:
+    """Take a field out of nested tables, and tables that then are empty; return whether it was there."""
+    name, *inner = path
+    if isinstance(data, list):
+        return _take_out(data[int(name)], inner)
+    if name not in data:
+        return False
+    if not inner:
+        del data[name]
+        return True
+    taken = _take_out(data[name], inner)
+    if data[name] == {}:
+        del data[name]
+    return taken
+
+
+def _is_written(settings: Any, path: list[str]) -> bool:
+    """Return whether a field has a value from a file or a recipe, or from the command line."""
+    name, *inner = path
+    if isinstance(settings, list):
+        return _is_written(settings[int(name)], inner)
+    if isinstance(settings, dict):
+        return name in settings and _is_written(settings[name], inner)
+    return name in settings.model_fields_set and (not inner or _is_written(getattr(settings, name), inner))
+
+
+def preset_names() -> list[str]:
+    """Return the names of the bundled presets."""
+    return bundled_names(PRESETS)
+
+
+def _read_source(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if not path.is_file() and source in preset_names():
+        return read_bundled(PRESETS, source)
+    if path.is_dir():
+        raise InputError(
+            source,
+            "is a directory, not a configuration",
+            f"Give a .toml file. To continue a run: --resume {source}",
+        )
+    if not path.exists():
+        raise _no_such_source(source)
+    return read_toml(source)
+
+
+def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
+    """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
+    program = data.get("program")
+    named = [(program, "path"), (program, "protocol"), (data.get("finetune"), "trainer")]
+    own = [*_algorithms(data.get("learning")), data.get("credit"), *_transforms(data.get("rewards"))]
+    named += [(table, field) for table in own for field in ("type", "path")]
+    for games in (data, data.get("evaluation")):
+        envs = games.get("envs") if isinstance(games, dict) else None
+        every = envs if isinstance(envs, list) else []
+        named += [(env, field) for env in every for field in ("id", "template")]
+    for table, field in named:
+        if isinstance(table, dict) and isinstance(table.get(field), str):
+            table[field] = absolute(table[field], directory)
+    claims = program.get("claims") if isinstance(program, dict) else None
+    if isinstance(claims, dict) and isinstance(claims.get("path"), str):
+        claims["path"] = os.path.abspath(directory / os.path.expanduser(claims["path"]))
+    for section in ("start", "frozen"):
+        adapters = data.get(section)
+        if isinstance(adapters, dict):
+            data[section] = {
+                policy: absolute_adapter(text, directory) if isinstance(text, str) else text
+                for policy, text in adapters.items()
+            }
+    model = data.get("model")
+    name = model.get("name") if isinstance(model, dict) else None
+    if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):
+        path = os.path.abspath(directory / os.path.expanduser(name))
+        model["name"] = path if os.path.isdir(path) else name
+
+
+def _algorithms(learning: Any) -> list[Any]:
+    """Return the tables of the run's algorithm and of those that policies have of their own."""
+    if not isinstance(learning, dict):
+        return []
+    policies = learning.get("policies")
+    own = list(policies.values()) if isinstance(policies, dict) else []
+    return [table.get("algorithm") for table in (learning, *own) if isinstance(table, dict)]
+
+
+def _transforms(rewards: Any) -> list[Any]:
+    """Return the tables of all reward transforms."""
+    lists = rewards.values() if isinstance(rewards, dict) else []
+    return [table for transforms in lists if isinstance(transforms, list) for table in transforms]
+
+
+def _no_such_source(source: str) -> InputError:
+    presets = preset_names()
+    close = difflib.get_close_matches(source, presets, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(presets)}"
+    if source.endswith(".toml"):
+        return InputError(source, "there is no such file", hint)
+    return InputError(source, "no file or preset has this name", hint)
+
+
+def _toml_value(name: str, text: str) -> Any:
+    """Parse one TOML value; return the text itself if it is not valid TOML.
+
+    Raises:
+        InputError: the text begins like a list or a table, but is none.
+    """
+    try:
+        table = parse_toml(f"value = {text}")
+    except tomllib.TOMLDecodeError as error:
+        if text.startswith(("[", "{")):
+            problem = f"{text if len(text) < MOST_SHOWN else 'the value'} is not TOML: {error}"
+            raise InputError(
+                name, problem, "Put texts in quotes: '[\"random\"]' or '{type = \"gae\"}'"
+            ) from error
+        return text
+    return table["value"] if set(table) == {"value"} else text
+
+
+def _override(data: dict[str, Any], name: str, value: Any) -> None:
+    """Set one value of a nested table, creating missing tables."""
+    parts = name.split(".")
+    if len(parts) > MAX_KEYS:
+        raise InputError(f"--{name[:MOST_SHOWN]}...", "there is no such option", "Name a field")
+    node: Any = data
+    for depth, part in enumerate(parts):
+        here = ".".join(parts[:depth])
+        if isinstance(node, list):
+            _check_index(node, part, here)
+            key: str | int = int(part)
+        elif isinstance(node, dict):
+            key = part
+        else:
+            raise InputError(name, f"{here} is {node!r}, not a table", f"Set {here} itself")
+        if depth == len(parts) - 1:
+            node[key] = value
+        elif isinstance(node, list):
+            node = node[int(part)]
+        else:
+            node = node.setdefault(part, {})
+
+
+def _check_index(entries: list[Any], part: str, here: str) -> None:
+    """Reject a part that is not the index of an existing entry."""
+    if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS and int(part) < len(entries):
+        return
+    numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"
+    size = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    raise InputError(
+        f"{here}.{part[:MAX_DIGITS]}", f"there is no such entry: {here} has {size}", f"Use {numbers}"
+    )
+
+
+MOST_NAMED = 3
+
+
+def flat_fields(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested tables by dotted name; the tables of a list are numbered, other lists are values."""
+    if isinstance(values, list) and values and all(isinstance(one, dict) for one in values):
+        values = {str(place): one for place, one in enumerate(values)}
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flat_fields(value, f"{prefix}.{name}" if prefix else name)
+    return flat
+
+
+def differences_text(one: Config, other: Config) -> str:
+    """Return the dotted names of the first fields in which two configurations differ, for an error.
+
+    Fields that only one of them has differ too.
+    """
+    first, second = (flat_fields(config.model_dump()) for config in (one, other))
+    absent = object()
+    every = dict.fromkeys([*first, *second])
+    names = [name for name in every if first.get(name, absent) != second.get(name, absent)]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

@@ -1,0 +1,92 @@
+"""The base model, the adapter on it, and the engine that answers with both."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from sparring.config.base import FilePath, Name, Names, Settings, Texts
+from sparring.core import InputError
+from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
+from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
+
+
+class ModelSettings(Settings):
+    """The base model, which stays frozen."""
+
+    name: FilePath = "smollm2-135m"
+    """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
+    directory, it is looked up beside that file, then in the working directory."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
+    quantization: Quantization = "none"
+    """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). The
+    adapters fit the unquantised base too."""
+    device: Name = "auto"
+    """`cpu`, `cuda` or `auto`, which uses a GPU if one is available."""
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    """CPU threads for torch. By default, the fastest number is measured when the run starts, and kept; with
+    `ray.address`, each engine and learner uses its share of its node's cores."""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise InputError("model.device", f"there is no device {device!r}", "Use auto, cpu or cuda")
+        return device
+
+
+class LoraSection(Settings):
+    """The adapter that is trained. Its weights are float32, whatever the type of the base weights."""
+
+    rank: int = Field(default=LORA_RANK, ge=1, le=8192)
+    """Rank of the two factors."""
+    alpha: int = Field(default=LORA_ALPHA, ge=1, le=1_000_000)
+    """The update is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Must be 0: with dropout, samples could not share tokens in a prefix tree."""
+    target_modules: Names = Field(default=list(ALL_LINEAR), min_length=1)
+    """Names of the linear layers that get an adapter."""
+
+    @field_validator("dropout")
+    @classmethod
+    def _no_dropout(cls, dropout: float) -> float:
+        if dropout != 0:
+            raise InputError(
+                "lora.dropout",
+                f"must be 0 (got {dropout}): with dropout, samples could not share tokens in a prefix tree",
+                "Leave it out",
+            )
+        return dropout
+
+
+class InferenceSettings(Settings):
+    """The engine that generates answers."""
+
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
+    max_tokens: int = Field(default=16, ge=1, le=1_000_000)
+    """Maximum length of an answer, in tokens. A game and a role may have another."""
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
+    """Sampling temperature; the learner uses the same value. A game, a role in `[roles]` and a program's own
+    roles may have another."""
+    stop: Texts = Field(default=[], max_length=100)
+    """Texts that end an answer, such as `["\\n"]`; they are not part of its text. For base models, which do
+    not end their turns. A game, a role in `[roles]` and a program's own roles may have others."""
+    max_context: int | None = Field(default=None, ge=8, le=10_000_000)
+    """Maximum length of prompt and answer together, in tokens; the embedded engine allows at most
+    `max_cached_tokens`. By default, the model's own limit applies."""
+    max_queue: int = Field(default=MAX_QUEUE, ge=1, le=10_000_000)
+    """Maximum number of requests in progress at one engine; further requests are rejected."""
+    max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64, le=1_000_000_000)
+    """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
+    request waits until its prompt and `max_tokens` more fit."""
+    max_adapters: int = Field(default=8, ge=1, le=100_000)
+    """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
+    max_batch: int = Field(default=256, ge=1, le=1_000_000)
+    """Maximum number of requests that vLLM computes together."""
+    gpu_memory: float = Field(default=0.9, ge=0.01, le=1)
+    """Share of a GPU's memory that vLLM may use."""
+    tensor_parallel: int = Field(default=1, ge=1, le=1024)
+    """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
+    for each inference actor, whatever `ray.gpus_per_engine` says."""

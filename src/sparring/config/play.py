@@ -1,0 +1,186 @@
+"""The environments that games are played in, and how they or a program are played."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from sparring.config.base import FilePath, Line, Name, Names, Settings, Texts, at_field
+from sparring.core import CallSettings, InputError
+from sparring.core.adapters import RESERVED, TRAINED, is_reserved
+from sparring.core.limits import EPISODE_TIMEOUT, RETRIES
+from sparring.core.own_classes import name_of
+
+DEFAULT_TEMPLATE = "fewshot-chat"
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def check_policy_name(name: str, field: str) -> None:
+    """Check that a policy can have this name.
+
+    Raises:
+        InputError: it cannot; ``field`` is where the name is given.
+    """
+    if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
+        fix = f"Use letters, digits, _ and -; not {RESERVED}"
+        raise InputError(field, f"{name!r} is not a valid name", fix)
+
+
+class GameSettings(Settings):
+    """A game and how it is played."""
+
+    section: ClassVar[str]
+    """Where such games stand in a configuration, for errors."""
+
+    id: Line
+    """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
+    and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
+    to the working directory."""
+    num_players: int = Field(default=2, ge=1, le=1000)
+    """Number of seats."""
+    template: FilePath = DEFAULT_TEMPLATE
+    """How observations become prompts and answers become moves: a name, or a template of your own by file and
+    name (`my_templates.py:terse`), relative as in `id`."""
+    max_turns: int = Field(default=200, ge=1, le=1_000_000)
+    """A game that takes more turns (of all players together) is stopped and counts as a draw."""
+    error_allowance: int = Field(default=0, ge=0, le=1_000_000)
+    """Number of consecutive invalid moves that are forgiven; the next one ends the game."""
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Maximum length of an answer in this game, in tokens; by default `inference.max_tokens`."""
+    stop: Texts = Field(default=[], max_length=100)
+    """Texts that end an answer in this game; by default `inference.stop`. Not with `magnet`, `all_actions` or
+    NashConv: for these, an answer ends where the model ends it."""
+    policies: list[Name] = Field(default=[], max_length=1000)
+    """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
+    adapter for each side. By default, the policy `default` has every seat."""
+
+    @field_validator("policies")
+    @classmethod
+    def _one_policy_for_each_seat(cls, policies: list[str], info: ValidationInfo) -> list[str]:
+        seats = info.data.get("num_players", len(policies))
+        if policies and len(policies) != seats:
+            counted = _counted(len(policies), "policy", "policies"), _counted(seats, "seat", "seats")
+            raise at_field(" for ".join(counted), "Name one for each seat")
+        for name in policies:
+            try:
+                check_policy_name(name, "policies")
+            except InputError as error:
+                raise at_field(error.problem, error.fix) from error
+        return policies
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The policy of each seat."""
+        return tuple(self.policies) or (TRAINED,) * self.num_players
+
+    @property
+    def calls(self) -> CallSettings:
+        """How its answers are drawn; the temperature depends on what the game is for."""
+        return CallSettings(max_tokens=self.max_tokens, stop=tuple(self.stop) or None)
+
+    @property
+    def name(self) -> str:
+        """The name in records and figures: the id, or the class of a game of your own."""
+        return name_of(self.id)
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What tells a game from others: its name, its number of players and its template."""
+        return self.name, self.num_players, self.template
+
+
+class EnvSettings(GameSettings):
+    """An environment to train in."""
+
+    section = "envs"
+
+    weight: float = Field(default=1.0, ge=1e-9, le=1e9)
+    """Its share of the games, relative to the other environments'."""
+    temperature: float | None = Field(default=None, ge=0.01, le=100)
+    """Sampling temperature in training games; by default `inference.temperature`."""
+    random_opening: int = Field(default=0, ge=0, le=1_000_000)
+    """Training games begin with 0 to this many random legal moves, each number equally likely; nobody learns
+    from them. Only for games without hidden cards, about which random first moves would mislead. Evaluations
+    have none."""
+
+
+class EvaluatedGameSettings(GameSettings):
+    """A game that evaluations play."""
+
+    section = "evaluation.envs"
+
+    policies: list[Name] = Field(default=[], max_length=1000)
+    """The policy that plays each seat, in order of the seats; by default as in training, or the only
+    policy."""
+    opponents: Names | None = None
+    """The opponents in its matches; by default `evaluation.opponents`."""
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    """Sampling temperature of the model in its matches; by default `evaluation.temperature`."""
+    games: int | None = Field(default=None, ge=2, le=10_000_000)
+    """Number of games in each of its matches; by default `evaluation.games` before and after training, and
+    `evaluation.games_during` during it."""
+    nash_conv: bool | None = None
+    """Compute its NashConv; by default `evaluation.nash_conv`."""
+
+
+def label_of(game: GameSettings, among: Iterable[GameSettings]) -> str:
+    """Return the name of a game among others: with seats and template if another one has the name."""
+    if all(one.key == game.key for one in among if one.name == game.name):
+        return game.name
+    return f"{game.name} for {game.num_players}, {name_of(game.template)}"
+
+
+def check_each_once(games: Iterable[GameSettings]) -> None:
+    """Check that no two entries are one game.
+
+    Raises:
+        InputError: two are.
+    """
+    keys = [game.key for game in games]
+    for game, key in zip(games, keys, strict=True):
+        if keys.count(key) > 1:
+            problem = f"two entries are called {game.name} and have the same template"
+            raise InputError(game.section, problem, "Merge them")
+
+
+@dataclass(frozen=True)
+class Games:
+    """Games, each of which draws one of the environments by weight."""
+
+    envs: list[EnvSettings]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [env.name for env in self.envs]
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies that the seats name."""
+        return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
+
+
+class CollectionSettings(Settings):
+    """How games are played."""
+
+    games_per_step: int = Field(default=256, ge=1, le=10_000_000)
+    """Number of games for one learner update."""
+    concurrency: int = Field(default=1024, ge=1, le=1_000_000)
+    """Maximum number of games in flight."""
+    max_staleness: int = Field(default=0, ge=0, le=1_000_000)
+    """Maximum number of versions by which the policy that plays may lag behind the policy that learns. With
+    0, play and learning alternate."""
+    retries: int = Field(default=RETRIES, ge=0, le=1000)
+    """How often a game is retried after a failure that may be temporary, such as a timeout or an engine
+    error."""
+    max_failed_fraction: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when more than this fraction of an update's games fail."""
+    game_timeout: float = Field(default=EPISODE_TIMEOUT, ge=0.001, le=1e8)
+    """Maximum duration of a game in seconds, including the time it waits for the model."""
+    filter_opponent_invalid: bool = False
+    """Discard games that an opponent's invalid move decided."""

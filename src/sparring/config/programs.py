@@ -1,0 +1,174 @@
+"""Settings of arena programs: conversations between several roles, which replace games."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from sparring.config.base import ClassPath, FilePath, Name, Settings, Texts
+from sparring.config.proofs import Claims, ProtocolSettings
+from sparring.core import InputError
+from sparring.core.adapters import TRAINED
+from sparring.core.own_classes import name_of
+
+OnJudgeFailure = Literal["fail", "draw"]
+
+
+class ProgramSettings(Settings):
+    """Base of all programs."""
+
+    type: Name
+    """Names the kind of program."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.type]
+
+
+class PythonProgram(ProgramSettings):
+    """A program of your own: a subclass of Arena in a file."""
+
+    type: Literal["python"]
+    """Names this kind of program."""
+    path: ClassPath
+    """The file and the class, such as `my_program.py:MyArena`. The file is relative to the configuration file
+    and, on the command line, to the working directory."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """Keyword arguments for the class."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [Path(self.path).name]
+
+
+class DebateSettings(ProgramSettings):
+    """Two sides argue about a topic, and a judge that is not trained names the winner."""
+
+    type: Literal["debate"] = "debate"
+    """Names this kind of program."""
+    topics: Texts = Field(min_length=1)
+    """Motions; each debate draws one."""
+    batch_size: int = Field(default=8, ge=1, le=10_000_000)
+    """Number of debates in each update."""
+    debates_per_topic: int = Field(default=4, ge=1, le=10_000_000)
+    """Number of debates that share a topic and are compared with each other."""
+    num_rounds: int = Field(default=3, ge=1, le=10_000)
+    """Number of speeches of each side."""
+    max_tokens: int = Field(default=128, ge=1, le=1_000_000)
+    """Maximum length of a speech, in tokens."""
+    aff_policy: Name = TRAINED
+    """The policy that argues for the motion."""
+    neg_policy: Name = TRAINED
+    """The policy that argues against it; another name gives it an adapter of its own."""
+    judge_model: Name | None = None
+    """The model that judges: `base` or a policy; by default the untrained model."""
+    judge_by_score: bool = False
+    """Judge by the likelihood of each verdict, for models that are too weak to write one."""
+    on_judge_failure: OnJudgeFailure = "fail"
+    """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases. If
+    the judge cannot be reached, the debate is tried again, and fails after the last attempt."""
+    evaluation_topics: Texts | None = Field(default=None, min_length=1)
+    """Motions of the evaluation; by default the training topics."""
+    evaluation_debates: int = Field(default=32, ge=1, le=10_000_000)
+    """Number of debates in each evaluation."""
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> "DebateSettings":
+        training = _distinct_topics(self.topics, "topics")
+        held_out = _distinct_topics(self.evaluation_topics or [], "evaluation_topics")
+        both = [topic for words, topic in held_out.items() if words in training]
+        if both:
+            problem = f"{both[0][:60]!r} is in topics too, so it would not be held out"
+            raise InputError("program.evaluation_topics", problem, "Leave it out of one of the two")
+        return self
+
+
+def _distinct_topics(topics: list[str], field: str) -> dict[str, str]:
+    """Return the topics by their words, regardless of case and white space.
+
+    Raises:
+        InputError: one has no words, or two have the same.
+    """
+    by_words: dict[str, str] = {}
+    for topic in topics:
+        words = " ".join(topic.split()).casefold()
+        if not words:
+            raise InputError(f"program.{field}", "one of them is empty", "Write a motion")
+        if words in by_words:
+            raise InputError(f"program.{field}", f"{topic[:60]!r} is there twice", "Name it once")
+        by_words[words] = topic
+    return by_words
+
+
+class ProposerSolverSettings(ProgramSettings):
+    """A proposer writes questions that its solvers get right as often as wrong."""
+
+    type: Literal["proposer_solver"] = "proposer_solver"
+    """Names this kind of program."""
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
+    """Number of proposals in each update."""
+    proposals_per_prompt: int = Field(default=16, ge=1, le=10_000_000)
+    """Number of proposals that share a prompt and are compared with each other."""
+    examples: int = Field(default=8, ge=0, le=10_000)
+    """Number of questions that the proposer sees as examples."""
+    solver_rollouts: int = Field(default=8, ge=1, le=1_000_000)
+    """Number of answers to each question."""
+    asked_again: int = Field(default=0, ge=0, le=10_000_000)
+    """Number of stored questions that are asked again in each update; good questions are drawn more often."""
+    target_pass_rate: float = Field(default=0.5, ge=1e-9, lt=1)
+    """The share of right answers at which a question earns most."""
+    proposer_policy: Name = "proposer"
+    """The policy that writes questions."""
+    solver_policy: Name = "solver"
+    """The policy that answers them."""
+    train_solvers: bool = True
+    """Whether the solver learns too."""
+    evaluation_proposals: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of proposals in each evaluation."""
+    store_size: int = Field(default=500, ge=1, le=10_000_000)
+    """Maximum number of stored questions."""
+
+
+class ProofsSettings(ProtocolSettings, ProgramSettings):
+    """A verifier judges claims by questioning provers that want to convince it."""
+
+    type: Literal["proofs"] = "proofs"
+    """Names this kind of program."""
+    protocol: FilePath = "nip"
+    """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a
+    function of your own, such as `court.py:court`."""
+    claims: Claims
+    """What is judged."""
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
+    """Number of proofs in each update."""
+    proofs_per_claim: int = Field(default=4, ge=1, le=10_000_000)
+    """Number of proofs that share a claim and are compared with each other."""
+    verifier_policy: Name = "verifier"
+    """The policy of verifiers."""
+    prover_policy: Name = "prover"
+    """The policy of provers; `[roles.NAME]` gives one of them another."""
+    max_response_words: int = Field(default=150, ge=1, le=1_000_000)
+    """The word limit that agents are told."""
+    max_tokens_per_message: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Maximum length of an answer, in tokens; by default 1.5 times `max_response_words`."""
+    num_invalid_generation_retries: int = Field(default=20, ge=0, le=10_000)
+    """How often an agent is asked again after an invalid answer. Training by tokens never sees invalid
+    answers that were replaced; with 0, agents learn to avoid them."""
+    examples: bool = True
+    """Whether prompts begin with two short proofs, which show small models the form of answers."""
+    evaluation_claims: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of held-out claims in each evaluation, or all of them if there are fewer."""
+    evaluation_proofs: int = Field(default=2, ge=1, le=10_000_000)
+    """Number of proofs of each evaluation claim."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [name_of(self.protocol)]
+
+
+Program = Annotated[
+    DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings, Field(discriminator="type")
+]

@@ -1,0 +1,84 @@
+"""Recipes: published algorithms by their names, as changes to a configuration.
+
+A published algorithm is more than a loss: it is a loss, a way from rewards to advantages, and a number of
+steps for each batch. A recipe is a file ``recipes/NAME.toml`` with these, which is laid over a preset or a
+configuration. The folder is the list of recipes.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from sparring.config.toml_files import bundled_names, read_bundled, read_toml
+from sparring.core import InputError
+
+FOLDER = "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the bundled recipes."""
+    return bundled_names(FOLDER)
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Read a recipe.
+
+    Args:
+        name: the name of a bundled recipe, or the path of a file of your own, which ends in ``.toml``.
+
+    Raises:
+        InputError: there is no such recipe, or the file is not TOML.
+    """
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise InputError("--recipe", f"there is no file {name}", "Give an existing .toml file or a name")
+        return read_toml(name)
+    if name not in recipe_names():
+        raise _no_such_recipe(name)
+    return read_bundled(FOLDER, name)
+
+
+def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
+    """Lay a recipe over the data of a configuration, in place.
+
+    Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole,
+    because the fields of one loss mean nothing to another. A recipe that says how rewards become advantages,
+    with ``learning.critic``, ``credit`` or ``rewards.sampling``, replaces all three. What it sets in
+    ``learning`` is for every policy, so policies lose such fields of their own.
+    """
+    learning, rewards = _table(recipe, "learning"), _table(recipe, "rewards")
+    replaced = {name for name in learning if name != "policies"}
+    if "critic" in learning or "credit" in recipe or "sampling" in rewards:
+        replaced.add("critic")
+        data.pop("credit", None)
+        _table(data, "rewards").pop("sampling", None)
+    in_data = _table(data, "learning")
+    for name in replaced & {"algorithm", "critic"}:
+        in_data.pop(name, None)
+    policies = _table(in_data, "policies")
+    for policy in policies:
+        for name in replaced:
+            _table(policies, policy).pop(name, None)
+    _merge(data, recipe)
+
+
+def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table, or an empty one if there is none."""
+    table = data.get(name)
+    return table if isinstance(table, dict) else {}
+
+
+def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(data.get(name), dict):
+            _merge(data[name], value)
+        else:
+            data[name] = value
+
+
+def _no_such_recipe(name: str) -> InputError:
+    names = recipe_names()
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), names, n=3, cutoff=0.4)
+    every = f"Give a .toml file or one of {', '.join(names)}"
+    hint = f"Did you mean {' or '.join(close)}?" if close else every
+    return InputError("--recipe", f"no recipe is called {name}", hint)

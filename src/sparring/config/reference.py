@@ -1,0 +1,172 @@
+"""Generate docs/configuration.md from the fields: ``python -m sparring.config.reference > FILE``."""
+
+import json
+from inspect import get_annotations
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from sparring.config.base import Settings
+from sparring.config.config import Config
+from sparring.config.fields import (
+    ANY_ENTRY,
+    config_fields,
+    is_choice_of_models,
+    is_list,
+    is_table_by_name,
+    models_in,
+    tags_of,
+    type_text,
+)
+from sparring.config.loading import preset_names
+from sparring.config.problems import number_text
+
+_HEAD = """# Configuration
+
+A configuration is a TOML file or the name of a bundled preset ({presets}).
+Every field except `envs` has a default. On the command line, a field is set by its dotted name:
+`sparring train quickstart --learning.steps 20 --envs.0.template default`.
+`sparring train CONFIG --dry-run` prints the configuration of a run without what has no effect, checks it,
+plays one episode of everything with made-up answers, and reads the model's files if they are here.
+
+The path of a model's directory, or of a class of your own, is relative to the file that names it and,
+on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
+
+This page is generated from the source: `python -m sparring.config.reference > docs/configuration.md`.
+"""
+
+
+def config_reference() -> str:
+    """Return a Markdown page that lists every field with its type, its default and its description."""
+    presets = ", ".join(f"`{name}`" for name in preset_names())
+    return "\n".join([_HEAD.format(presets=presets), *_section(Config, "")])
+
+
+def _section(model: type[BaseModel], path: str) -> list[str]:
+    """Return a table of the plain fields, then a section for each field that holds tables."""
+    prefix = f"{path}." if path else ""
+    lines = _table(model.model_fields)
+    for name, info in _with_tables(model).items():
+        lines += _subsection(f"{prefix}{name}", info)
+    return lines
+
+
+def _with_tables(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {name: info for name, info in model.model_fields.items() if models_in(info.annotation)}
+
+
+def _subsection(path: str, info: FieldInfo) -> list[str]:
+    name = f"{path}.NAME" if is_table_by_name(info.annotation) else path
+    heading = f"## `[[{path}]]`" if is_list(info.annotation) else f"## `[{name}]`"
+    models = models_in(info.annotation)
+    first = _first_with(models)
+    if path != first:
+        return [heading, "", f"{_text(info.description)} It has the fields of `[{first}]`.", ""]
+    if is_choice_of_models(info.annotation):
+        return [heading, "", *_choices(path, info)]
+    text = _text(models[0].__doc__)
+    if is_list(info.annotation):
+        text = f"{text} {_text(info.description)}"
+    return [heading, "", text, "", *_section(models[0], name)]
+
+
+def _first_with(models: list[type[BaseModel]]) -> str:
+    """Return the path of the first field whose tables are of these classes."""
+    fields = (field for field in config_fields() if models_in(field.info.annotation) == models)
+    return ".".join(part for part in next(fields).written if part != ANY_ENTRY)
+
+
+def _choices(path: str, info: FieldInfo) -> list[str]:
+    """Return a table for the fields that types share, one for each type's own, and what these hold."""
+    models = models_in(info.annotation)
+    needs_type = not isinstance(info.default, BaseModel)
+    required = "required and " if needs_type else ""
+    text = f"{_text(info.description)} Default: {_default(info)}. `type` is {required}one of these."
+    lines = [text, ""]
+    bases = [base for base in _bases(models) if _table(_own(base))]
+    for base in bases:
+        tags = [f"`{tag}`" for model in models if issubclass(model, base) for tag in tags_of(model)]
+        lines += [f"Fields of {', '.join(tags[:-1])} and {tags[-1]}:", "", *_table(_own(base))]
+    inner: dict[str, list[str]] = {}
+    for model in models:
+        names = " or ".join(f"`{tag}`" for tag in tags_of(model))
+        shared = {name for base in bases if issubclass(model, base) for name in _own(base)}
+        own = {name: one for name, one in model.model_fields.items() if name not in shared - {*_own(model)}}
+        lines += [f"**{names}**: {_text(model.__doc__)}", "", *_table(own, needs_type)]
+        for name, one in _with_tables(model).items():
+            inner.setdefault(name, _subsection(f"{path}.{name}", one))
+    return lines + [line for section in inner.values() for line in section]
+
+
+def _bases(models: list[type[BaseModel]]) -> list[type[BaseModel]]:
+    """Return the classes from which several of these inherit, a base before what is derived from it."""
+    every = dict.fromkeys(base for model in models for base in reversed(model.__mro__))
+    return [
+        base
+        for base in every
+        if issubclass(base, Settings) and sum(issubclass(model, base) for model in models) > 1
+    ]
+
+
+def _own(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields that a class itself declares."""
+    declared = get_annotations(model)
+    return {name: info for name, info in model.model_fields.items() if name in declared}
+
+
+def _table(fields: dict[str, FieldInfo], needs_type: bool = False) -> list[str]:
+    """Return a table of the plain fields, without a ``type`` that can only be one."""
+    rows = []
+    for name, info in fields.items():
+        if not models_in(info.annotation) and not (name == "type" and _is_fixed(info)):
+            default = "required" if name == "type" and needs_type else _default(info)
+            rows.append(f"| `{name}` | {_type(info)} | {default} | {_text(info.description)} |")
+    return ["| field | type | default | |", "|---|---|---|---|", *rows, ""] if rows else []
+
+
+def _is_fixed(info: FieldInfo) -> bool:
+    """Return whether a ``type`` only tells a table from others: it names it, or is a base's."""
+    return len(get_args(info.annotation)) == 1 or info.annotation is str
+
+
+def _type(info: FieldInfo) -> str:
+    """Return the type with its bounds."""
+    bounds = []
+    for bound in info.metadata:
+        for attribute, words in _BOUNDS.items():
+            if hasattr(bound, attribute):
+                bounds.append(f"{words} {number_text(getattr(bound, attribute))}")
+    return ", ".join([type_text(info.annotation), *bounds])
+
+
+_BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    if info.default is None:
+        return "none"
+    return f"`{_toml(info.default)}`"
+
+
+def _toml(value: Any) -> str:
+    """Return a default as TOML writes it."""
+    if isinstance(value, BaseModel):
+        given = {name: getattr(value, name) for name in type(value).model_fields}
+        default = {name: info.default for name, info in type(value).model_fields.items()}
+        shown = {name: one for name, one in given.items() if name == "type" or one != default[name]}
+        fields = (f"{name} = {_toml(one)}" for name, one in shown.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(entry) for entry in value)}]"
+    return str(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _text(docstring: str | None) -> str:
+    return " ".join((docstring or "").split())
+
+
+if __name__ == "__main__":
+    print(config_reference(), end="")

@@ -1,0 +1,174 @@
+"""From rewards to the learner: transforms, credit and the replay buffer."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sparring.config.base import ClassPath, Name, Settings, with_own_type
+from sparring.core import InputError
+from sparring.core.credit.relative import Grouping
+
+
+class WinDrawLoss(Settings):
+    """Final reward: compares the rewards of all players and replaces them with the rewards for a win, draw or
+    loss. In a one-player game, the reward is compared with 0."""
+
+    type: Literal["win_draw_loss"] = "win_draw_loss"
+    """Names this transform."""
+    win: float = Field(default=1.0, ge=-1e6, le=1e6)
+    """Reward of each player with the best reward."""
+    draw: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Reward of all players if their rewards are equal."""
+    loss: float = Field(default=-1.0, ge=-1e6, le=1e6)
+    """Reward of every other player."""
+
+
+class GameRange(Settings):
+    """Final reward: divides by half the range of rewards that OpenSpiel states for the game. Other games'
+    rewards, TextArena's included, stay as they are."""
+
+    type: Literal["game_range"] = "game_range"
+    """Names this transform."""
+
+
+class RoleAdvantage(Settings):
+    """Final reward: subtracts a moving average of the seat's rewards, which is read before it is updated."""
+
+    type: Literal["role_advantage", "role_advantage_by_env"] = "role_advantage_by_env"
+    """Whether all environments share the averages, or each has its own. A reward has one baseline, so this
+    transform excludes `same_prompt_baseline`, `[credit]` (whose `rae` is the same average) and a critic."""
+    tau: float = Field(default=0.05, ge=1e-9, le=1)
+    """Weight of the newest reward. SPIRAL uses 0.05, UnstableBaselines 0.001."""
+
+
+class FormatReward(Settings):
+    """Step reward: adds `reward` to well-formed answers and `penalty` to others."""
+
+    type: Literal["reward_for_format"] = "reward_for_format"
+    """Names this transform."""
+    reward: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to answers in the format that the template asks for."""
+    penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to all other answers; a negative value punishes them."""
+
+
+class InvalidMovePenalty(Settings):
+    """Step reward: adds `penalty` to invalid moves and `reward` to others."""
+
+    type: Literal["penalty_for_invalid_move"] = "penalty_for_invalid_move"
+    """Names this transform."""
+    reward: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to valid moves."""
+    penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to invalid moves; a negative value punishes them."""
+
+
+class Normalize(Settings):
+    """Sampling reward: centres the batch's rewards; with `z_score` also divides by the standard deviation."""
+
+    type: Literal["normalize_rewards", "normalize_rewards_by_env"] = "normalize_rewards_by_env"
+    """Whether the whole batch is normalised, or the part of each environment separately."""
+    z_score: bool = False
+    """Also divide by the standard deviation."""
+
+
+class SamePrompt(Settings):
+    """Sampling reward: subtracts a baseline, computed from other episodes at the same prompt and seat."""
+
+    type: Literal["same_prompt_baseline"] = "same_prompt_baseline"
+    """Names this transform."""
+
+
+class PythonTransform(Settings):
+    """A transform of your own: a subclass of FinalRewardTransform, StepRewardTransform or
+    SamplingRewardTransform in a file. A table with a `path` needs no `type`."""
+
+    type: Literal["python"]
+    """Names this kind of transform."""
+    path: ClassPath
+    """The file and the class, such as `my_rewards.py:MyTransform`. The file is relative to the configuration
+    file and, on the command line, to the working directory."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """Keyword arguments for the class."""
+
+
+FinalReward = Annotated[
+    WinDrawLoss | GameRange | RoleAdvantage | PythonTransform,
+    Field(discriminator="type"),
+    BeforeValidator(with_own_type),
+]
+StepReward = Annotated[
+    FormatReward | InvalidMovePenalty | PythonTransform,
+    Field(discriminator="type"),
+    BeforeValidator(with_own_type),
+]
+SamplingReward = Annotated[
+    Normalize | SamePrompt | PythonTransform, Field(discriminator="type"), BeforeValidator(with_own_type)
+]
+
+
+class RewardSettings(Settings):
+    """Reward transforms; each list is applied in order."""
+
+    final: list[FinalReward] = Field(default=[], max_length=100)
+    """Applied to the final rewards of all players of a game, once for each trained player."""
+    step: list[StepReward] = Field(default=[], max_length=100)
+    """Applied once to each step."""
+    sampling: list[SamplingReward] = Field(default=[SamePrompt()], max_length=100)
+    """Applied to the training batch."""
+
+
+class BufferSettings(Settings):
+    """The replay buffer."""
+
+    type: Literal["step", "episode"] = "step"
+    """Whether the buffer draws single steps or whole episodes."""
+    max_size: int = Field(default=100_000, ge=1, le=1_000_000_000)
+    """Maximum number of stored steps."""
+    batch_size: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Number of steps (or episodes) in one update; by default the whole buffer."""
+    log_batches: bool = True
+    """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
+
+
+class CreditSettings(Settings):
+    """How the rewards of the episodes of a program or game become advantages."""
+
+    type: Literal[
+        "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic", "python"
+    ] = "grpo"
+    """What is subtracted from a reward: its group's mean (`grpo`), the mean of the other rewards of its group
+    (`rloo`), a moving baseline of its role (`rae`), a tracked baseline of its prompt (`spo`), or nothing
+    (`episodic`). `reinforce_pp` subtracts the mean of the whole batch and divides by its standard deviation;
+    `reinforce_pp_baseline` first subtracts the group's mean. `python` is a credit assigner of your own, and a
+    table with a `path` needs no type."""
+    path: ClassPath | None = None
+    """For `python`: the file and the class, such as `my_credit.py:MyCredit`, a subclass of CreditAssigner.
+    The file is relative to the configuration file and, on the command line, to the working directory."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """For `python`: keyword arguments for the class."""
+    group: Grouping = "seat"
+    """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
+    episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
+    normalize: bool = False
+    """For `grpo`: divide by the group's standard deviation."""
+    positive_only: bool = False
+    """For `grpo`: set negative advantages to 0."""
+    decay: float = Field(default=0.95, ge=0, lt=1)
+    """For `rae`: the factor by which an episode multiplies the old baseline."""
+    half_life: float = Field(default=0.06, ge=1e-9, le=1e6)
+    """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
+    baseline would forget half of what it remembers in one update. What it forgets stays between 4% and
+    12.5%."""
+
+    _with_type = model_validator(mode="before")(with_own_type)
+
+    @model_validator(mode="after")
+    def _a_class_of_ones_own_has_a_path(self) -> "CreditSettings":
+        if self.type == "python" and self.path is None:
+            raise InputError("credit.path", "is missing", "Name a file and a class: my_credit.py:MyCredit")
+        if self.type != "python" and (self.path is not None or self.options):
+            field = "credit.options" if self.path is None else "credit.path"
+            problem = f"is for a class of your own, but type is {self.type}"
+            raise InputError(field, problem, "Leave it out")
+        return self

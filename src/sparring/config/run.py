@@ -1,0 +1,95 @@
+"""The run's directory, what is logged in addition, and how it is spread over a Ray cluster."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sparring.config.base import FilePath, Line, Name, Settings
+from sparring.core import InputError
+
+
+class TrackingSettings(Settings):
+    """Logs in addition to metrics.jsonl."""
+
+    games_logged: int = Field(default=8, ge=0, le=10_000_000)
+    """Number of games of each update that are saved in `rollouts/`, where failed games are always saved too,
+    and of each match in `evaluation/`."""
+    wandb_project: Name | None = None
+    """Weights & Biases project; needs the extra `wandb`."""
+    tensorboard: bool = False
+    """Write TensorBoard files; needs the extra `tensorboard`."""
+
+
+class RunSettings(Settings):
+    """The run's directory, its checkpoints and its runtime."""
+
+    runtime: Literal["local", "ray"] = "local"
+    """One process, or a Ray cluster (see `[ray]`)."""
+    directory: FilePath = "runs"
+    """Directory in which each run gets its own directory; relative to the working directory."""
+    save_every: int = Field(default=10, ge=1, le=10_000_000)
+    """Number of updates between checkpoints."""
+    keep_checkpoints: int = Field(default=3, ge=1, le=1_000_000)
+    """Number of newest checkpoints to keep; checkpoints of active opponents are kept in addition."""
+    keep_best: Line | None = None
+    """The evaluation figure by which the best adapter is also kept, in `best/`: such as `win rate against
+    random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's measure by
+    its name. Larger is better, except for NashConv, loss rates and invalid moves; `smallest NAME` asks for
+    the smallest value of a program's measure."""
+
+
+class RaySettings(Settings):
+    """How a run is spread over a Ray cluster; used if `run.runtime` is `ray`."""
+
+    address: Line | None = None
+    """Address of an existing cluster (`auto`, `HOST:6379`); by default a local one is started."""
+    engines: int = Field(default=1, ge=1, le=10_000)
+    """Number of inference actors, each with a copy of the base model."""
+    min_engines: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of inference actors with which a run starts; the others join when the cluster has room for them.
+    By default, it waits for all."""
+    learners: int = Field(default=1, ge=1, le=10_000)
+    """Number of learners, which share every batch."""
+    shard_base: bool = False
+    """Whether each learner keeps only its part of the base model's linear layers and gathers the rest when it
+    uses them."""
+    collectors: int = Field(default=1, ge=1, le=10_000)
+    """Number of processes that play; they divide `collection.concurrency` among themselves."""
+    cpus_per_engine: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each inference actor."""
+    gpus_per_engine: float = Field(default=0.0, ge=0, le=10_000)
+    """GPUs that Ray reserves for each inference actor; with 0.5 an actor and a learner can share one."""
+    cpus_per_learner: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each learner."""
+    gpus_per_learner: float = Field(default=0.0, ge=0, le=10_000)
+    """GPUs that Ray reserves for each learner."""
+    cpus_per_collector: float = Field(default=1.0, ge=0, le=10_000)
+    """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
+    patience: float = Field(default=300.0, ge=0.001, le=1e8)
+    """Seconds that an actor may be unreachable before the run ends with an error; also how long a starting
+    run waits for the resources that it requests."""
+    max_restarts: int = Field(default=20, ge=0, le=100_000)
+    """How often Ray may restart each actor of the run."""
+
+    @property
+    def least_engines(self) -> int:
+        """Number of inference actors with which a run starts."""
+        return self.min_engines or self.engines
+
+    @model_validator(mode="after")
+    def _several_learners_to_share(self) -> "RaySettings":
+        if self.shard_base and self.learners == 1:
+            raise InputError(
+                "ray.shard_base", "is for several learners", "Raise ray.learners, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _enough_engines(self) -> "RaySettings":
+        if self.least_engines > self.engines:
+            raise InputError(
+                "ray.min_engines",
+                f"{self.min_engines} is more than ray.engines, which is {self.engines}",
+                "Lower it, or raise ray.engines",
+            )
+        return self

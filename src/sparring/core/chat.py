@@ -1,0 +1,237 @@
+"""ChatEpisode: roles that talk in turns. Each role sees the conversation from its own seat."""
+
+import asyncio
+from abc import abstractmethod
+from typing import Any
+
+from sparring.core.arena import Arena
+from sparring.core.client import ModelResponse
+from sparring.core.episode import Episode, EpisodeState, Utterance
+from sparring.core.errors import EpisodeError, InputError
+from sparring.core.history import shown
+from sparring.core.messages import Messages, as_messages, check_text, said
+from sparring.core.own_code import awaitable, method_of, returned, truth
+from sparring.core.records import mark_prefix
+from sparring.core.text import speech
+
+EVERYBODY = ""
+Said = str | dict[str, str]
+"""The environment's words: one text for every role, or one text per role id (other roles hear nothing)."""
+
+
+class ChatEpisode(Episode):
+    """The turn-taking loop: a role answers, the environment responds, the next role answers.
+
+    In a role's prompt its own answers are assistant messages, and everything else that it heard is a user
+    message: the environment's words unchanged, another role's words after its name, with further lines
+    indented. The environment may tell each role something different, so any observation can be private.
+    """
+
+    @abstractmethod
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """Return the role that speaks first."""
+
+    @abstractmethod
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> Said:
+        """Return what the environment says before the first answer."""
+
+    @abstractmethod
+    async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> Said:
+        """Return the environment's response to the latest answer; an empty text says nothing.
+
+        Set ``state.done`` to end the episode.
+        """
+
+    @abstractmethod
+    def is_done(self, state: EpisodeState, artifact: Any) -> bool:
+        """Return whether the latest answer was the last one; checked before ``env_response``."""
+
+    @abstractmethod
+    def get_next_actor(self, state: EpisodeState, artifact: Any) -> str:
+        """Return the role that speaks next."""
+
+    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Let the roles talk until ``is_done`` returns true or ``state.done`` is set."""
+        state = state or EpisodeState()
+        state.say(_texts(self.get_initial_prompt(arena, artifact, state), arena, self, "get_initial_prompt"))
+        state.current_actor = _role(self.get_initial_actor(artifact, state), arena, self, "get_initial_actor")
+        while not state.done:
+            await asyncio.sleep(0)  # lets the time limit end a chat whose answers come at once
+            await awaitable(self.take_turn(state.current_actor, arena, state), method_of(self, "take_turn"))
+            if truth(self.is_done(state, artifact), method_of(self, "is_done")):
+                break
+            answering = self.env_response(state, arena, artifact)
+            answer = await awaitable(answering, method_of(self, "env_response"))
+            state.say(_texts(answer, arena, self, "env_response"))
+            if not state.done:
+                following = self.get_next_actor(state, artifact)
+                state.current_actor = _role(following, arena, self, "get_next_actor")
+        state.done = True
+        return state
+
+    async def take_turn(self, role_id: str, arena: Arena, state: EpisodeState) -> None:
+        """Let ``role_id`` answer: make a model call, record the step, and say the answer to every role.
+
+        Raises:
+            InputError: the arena has no such role.
+            EpisodeError: the role has no system prompt and has heard nothing, so there is no prompt.
+        """
+        messages = self.messages_for(role_id, arena, state)
+        try:
+            as_messages(messages)
+        except (TypeError, ValueError) as error:
+            raise EpisodeError(f"{method_of(self, 'messages_for')}: {error}") from error
+        if not messages:
+            raise EpisodeError(f"{role_id} must answer but has no system prompt and has heard nothing")
+        calling = self.call_model(role_id, messages, arena)
+        source = method_of(self, "call_model")
+        response = returned(await awaitable(calling, source), ModelResponse, source)
+        step = response.to_step(role_id, messages, turn=state.turn)
+        mark_prefix(state.trajectory, step)
+        state.trajectory.append(step)
+        state.transcript.append(Utterance(role_id, response.text, token_ids=response.drawn))
+
+    def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:
+        """Return the conversation as ``role_id`` heard it, after its system prompt.
+
+        Its own answers have the token ids with which they were drawn, or what the role's ``history`` leaves.
+        """
+        role = arena.get_role(role_id)
+        messages: Messages = []
+        if role.system_prompt:
+            messages.append({"role": "system", "content": role.system_prompt})
+        beginning = len(messages) + 1
+        for one in state.transcript:
+            if one.to not in (EVERYBODY, role_id):
+                continue
+            speaker = "assistant" if one.author == role_id else "user"
+            named = one.author not in ("", role_id)
+            text = speech(one.author, one.text) if named else one.text
+            if messages and messages[-1]["role"] == speaker == "user":
+                messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{text}"}
+            else:
+                messages.append(said(speaker, text, one.token_ids if speaker == "assistant" else None))
+        return shown(messages, role.history, beginning)
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return the transcript, for rubrics and for display."""
+        return {"transcript": [{"author": u.author, "to": u.to, "text": u.text} for u in state.transcript]}
+
+
+class MultiTurnEpisode(ChatEpisode):
+    """A conversation of one or several roles with the environment, of at most ``max_turns`` answers."""
+
+    max_turns: int | None = None
+
+    def __init__(self, max_turns: int | None = None) -> None:
+        self.max_turns = max_turns
+
+    def is_done(self, state: EpisodeState, artifact: Any) -> bool:
+        """Return whether ``max_turns`` answers have been given."""
+        return self.max_turns is not None and state.turn >= self.max_turns
+
+    async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> Said:
+        """Return an empty text, unless overridden."""
+        return ""
+
+    def get_next_actor(self, state: EpisodeState, artifact: Any) -> str:
+        """Return the same role again, unless overridden."""
+        return state.current_actor
+
+
+class SingleTurnEpisode(MultiTurnEpisode):
+    """One prompt, one answer."""
+
+    max_turns = 1
+
+    def __init__(self) -> None:
+        super().__init__(max_turns=1)
+
+
+class AlternatingRolesEpisode(MultiTurnEpisode):
+    """Roles that take turns; the first of ``roles`` begins unless ``get_initial_actor`` is overridden.
+
+    Two alternate. With another number of roles, override ``get_next_actor``.
+    """
+
+    @property
+    def roles(self) -> tuple[str, ...] | None:
+        """The role ids. The default ``None`` means the arena's roles, in the order of addition."""
+        return None
+
+    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Let the roles talk.
+
+        Raises:
+            InputError: see :meth:`turn_takers`.
+        """
+        state = state or EpisodeState()
+        state.roles = self.turn_takers(arena)
+        return await super().rollout(arena, artifact, state)
+
+    def turn_takers(self, arena: Arena) -> tuple[str, ...]:
+        """Return the roles that take turns in an arena.
+
+        Raises:
+            InputError: there are not exactly two, and ``get_next_actor`` is not overridden.
+        """
+        own, name = self.roles, type(self).__name__
+        if isinstance(own, str) or not all(isinstance(role, str) for role in own or ()):
+            raise InputError(
+                "roles", f"those of {name} are not a tuple of texts", 'Write: roles = ("A", "B")'
+            )
+        roles = tuple(arena.roles if own is None else own)
+        overridden = type(self).get_next_actor is not AlternatingRolesEpisode.get_next_actor
+        if len(set(roles)) == 2 or (overridden and roles):
+            return roles
+        where = f"the arena has {len(roles)}" if own is None else f"{name} has {len(roles)}"
+        raise InputError(
+            "roles",
+            f"two roles take turns, but {where} ({', '.join(roles) or 'none'})",
+            f'Name two, roles = ("A", "B"), or override get_next_actor(self, state, artifact) in {name}',
+        )
+
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """Return the first role."""
+        return state.roles[0]
+
+    def get_next_actor(self, state: EpisodeState, artifact: Any) -> str:
+        """Return the other role."""
+        first, second = state.roles
+        return second if state.current_actor == first else first
+
+
+def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Said:
+    """Return what a method says: a text, or texts by role.
+
+    Raises:
+        EpisodeError: it is something else, cannot be encoded, or is for a role that is not there.
+    """
+    source = method_of(episode, method)
+    texts = {EVERYBODY: value} if isinstance(value, str) else returned(value, dict, source)
+    for role, text in texts.items():
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise EpisodeError(f"{source} returned a dictionary that does not hold texts by role")
+        if role != EVERYBODY and role not in arena.roles:
+            known = ", ".join(arena.roles)
+            raise EpisodeError(f"{source} has a text for {role!r:.50}, which is no role; there are: {known}")
+        try:
+            check_text(text)
+        except ValueError as error:
+            raise EpisodeError(f"{source}: {error}") from error
+    return texts
+
+
+def _role(value: object, arena: Arena, episode: ChatEpisode, method: str) -> str:
+    """Return the role that a method names.
+
+    Raises:
+        EpisodeError: it is no text.
+        InputError: the arena has no such role.
+    """
+    source = method_of(episode, method)
+    role = returned(value, str, source)
+    if role not in arena.roles:
+        known = ", ".join(arena.roles) or "none"
+        raise InputError(source, f"there is no role {role}", f"Add it with add_role; there are: {known}")
+    return role

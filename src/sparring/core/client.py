@@ -1,0 +1,192 @@
+"""InferenceClient: the source of an episode's answers."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparring.core.adapters import TRAINED
+from sparring.core.errors import SparringError
+from sparring.core.messages import Messages, as_text, listed
+from sparring.core.types import Step
+
+
+@dataclass
+class MoreLogprobs:
+    """Log-probabilities beyond those of the drawn tokens, which only servers ask for.
+
+    Attributes:
+        likeliest: the most likely tokens instead of each drawn one, with their log-probabilities, falling.
+        prompt: the log-probability of each token of the prompt after the first, if it was asked for.
+        prompt_likeliest: the most likely tokens instead of each of these.
+    """
+
+    likeliest: list[list[tuple[int, float]]]
+    prompt: list[float]
+    prompt_likeliest: list[list[tuple[int, float]]]
+
+
+@dataclass
+class ModelResponse:
+    """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
+
+    ``completion`` has the answer as a message for later prompts, with its token ids if they are known.
+    ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
+    version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
+    token or a stop string was drawn) or ``length`` (the answer was cut at the token limit). The arena sets
+    ``policy`` and ``temperature``; see :class:`sparring.core.Step`. ``more`` is for servers.
+    """
+
+    text: str
+    completion: Messages
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    completion_logprobs: list[float] | None = None
+    policy_version: int | None = None
+    finish_reason: str = "stop"
+    policy: str = TRAINED
+    temperature: float = 1.0
+    more: MoreLogprobs | None = None
+
+    @property
+    def drawn(self) -> list[int] | None:
+        """The token ids of the answer, for later prompts; ``None`` if the client does not know them.
+
+        They are there even if the call did not ask for tokens to train on.
+        """
+        return self.completion[0].get("token_ids") if self.completion else None
+
+    def in_arena(self, policy_version: int | None, policy: str, temperature: float) -> "ModelResponse":
+        """Return a copy with these three fields; messages and tokens are shared."""
+        return ModelResponse(
+            self.text,
+            self.completion,
+            self.prompt_token_ids,
+            self.completion_token_ids,
+            self.completion_logprobs,
+            policy_version,
+            self.finish_reason,
+            policy,
+            temperature,
+        )
+
+    def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
+        """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
+
+        What the client returned is checked when the episode has ended (``played.py``), not here.
+        """
+        return Step(
+            role_id=role_id,
+            prompt=as_text(listed(prompt)),
+            completion=as_text(self.completion),
+            prompt_token_ids=self.prompt_token_ids,
+            completion_token_ids=self.completion_token_ids,
+            completion_logprobs=self.completion_logprobs,
+            policy_version=self.policy_version or 0,
+            policy=self.policy,
+            temperature=self.temperature,
+            info={**info, "finish_reason": self.finish_reason},
+        )
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str | None:
+    """Return the text before the first stop string in it; ``None`` if there is none."""
+    places = [place for one in stop if (place := text.find(one)) >= 0]
+    return text[: min(places)] if places else None
+
+
+class InferenceClient(ABC):
+    """Abstract interface for model calls."""
+
+    @abstractmethod
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Answer ``messages``.
+
+        Args:
+            messages: OpenAI-style chat messages.
+            temperature: sampling temperature; 0 takes the most likely token.
+            max_tokens: maximum number of tokens to draw; ``None`` means the client's default.
+            return_tokens: whether to return token ids and log-probabilities.
+            model: the model that answers (a policy name or a pool uid); ``None`` means the client's default.
+            seed: makes the draw repeatable if the client supports it.
+            stop: the answer ends where one of these texts appears. Its text does not contain it, its tokens
+                do. The arena leaves the argument out if there is none.
+        """
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each whole completion, stop token included, at temperature 1."""
+        raise SparringError(f"{type(self).__name__} cannot score completions; use the embedded engine")
+
+    async def get_policy_version(self) -> int:
+        """Return the version of the policy that currently answers."""
+        return 0
+
+
+class MockInferenceClient(InferenceClient):
+    """A client for tests that answers by a function or from a cycle of texts, after ``latency`` seconds.
+
+    Token ids are the UTF-8 bytes of the text with 0 as the stop token, each with log-probability
+    ``logprob``.
+    """
+
+    def __init__(
+        self,
+        responses: Sequence[str] | Callable[[Messages, int | None], str] = ("a mock answer",),
+        latency: float = 0.0,
+        logprob: float = -0.5,
+    ) -> None:
+        self.responses = responses
+        self.latency = latency
+        self.logprob = logprob
+        self.calls = 0
+        self.in_flight = 0
+        self.max_in_flight = 0
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Return an answer without a model; see the class."""
+        if callable(self.responses):
+            text = self.responses(messages, seed)
+        else:
+            text = self.responses[self.calls % len(self.responses)]
+        stopped = before_stop(text, stop)
+        text = text if stopped is None else stopped
+        self.calls += 1
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.latency)
+        finally:
+            self.in_flight -= 1
+        response = ModelResponse(text, [{"role": "assistant", "content": text}])
+        if return_tokens:
+            response.prompt_token_ids = list(_bytes("\n".join(m["content"] for m in messages)))
+            response.completion_token_ids = [*_bytes(text), 0]
+            response.completion_logprobs = [self.logprob] * len(response.completion_token_ids)
+        return response
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")

@@ -1,0 +1,135 @@
+"""Errors for users: one line that names the field and the fix."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sparring.core.text import one_line
+
+LONGEST_SHOWN = 1000
+"""Characters of a value in an error's message."""
+
+
+class SparringError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class InputError(SparringError):
+    """The user's input is wrong (config, model, environment, file). The command line exits with status 2.
+
+    Args:
+        field: the wrong input, named as the user wrote it (``env.id``, ``--games``, a path).
+        problem: what is wrong with it.
+        fix: how to correct it.
+    """
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        self.field, self.problem, self.fix = field, problem, fix
+        super().__init__(f"{field}: {problem}. {fix}")
+
+    def __reduce__(self) -> tuple[type["InputError"], tuple[str, str, str]]:
+        """Rebuild the error from its three parts in another process; Python would use only its message."""
+        return type(self), (self.field, self.problem, self.fix)
+
+
+class DamagedState(InputError):
+    """A file of a saved state is missing, cannot be read or does not have its format.
+
+    A state that is whole but does not fit the run raises a plain InputError.
+    """
+
+
+class EpisodeError(SparringError):
+    """One episode failed; the other episodes continue.
+
+    The episode is not retried, because it would fail again with the same seed; see :class:`TransientError`.
+    """
+
+
+class ContextError(EpisodeError):
+    """A prompt and its longest possible answer exceed the model's context."""
+
+
+class TransientError(EpisodeError):
+    """A failure that may pass (a server, an engine, or a timeout), so the episode is retried."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether another attempt with the same seed may succeed."""
+    return isinstance(error, TransientError | TimeoutError | ConnectionError)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message without its full stop, and the next after a colon."""
+    lines = message_of(error).strip().splitlines() or [type(error).__name__]
+    announced = lines[1].strip() if len(lines) > 1 and lines[0].endswith(":") else ""
+    return f"{lines[0]} {announced}".strip().rstrip(".")
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, whatever its own ``__str__`` does."""
+    try:
+        return str(error) or type(error).__name__
+    except BaseException:  # noqa: BLE001 - the class is a user's, and its message only tells what happened
+        return f"{type(error).__name__} without a message"
+
+
+def shown(value: object) -> str:
+    """Return a value as a short text of one line, whatever its own ``__repr__`` does."""
+    try:
+        text = one_line(repr(value))
+    except BaseException:  # noqa: BLE001 - as above
+        text = one_line(f"{type(value).__name__}(...)")
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason of an error in one line. For errors of other packages, name the file and line too."""
+    if isinstance(error, SparringError):
+        return message_of(error)
+    frames = [*frames_of(error)]
+    if isinstance(error, SyntaxError) or not frames:
+        return shown(error)
+    place = next((one for one in reversed(frames) if not is_of_a_library(one)), frames[-1])
+    return f"{shown(error)}{place_of(place)}"
+
+
+def place_of(frame: TracebackType) -> str:
+    """Return the file and line of a frame, as the end of an error's reason."""
+    return f" in {Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+
+
+def frames_of(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the frames that an error passed through, the innermost last."""
+    trace = BaseException.__getattribute__(error, "__traceback__")  # a user's class may have its own
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def module_of(frame: TracebackType) -> str:
+    """Return the name of the module of a frame."""
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
+
+
+def is_of_a_library(frame: TracebackType) -> bool:
+    """Return whether a frame is of the standard library, or of pydantic, whose objects own code is given."""
+    package = module_of(frame).partition(".")[0]
+    return package in sys.stdlib_module_names or package == "pydantic"
+
+
+def check_failures(reasons: Sequence[str], played: int, limit: float, unit: str) -> None:
+    """Check that no larger share than ``limit`` of what was played failed.
+
+    Args:
+        reasons: why each of those that failed did.
+        played: how many were played.
+        limit: the largest share.
+        unit: what was played, such as ``games``.
+
+    Raises:
+        SparringError: more failed, so something is broken.
+    """
+    if len(reasons) > limit * played:
+        raise SparringError(f"{len(reasons)} of {played} {unit} failed; the last: {reasons[-1]}")

@@ -1,0 +1,311 @@
+"""Writing files and directories that appear complete or not at all, and survive a power failure.
+
+New content is written under another name, synced, and then renamed. The content that it replaces stays until
+the new content is in place. What is deleted has a name that is only given here: a directory may also hold
+files of others.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from sparring.core.adapters import SAVED_FILES
+from sparring.core.errors import InputError
+
+PARTIAL = ".partial"
+"""``.NAME.partial`` is still being written."""
+REPLACED = ".replaced"
+"""``.NAME.replaced`` is the old NAME while the new one takes its place."""
+LOOKS, LOOK_SECONDS = 20, 0.01
+"""How often and for how long a process waits for another that only looks whether a directory is locked."""
+SUFFIXES = {".json", ".jsonl", ".gz", ".toml", ".html", ".safetensors"}
+"""How the names of files of this package end, and of no directory."""
+NOT_LOOKED_INTO = {"checkpoints", "best", "wandb", "tensorboard"}
+"""Folders of a run that ``check_kinds`` leaves out. Saved directories have a check of their own
+(``core/manifest.py``); in the others, which are not read, other programs choose the names.
+"""
+LOCK = ".lock"
+"""The file in a directory that is locked by the process that may write there."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, replacing an existing one.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
+    with replaced_file(path) as file:
+        file.write(content)
+
+
+def write_users_file(path: Path, content: bytes) -> None:
+    """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    os.close(descriptor)
+    scratch = Path(name)
+    scratch.chmod(0o666 & ~umask())
+    with _replaced(path, scratch) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Let the body write a file, which replaces an existing one when the body has ended without an error.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
+    with _replaced(path, path.with_name(f".{path.name}{PARTIAL}")) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _replaced(path: Path, scratch: Path) -> Iterator[BinaryIO]:
+    try:
+        with scratch.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except Exception:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def umask() -> int:
+    """Return the permissions that new files of this process do not have."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    Raises:
+        OSError: there is none, it is something else, it is larger, or it cannot be read.
+    """
+    with _open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, "is too large", str(path))
+    return content
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a regular file, in hexadecimal.
+
+    Raises:
+        OSError: there is none, it is something else, or it cannot be read.
+    """
+    with _open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading: a pipe could be read forever."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return file
+
+
+def check_kinds(directory: Path) -> None:
+    """Check that a directory of this package holds files where it should: a pipe would be read forever.
+
+    Raises:
+        InputError: something below it is no regular file, or a directory has a file's name.
+        OSError: it cannot be read.
+    """
+    for parent, folders, files in os.walk(directory):
+        for path in sorted(Path(parent, name) for name in (*files, *folders)):
+            with contextlib.suppress(FileNotFoundError):  # a link to nothing, or deleted meanwhile
+                mode = path.stat().st_mode
+                if not (stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and path.suffix not in SUFFIXES)):
+                    raise InputError(str(path), "is not a regular file", "Move it away, or restore the file")
+        folders[:] = sorted(set(folders) - NOT_LOOKED_INTO)
+
+
+def append_at(file: FileIO, end: int, content: bytes) -> None:
+    """Write all of ``content`` after the first ``end`` bytes of an unbuffered file, or nothing.
+
+    Bytes after ``end`` are the remains of an earlier write that failed, and are cut off.
+
+    Raises:
+        OSError: the content cannot be written. The file is cut to ``end`` again, unless that fails too.
+    """
+    try:
+        if file.seek(0, os.SEEK_END) > end:
+            file.truncate(end)
+            file.seek(end)
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
+
+
+def scratch_for(directory: Path) -> Path:
+    """Create a new directory beside ``directory``, to be filled and then passed to :func:`put_in_place`.
+
+    The parent is a directory that sparring made; see :func:`users_scratch_for` for others.
+    """
+    scratch = directory.with_name(f".{directory.name}{PARTIAL}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    return scratch
+
+
+def users_scratch_for(directory: Path) -> Path:
+    """Do as :func:`scratch_for` does, where the user asks for a directory: beside it may be anything."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=PARTIAL, dir=directory.parent))
+    scratch.chmod(0o777 & ~umask())
+    return scratch
+
+
+def put_in_place(scratch: Path, directory: Path) -> None:
+    """Sync everything in ``scratch``, rename it to ``directory``, and sync the name.
+
+    An existing directory is renamed, replaced and then deleted; what others put there is moved to the new
+    one. After a kill between the two renames, :func:`finish_replacements` restores it.
+    """
+    for path in [*scratch.rglob("*"), scratch]:
+        sync(path)
+    replaced = directory.with_name(f".{directory.name}{REPLACED}")
+    if directory.exists():
+        _finish_replacement(replaced, directory)
+        directory.rename(replaced)
+    scratch.rename(directory)
+    sync(directory.parent)
+    _finish_replacement(replaced, directory)
+
+
+def finish_replacements(parent: Path, names: str) -> None:
+    """Clean up after a kill: restore directories that were not replaced yet; delete those that were.
+
+    ``names`` is a regular expression of the directories that sparring replaces in ``parent``.
+    """
+    for replaced in parent.glob(f".*{REPLACED}"):
+        name = replaced.name[1:].removesuffix(REPLACED)
+        if re.fullmatch(names, name):
+            _finish_replacement(replaced, replaced.with_name(name))
+
+
+def _finish_replacement(replaced: Path, directory: Path) -> None:
+    if not replaced.is_dir():
+        return
+    if not directory.exists():
+        replaced.rename(directory)
+        return
+    remove_directory(replaced, SAVED_FILES | {path.name for path in directory.rglob("*")})
+    for path in sorted(replaced.rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            moved = directory / path.relative_to(replaced)
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(moved)
+    remove_directory(replaced)
+
+
+def remove_directory(directory: Path, written: Collection[str] = SAVED_FILES) -> None:
+    """Delete a directory that sparring wrote; if it holds files of others, these stay in it.
+
+    Args:
+        directory: a directory with files of these names and folders of such files.
+        written: the names of the files that sparring writes there.
+    """
+    if directory.is_symlink():
+        return
+    for path in sorted(directory.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            elif path.name in written:
+                path.unlink()
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def remove_partial(directory: Path, names: str) -> None:
+    """Delete what a kill left of unfinished writes directly in a directory.
+
+    ``names`` is a regular expression of what sparring writes there.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    for path in list(directory.glob(f".*{PARTIAL}")):
+        if not re.fullmatch(names, path.name[1:].removesuffix(PARTIAL)):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def lock_directory(directory: Path) -> int:
+    """Lock a directory for writing until the returned descriptor is closed, or this process ends.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the lock cannot be written.
+    """
+    lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    for again in range(LOOKS, -1, -1):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if not again:
+                os.close(lock)
+                raise
+            time.sleep(LOOK_SECONDS)
+    return lock
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds the lock of a directory.
+
+    Raises:
+        OSError: the lock cannot be read.
+    """
+    try:
+        lock = os.open(directory / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def sync(path: Path) -> None:
+    """Force a file's content or a directory's names to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,178 @@
+"""ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sparring.core.adapters import BASE, TRAINED
+from sparring.core.agents import CallSettings, seated
+from sparring.core.call_slots import CallSlots
+from sparring.core.client import InferenceClient, ModelResponse
+from sparring.core.current_episode import current_episode, wait_for_slot
+from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
+from sparring.core.messages import Messages, as_messages
+from sparring.core.own_code import method_of, returned
+from sparring.core.text import encodable
+from sparring.core.types import Role
+from sparring.core.verbose_logger import VerboseLogger
+
+
+class ModelCaller:
+    """Makes model calls for roles; see :class:`sparring.core.Arena` for the arguments.
+
+    ``model_without_role`` answers calls that name neither role nor model; ``None`` selects the client's
+    default. ``frozen`` are the models that roles may name as their policy without being trained.
+    """
+
+    def __init__(self, client: InferenceClient, max_calls: int, logger: VerboseLogger | None) -> None:
+        self.client = client
+        self.logger = logger
+        self.roles: dict[str, Role] = {}
+        self.frozen = {BASE}
+        self.model_without_role: str | None = None
+        self._slots = CallSlots(max_calls)
+
+    def add_role(self, role: Role) -> None:
+        """Register a role under its id.
+
+        Raises:
+            TypeError: it is no role, or one of its settings is of the wrong type.
+        """
+        if not isinstance(role, Role):
+            raise TypeError(f"a role is written Role(...), not {shown(role)}")
+        numbers = (role.temperature, 1 if role.max_tokens is None else role.max_tokens)
+        if not all(isinstance(one, int | float) for one in numbers):
+            raise TypeError(f"temperature and max_tokens of role {role.id!r} must be numbers")
+        if not isinstance(role.id, str) or not isinstance(role.policy, str):
+            raise TypeError(f"the id and the policy of a role are texts, not {role.id!r} and {role.policy!r}")
+        self.roles[role.id] = role
+
+    def get_role(self, role_id: str) -> Role:
+        """Return the role with this id.
+
+        Raises:
+            InputError: there is no such role.
+        """
+        if role_id not in self.roles:
+            known = ", ".join(self.roles) or "none"
+            raise InputError(
+                "role_id", f"there is no role {role_id}", f"Add it with add_role; there are: {known}"
+            )
+        return self.roles[role_id]
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Change the maximum number of model calls in flight in the whole arena, from now on.
+
+        Raises:
+            InputError: ``concurrency`` is less than 1.
+        """
+        self._slots.set_limit(concurrency)
+
+    async def call_model(
+        self,
+        messages: Messages | str,
+        role_id: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        return_tokens: bool | None = None,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] | None = None,
+    ) -> ModelResponse:
+        """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
+        trained on.
+
+        If the episode's request gives the role an agent, that one answers, with its own settings where it
+        has any, and its kind says whether the answer is trained on; so ``model`` is not needed for this.
+        An answer ends before the first of the ``stop`` strings, if one appears.
+
+        A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
+        prompt.
+
+        Without ``seed``, the call uses the next call seed of the current episode. If the client does not
+        report which policy version answered, the response gets the episode's version.
+
+        Raises:
+            InputError: there is no such role. (A call that gives ``model`` and ``return_tokens`` needs none.)
+            TransientError: the client failed. Errors of this package that the client raises pass unchanged.
+        """
+        messages = as_messages(messages)
+        if role_id is not None and (model is None or return_tokens is None):
+            self.get_role(role_id)
+        role = self.roles.get(role_id or "")
+        agent = seated.get().get(role_id or "") if model is None else None
+        calls = CallSettings(temperature, max_tokens, None if stop is None else tuple(stop))
+        for one in (agent, role):
+            calls = calls if one is None else calls.over(one.calls)
+        if model is None:
+            model = agent.model if agent else role.policy if role else self.model_without_role
+        if return_tokens is None:
+            trained = model not in self.frozen if agent is None else agent.kind == "policy"
+            return_tokens = role is not None and trained
+        temperature = 1.0 if calls.temperature is None else calls.temperature
+        policy = (model or TRAINED) if return_tokens and role_id is not None else ""
+        episode = current_episode.get()
+        if seed is None and episode is not None:
+            seed = episode.next_call_seed()
+        if not self._slots.take():
+            await wait_for_slot(self._slots)
+        try:
+            answer = await self.client.complete(
+                messages,
+                temperature=temperature,
+                max_tokens=calls.max_tokens,
+                return_tokens=return_tokens,
+                model=model,
+                seed=seed,
+                **({"stop": calls.stop} if calls.stop else {}),  # a client of one's own may not know it
+            )
+            response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
+        except Exception as error:
+            if _is_foreign(error):
+                raise TransientError(f"the client failed: {reason_of(error)}") from error
+            raise
+        finally:
+            self._slots.release()
+        if self._slots.contended:
+            await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
+        version = response.policy_version
+        if version is None and episode is not None:
+            version = episode.meta.get("policy_version")
+        response = response.in_arena(version, policy, temperature)
+        if self.logger is not None:
+            has_tokens = response.completion_token_ids is not None
+            self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
+        return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each whole completion; see InferenceClient.score.
+
+        The call takes a slot, as every other model call does.
+        """
+        if not self._slots.take():
+            await wait_for_slot(self._slots)
+        try:
+            return await self.client.score(messages, completions, model=model or self.model_without_role)
+        except Exception as error:
+            if _is_foreign(error):
+                raise TransientError(f"the client failed: {reason_of(error)}") from error
+            raise
+        finally:
+            self._slots.release()
+
+
+def _encodable(response: ModelResponse) -> ModelResponse:
+    """Return a response of a client without halves of surrogate pairs, which nothing can read or write."""
+    texts = [response.text, *(message["content"] for message in response.completion)]
+    if all(map(str.isascii, texts)):
+        return response
+    completion = [message | {"content": encodable(message["content"])} for message in response.completion]
+    return replace(response, text=encodable(response.text), completion=completion)
+
+
+def _is_foreign(error: Exception) -> bool:
+    """Return whether an error of a client is neither this package's nor known to be transient."""
+    return not (isinstance(error, SparringError) or is_transient(error))

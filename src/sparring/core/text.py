@@ -1,0 +1,81 @@
+"""Functions that make a model's text safe in terminals, logs and prompts.
+
+Self-play optimises that text, so treat it as an attacker's. The report escapes it by ``html.escape``;
+``chat_tokens.py`` keeps it from becoming control tokens.
+"""
+
+import re
+
+REPLACEMENT = "·"
+
+# Characters that control a terminal or cannot be written to it: C0 with ESC, DEL and C1, the separators of
+# lines and paragraphs, marks that reorder the text around them, unpaired surrogates.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Return ``text`` of the same length with a dot for each character that controls a terminal.
+
+    Every text that a model, an environment or another machine wrote passes through this function or
+    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text`` or print it with
+    ``markup=False``, because Rich reads brackets as markup.
+
+    Args:
+        text: any text, including unencodable characters.
+        keep: control characters to keep; by default line feeds and tabs.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else REPLACEMENT, text)
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with a replacement character for each half of a surrogate pair, and pairs joined."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def one_line(text: str) -> str:
+    """Return a printable text in one line: each run of white space, including line ends, becomes a space."""
+    return printable(" ".join(text.split()))
+
+
+# Control tokens of chat templates as the known families write them. Group 1 is the first character.
+_CONTROL = (
+    r"([<\[\]])(?=[|｜][^<>\n]{1,60}[|｜][>\]]|[|｜][\w-]{1,60}>|[\w-]{1,60}[|｜]>"
+    r"|/?(?:s|bos|eos|pad|unk|sop|eop|eoa|eoh)>|(?:start|end)_of_(?:turn|image|utterance)>|seed:[\w:]{1,60}>"
+    r"|(?:SPECIAL|extra|extra_id|reserved|reserved_token|unused|TOKENS_UNUSED)_?\d{1,6}>"
+    r"|/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|gMASK)\]"
+    r"|(?:ARGS|CALL_ID|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|UNUSED_TOKEN_\d{1,6})\]"
+    r"|~!?b[\[\]]|e~\["
+)
+_CONTROL_TOKEN = re.compile(_CONTROL + r"|/?(?:think|tool_call|tool_response)>|/?THINK\])")
+_CONTROL_TOKEN_BUT_TAGS = re.compile(_CONTROL + ")")
+
+
+def without_control_tokens(text: str, *, own: bool = False) -> str:
+    """Return ``text`` with a space inserted in everything that looks like a chat template's control token.
+
+    This is for servers whose tokenizer is unknown and may read text as control tokens. It is a list
+    of the known families, best effort: it may miss a token of another family. Where the tokenizer is known,
+    :class:`sparring.core.chat_tokens.ChatTokens` leaves the text unchanged.
+
+    Args:
+        text: content of a message.
+        own: whether the text is the model's own answer, in which tags of thoughts and tool calls stay as they
+            are, so that the template finds them.
+    """
+    return (_CONTROL_TOKEN_BUT_TAGS if own else _CONTROL_TOKEN).sub(r"\1 ", text)
+
+
+def speech(author: str, text: str) -> str:
+    """Return ``NAME: text`` with every further line indented, so that no text can imitate another speaker."""
+    return f"{author}: {indented(text)}"
+
+
+def indented(text: str) -> str:
+    """Return ``text`` with every line but the first indented.
+
+    Every character that a terminal or a tokenizer may read as a line end counts as one.
+    """
+    first, *more = text.splitlines() or [""]
+    return "\n".join([first, *(f"    {line}" if line.strip() else "" for line in more)])

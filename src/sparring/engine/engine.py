@@ -1,0 +1,370 @@
+"""EmbeddedEngine: sample from a model in this process without computing any context twice.
+
+Every adapter version has a :class:`TreeCache`. A request follows the tree as far as its context is known; the
+missing tokens are computed together with those of all other waiting requests. Requests in the same context
+draw from the same distribution, each with its own seed, until their contexts differ.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import torch
+
+from sparring.core import (
+    ContextError,
+    EpisodeError,
+    InputError,
+    Messages,
+    ModelResponse,
+    SparringError,
+    TransientError,
+)
+from sparring.core.chat_tokens import decoded
+from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
+from sparring.core.messages import said
+from sparring.engine.admission import Admission, Request, ServedModel
+from sparring.engine.answering import (
+    PLAIN,
+    Answering,
+    AnswerOptions,
+    ModelFacts,
+    check_sampling,
+    find_model,
+)
+from sparring.engine.generation import Decoder, EngineStats
+from sparring.engine.tree_cache import KeyStore, TreeCache
+from sparring.learn.policy import PolicyModel
+
+
+class EmbeddedEngine(Answering):
+    """An inference client with a model of its own; see the module.
+
+    It belongs to one event loop, which also runs the forward passes, so a run is repeatable.
+
+    Args:
+        model: the model with its adapters.
+        max_tokens: maximum number of tokens of an answer if a call does not give one.
+        max_context: maximum number of tokens of prompt and answer together; at most the model's own limit,
+            and at most ``max_cached_tokens``.
+        max_queue: maximum number of waiting and running requests; further requests are rejected.
+        max_cached_tokens: maximum number of tokens whose keys and values are held at once, over all served
+            models. A request waits until its prompt and its longest possible answer fit.
+        max_batch_tokens: maximum number of tokens in one forward pass.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        *,
+        max_tokens: int = 64,
+        max_context: int | None = None,
+        max_queue: int = MAX_QUEUE,
+        max_cached_tokens: int = MAX_CACHED_TOKENS,
+        max_batch_tokens: int = 2048,
+    ) -> None:
+        self.model = model
+        self.tokenizer = model.tokenizer
+        self.vocabulary_size = model.vocabulary_size
+        self.max_tokens = max_tokens
+        self.max_context = min(max_context or model.context_length, model.context_length, max_cached_tokens)
+        self.max_queue = max_queue
+        self.max_cached_tokens = max_cached_tokens
+        self._keys = KeyStore()
+        self._served: dict[str, ServedModel] = {}
+        self._admission = Admission(max_cached_tokens)
+        self._decoder = Decoder(model, max_batch_tokens)
+        self._task: asyncio.Task[None] | None = None
+
+    def publish(self, name: str, adapter: str, version: int) -> None:
+        """Serve ``adapter`` as ``name`` from now on.
+
+        Known contexts are dropped. Requests in progress continue with the new version, but are tagged with
+        the version that they began with.
+        """
+        served = self._served.setdefault(name, ServedModel(adapter, version, TreeCache(self._keys)))
+        served.adapter, served.version = adapter, version
+        served.forget_contexts()
+
+    def withdraw(self, name: str) -> None:
+        """Stop serving ``name`` and free its cache.
+
+        Pending requests fail with an EpisodeError, because another attempt would find no such model.
+        """
+        self._admission.fail(self._served.pop(name), EpisodeError, f"{name} is no longer served")
+
+    def close(self) -> None:
+        """Stop serving. Pending requests fail with a TransientError, because another engine may answer."""
+        for served in self._served.values():
+            self._admission.fail(served, TransientError, "the engine was closed")
+        self._served.clear()
+
+    def forget_contexts(self) -> None:
+        """Empty every cache, so that later answers do not depend on earlier requests."""
+        for served in self._served.values():
+            served.forget_contexts()
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counts of requests and computations since the last reset."""
+        return self._decoder.stats
+
+    def reset_stats(self) -> None:
+        """Reset all counts."""
+        self._decoder.stats = EngineStats()
+
+    @property
+    def running(self) -> int:
+        """Number of admitted requests that have not ended."""
+        return sum(len(served.active) for served in self._served.values())
+
+    def facts(self) -> ModelFacts:
+        """Return how this engine computes."""
+        model = self.model
+        return ModelFacts(
+            model.model_name,
+            str(model.dtype).removeprefix("torch."),
+            str(model.device),
+            torch.get_num_threads(),
+            model.quantization,
+            self.max_context,
+            model.vocabulary_size,
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of the served models."""
+        return list(self._served)
+
+    async def get_policy_version(self) -> int:
+        """Return the newest version that is served."""
+        return max((served.version for served in self._served.values()), default=0)
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`Answering`. Without a seed, answers differ from call to call.
+
+        Answers may share the returned list ``prompt_token_ids``; do not change it.
+
+        Raises:
+            InputError: the model is unknown, or the temperature or token limit is invalid.
+            ContextError: the request exceeds the context.
+            SparringError: the request exceeds the queue limit, or the model failed.
+        """
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        request = self._submit(
+            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
+        )
+        await request.future
+        response = self._response(request)
+        if not return_tokens:
+            response.prompt_token_ids = response.completion_token_ids = response.completion_logprobs = None
+        return response
+
+    async def stream(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
+    ) -> AsyncGenerator[ModelResponse]:
+        """Answer as :meth:`complete` does, and yield tokens as they are drawn.
+
+        Each part has the new tokens and an empty ``finish_reason``. The last part also has the text of the
+        whole answer and the reason why it ended. Closing a stream early cancels its request.
+
+        Raises:
+            InputError, SparringError: as in :meth:`complete`, at the first step or a later one.
+        """
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        request = self._submit(
+            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
+        )
+        request.grown = grown = asyncio.Event()
+        request.future.add_done_callback(lambda _: grown.set())
+        told = 0
+        try:
+            while not request.future.done():
+                await grown.wait()
+                grown.clear()
+                if request.future.done():
+                    await request.future
+                    yield self._response(request, told)
+                else:
+                    yield self._answer(request, "", [], told)
+                    told = len(request.drawn)
+        finally:
+            request.future.cancel()
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each completion with its stop token, at temperature 1."""
+        prompt = self.render(messages)
+        requests: list[Request] = []
+        try:
+            for text in completions:
+                forced = self.model.encode_answer(messages, text)
+                requests.append(self._submit(prompt, len(forced), 1.0, 0, model, forced=forced))
+            await asyncio.gather(*(request.future for request in requests))
+        finally:
+            for request in requests:
+                request.future.cancel()  # those that remain after one was rejected or failed
+        return [sum(request.logprobs) for request in requests]
+
+    def logprobs(self, ids: list[int], *, model: str | None = None, adapter: str = "") -> list[float]:
+        """Return the log-probability of each token id after the first, at temperature 1.
+
+        They are computed immediately, separately from the requests in progress, and are neither cached nor
+        counted.
+
+        Args:
+            ids: the token ids.
+            model: the name of a served model.
+            adapter: an adapter of the model, served or not, in place of ``model``.
+
+        Raises:
+            InputError: the model is unknown.
+            SparringError: there are more ids than the model's context length.
+        """
+        adapter = adapter or find_model(self._served, model).adapter
+        if len(ids) > self.model.context_length:
+            raise SparringError(
+                f"{len(ids)} tokens exceed the model's context of {self.model.context_length}"
+            )
+        stats = replace(self.stats)
+        try:
+            return self._decoder.logprobs(adapter, ids)
+        finally:
+            self._decoder.stats = stats
+
+    def render(self, messages: Messages) -> list[int]:
+        """Return the token ids of a prompt, in a list that other prompts may share: do not change it.
+
+        Raises:
+            InputError: the model cannot render these messages, or the prompt is empty.
+        """
+        prompt = self.model.render(messages)
+        if not prompt:
+            raise InputError("messages", "an empty prompt has no continuation", "Give some text")
+        return prompt
+
+    def _submit(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        temperature: float,
+        seed: int | None,
+        model: str | None,
+        *,
+        forced: list[int] | None = None,
+        stop: tuple[str, ...] = (),
+        options: AnswerOptions = PLAIN,
+    ) -> Request:
+        """Put a request into the queue, and start the serving task if it does not run."""
+        served = find_model(self._served, model)
+        check_sampling(max_tokens, temperature, least=0 if options.prompt_logprobs else 1)
+        self._check_size(len(prompt), max_tokens)
+        if self.running + len(self._admission) >= self.max_queue:
+            raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
+        loop = asyncio.get_running_loop()
+        seed = (secrets.randbits(63) if seed is None else seed) % (1 << 64)
+        future = loop.create_future()
+        request = Request(served, future, prompt, max_tokens, temperature, seed, served.version, forced)
+        request.stop, request.options = stop, options
+        self._admission.add(request)
+        self.stats.requests += 1
+        self.stats.prompt_tokens += len(prompt)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._serve())
+            self._task.add_done_callback(self._tell_failure)
+        return request
+
+    def _check_size(self, prompt_tokens: int, max_tokens: int) -> None:
+        if prompt_tokens + max_tokens <= self.max_context:
+            return
+        fix = "shorten the prompt"
+        if self.max_context < self.model.context_length:
+            bound = "max_cached_tokens" if self.max_context == self.max_cached_tokens else "max_context"
+            fix += f" or raise inference.{bound}"
+        raise ContextError(
+            f"a prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} exceed the context of "
+            f"{self.max_context}; {fix}"
+        )
+
+    def _response(self, request: Request, first: int = 0) -> ModelResponse:
+        """Return a finished request's answer, with its tokens from ``first`` on."""
+        if request.stopped_text is not None:
+            text = request.stopped_text
+        else:
+            text_ids = request.drawn[:-1] if request.finish_reason == "stop" else request.drawn
+            text = decoded(self.model.tokenizer, text_ids)
+        self.stats.spelled_control_tokens += self.model.spelled_control_tokens(text)
+        completion = [said("assistant", text, request.drawn)]
+        return self._answer(request, text, completion, first, request.finish_reason)
+
+    def _answer(
+        self, request: Request, text: str, completion: Messages, first: int, finish_reason: str = ""
+    ) -> ModelResponse:
+        """Return an answer, or a part of one, with the request's tokens from ``first`` on."""
+        response = ModelResponse(
+            text,
+            completion,
+            request.prompt,
+            request.drawn[first:],
+            request.logprobs[first:],
+            request.version,
+            finish_reason,
+        )
+        if request.options.likeliest or request.options.prompt_logprobs:
+            response.more = replace(request.more, likeliest=request.more.likeliest[first:])
+        return response
+
+    async def _serve(self) -> None:
+        """Work until there are no requests."""
+        while self._admission or self.running:
+            await self._let_others_run()
+            # By name, because a resumed run may have begun to serve its models in another order.
+            in_order = [served for _, served in sorted(self._served.items())]
+            self._admission.admit(in_order)
+            running = self.running
+            # A caller that got an answer may ask again before the next forward pass.
+            answered = self._decoder.draw(in_order)
+            if self.running < running:
+                self._admission.room_was_made()
+            if not answered:
+                cached = sum(len(served.cache) for served in in_order)
+                self.stats.most_cached_tokens = max(self.stats.most_cached_tokens, cached)
+                self._decoder.forward(in_order)
+
+    def _tell_failure(self, task: "asyncio.Task[None]") -> None:
+        """If the serving task failed, fail pending requests with its reason, so that none waits forever."""
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        reason = "the engine was cancelled" if error is None else f"the engine failed: {error!r}"
+        for served in self._served.values():
+            self._admission.fail(served, TransientError, reason)
+
+    async def _let_others_run(self) -> None:
+        """Yield until three rounds of the event loop brought no new request."""
+        quiet = 0
+        before = self.stats.requests
+        while quiet < 3:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self.stats.requests == before else 0
+            before = self.stats.requests

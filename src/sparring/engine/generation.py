@@ -1,0 +1,251 @@
+"""Decoder: run forward passes for waiting requests and draw tokens from their distributions."""
+
+from collections.abc import Container, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from sparring.core import SparringError, TransientError
+from sparring.core.chat_tokens import decoded
+from sparring.core.client import before_stop
+from sparring.engine.admission import Request, ServedModel
+from sparring.engine.cached_attention import CachedAttention
+from sparring.engine.draws import DrawnToken, draw_tokens
+from sparring.engine.sampling import NOT_NUMBERS, NextToken, StoredLogits
+from sparring.engine.tree_cache import TreeCache
+from sparring.learn.policy import PolicyModel
+
+
+@dataclass
+class EngineStats:
+    """Totals since the last reset. Tokens are counts; ``seconds`` is the time spent in forward passes.
+
+    ``most_cached_tokens`` is the maximum number of tokens whose keys and values were cached at once, over all
+    models. ``spelled_control_tokens`` counts control tokens that answers spelled with ordinary tokens; in a
+    prompt they are text.
+    """
+
+    requests: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    computed_tokens: int = 0
+    most_cached_tokens: int = 0
+    spelled_control_tokens: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Part:
+    """The tokens of one cache in a forward pass; hidden states of the ``wanted`` ones are kept."""
+
+    adapter: str
+    cache: TreeCache
+    batch: list[int]
+    wanted: Container[int]
+
+
+class Decoder:
+    """The engine's forward passes and draws, which it counts in ``stats``.
+
+    Args:
+        model: the model with its adapters.
+        max_batch_tokens: maximum number of tokens in one forward pass.
+    """
+
+    def __init__(self, model: PolicyModel, max_batch_tokens: int) -> None:
+        self.model = model
+        self.max_batch_tokens = max_batch_tokens
+        self.stats = EngineStats()
+        self._stop_ids = frozenset(model.stop_token_ids)
+        self._logits = StoredLogits(model.logits)
+
+    def draw(self, models: Iterable[ServedModel]) -> bool:
+        """Draw for every request whose context is computed; return whether any request finished.
+
+        A request whose logits are not numbers fails.
+        """
+        moving = [request for served in models for request in served.active if not request.future.done()]
+        finished = self._score_prompts(moving)
+        while moving := [one for one in moving if _is_ready(one)]:
+            going_on = [
+                self._take(request, draw)
+                for request, draw in zip(moving, self._draw_once(moving), strict=True)
+            ]
+            finished = finished or not all(going_on)
+            moving = [request for request, goes_on in zip(moving, going_on, strict=True) if goes_on]
+        for served in models:
+            served.end_requests()
+        return finished
+
+    def _draw_once(self, requests: list[Request]) -> list[DrawnToken | None]:
+        """Return the next token of each request; ``None`` if its logits are not numbers."""
+        contexts = [request.model.cache.next_tokens[request.node] for request in requests]
+        drawn: dict[int, DrawnToken | None] = {}
+        with torch.inference_mode():
+            for logits, indices in self._logits.of(contexts):
+                rows = [contexts[index].row for index in indices]
+                drawn.update(
+                    zip(
+                        indices,
+                        draw_tokens(logits, rows, [requests[index] for index in indices]),
+                        strict=True,
+                    )
+                )
+        return [drawn[index] for index in range(len(requests))]
+
+    def _take(self, request: Request, draw: DrawnToken | None) -> bool:
+        """Append a token; return whether the request continues."""
+        if draw is None:
+            request.fail(TransientError(NOT_NUMBERS))
+            return False
+        request.drawn.append(draw.token)
+        request.logprobs.append(draw.logprob)
+        if request.options.likeliest:
+            request.more.likeliest.append(draw.likeliest)
+        self.stats.generated_tokens += request.forced is None
+        if request.grown is not None:
+            request.grown.set()
+        options = request.options
+        is_stop = draw.token in options.stop_token_ids
+        is_stop = is_stop or (draw.token in self._stop_ids and not options.ignore_eos)
+        at_stop_token = request.forced is None and is_stop
+        if at_stop_token or (request.stop and self._has_stopped(request)):
+            request.finish_reason = "stop"
+        elif len(request.drawn) < request.max_tokens:
+            request.node = request.model.cache.insert([draw.token], request.node)
+            return True
+        request.future.set_result(None)
+        return False
+
+    def _score_prompts(self, requests: list[Request]) -> bool:
+        """Give prompts that are computed their log-probabilities; return whether a request has ended so."""
+        for request in requests:
+            if request.to_score and not self._missing(request):
+                self._score_prompt(request)
+            if request.max_tokens == 0 and not request.to_score and not request.future.done():
+                request.future.set_result(None)
+        return any(request.future.done() for request in requests)
+
+    def _missing(self, request: Request) -> list[int]:
+        """Return the nodes before the last one whose next tokens a prompt's log-probabilities need."""
+        cache = request.model.cache
+        path = cache.path(request.node)[:-1].tolist()
+        return [node for node in path if node not in cache.next_tokens]
+
+    def _score_prompt(self, request: Request) -> None:
+        cache, ids, count = request.model.cache, request.prompt, request.options.likeliest
+        contexts = [cache.next_tokens[node] for node in cache.path(request.node)[:-1].tolist()]
+        try:
+            scored = self._scored(self._logits, contexts, ids[1:], count)
+        except SparringError as error:
+            request.fail(TransientError(str(error)))
+            return
+        request.more.prompt = [logprob for logprob, _ in scored]
+        request.more.prompt_likeliest = [likeliest for _, likeliest in scored]
+
+    def _scored(
+        self, stored: StoredLogits, contexts: list[NextToken], ids: list[int], likeliest: int = 0
+    ) -> list[tuple[float, list[tuple[int, float]]]]:
+        """Return the log-probability of each token id after its context, with the most likely tokens there.
+
+        Raises:
+            SparringError: some logits are not numbers.
+        """
+        scored: dict[int, tuple[float, list[tuple[int, float]]]] = {}
+        with torch.inference_mode():
+            for logits, indices in stored.of(contexts):
+                rows_m = np.array([contexts[i].row for i in indices])
+                distributions = logits.at(1.0)
+                logprobs = distributions.logprobs(rows_m, np.array([ids[i] for i in indices]))
+                tops = distributions.likeliest(rows_m, likeliest) if likeliest else [[] for _ in indices]
+                scored.update(zip(indices, zip(logprobs, tops, strict=True), strict=True))
+        return [scored[index] for index in range(len(contexts))]
+
+    def _has_stopped(self, request: Request) -> bool:
+        text = decoded(self.model.tokenizer, request.drawn)
+        request.stopped_text = before_stop(text, request.stop)
+        return request.stopped_text is not None
+
+    def forward(self, models: Iterable[ServedModel]) -> None:
+        """Compute tokens that active requests wait for, of each model at most ``max_batch_tokens``.
+
+        Models share forward passes as far as that limit allows.
+        """
+        passes: list[list[_Part]] = []
+        tokens = 0
+        for served in models:
+            part = self._part(served)
+            if part is None:
+                continue
+            tokens += len(part.batch)
+            if not passes or tokens > self.max_batch_tokens or not self.model.mixes_adapters:
+                passes.append([])
+                tokens = len(part.batch)
+            passes[-1].append(part)
+        for parts in passes:
+            self._compute(sorted(parts, key=lambda part: len(part.batch)))  # short parts side by side
+
+    def _part(self, served: ServedModel) -> _Part | None:
+        """Return the next tokens of a model; ``None`` if no request waits."""
+        if not served.active:
+            return None
+        cache = served.cache
+        wanted = dict.fromkeys(request.node for request in served.active)
+        for request in served.active:
+            if request.to_score:
+                wanted |= dict.fromkeys(self._missing(request))
+        return _Part(served.adapter, cache, self._next_batch(cache, wanted), wanted)
+
+    def logprobs(self, adapter: str, ids: list[int]) -> list[float]:
+        """Return the log-probability of each token id after the first, at temperature 1, without caching."""
+        cache = TreeCache()
+        path = cache.path(cache.insert(ids[:-1])).tolist()
+        while cache.pending:
+            self._compute([_Part(adapter, cache, self._next_batch(cache, {}), set(path))])
+        contexts = [cache.next_tokens[node] for node in path]
+        return [logprob for logprob, _ in self._scored(StoredLogits(self.model.logits), contexts, ids[1:])]
+
+    def _compute(self, parts: list[_Part]) -> None:
+        """Fill the slots of the parts' batches in one pass, and keep the hidden states that are wanted."""
+        started = perf_counter()
+        nodes = [(part.cache, node) for part in parts for node in part.batch]
+        wanted = [part.wanted for part in parts for _ in part.batch]
+        places = [place for place, (_, node) in enumerate(nodes) if node in wanted[place]]
+        with torch.inference_mode(), self._adapters(parts):
+            caches = [(part.cache, part.batch) for part in parts]
+            attend = CachedAttention(caches, self.model.dtype, self.model.device)
+            tokens_T = torch.tensor([cache.tokens[node] for cache, node in nodes], device=self.model.device)
+            positions_T = torch.tensor(
+                [cache.depths[node] for cache, node in nodes], device=self.model.device
+            )
+            hidden_TD = self.model.hidden_states(tokens_T, positions_T, attend)
+            for place, hidden_D in zip(places, hidden_TD[places], strict=True):
+                cache, node = nodes[place]
+                cache.next_tokens[node] = NextToken(hidden_D.clone())  # a view would keep the whole pass
+        self.stats.seconds += perf_counter() - started
+        self.stats.computed_tokens += len(nodes)
+        self.stats.forward_passes += 1
+
+    def _adapters(self, parts: list[_Part]) -> AbstractContextManager[None]:
+        if not self.model.mixes_adapters:
+            return self.model.adapter(parts[0].adapter)
+        return self.model.adapters([(part.adapter, len(part.batch)) for part in parts])
+
+    def _next_batch(self, cache: TreeCache, wanted: dict[int, None]) -> list[int]:
+        """Return pending nodes, then nodes that were computed when nobody wanted to draw after them."""
+        batch = cache.pending[: self.max_batch_tokens]
+        cache.pending = cache.pending[self.max_batch_tokens :]
+        new = {*batch, *cache.pending}
+        again = [node for node in wanted if node not in new and node not in cache.next_tokens]
+        return batch + again[: self.max_batch_tokens - len(batch)]
+
+
+def _is_ready(request: Request) -> bool:
+    """Return whether a request can draw its next token."""
+    return (
+        not request.future.done() and not request.to_score and request.node in request.model.cache.next_tokens
+    )

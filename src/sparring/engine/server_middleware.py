@@ -1,0 +1,136 @@
+"""Middleware around every request: its path and token, the size of its body, the id of its response."""
+
+import logging
+import re
+import secrets
+import traceback
+import uuid
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sparring.core.text import one_line
+from sparring.engine.openai_client import TOKEN_VARIABLE
+from sparring.engine.server_schema import ApiError
+
+OPEN_PATHS = ("/health", "/ping")
+MAX_BODY_BYTES = 4 * 2**20
+"""Maximum size of a request's body: several times the text of the longest contexts of current models."""
+
+
+class TokenCheck:
+    """Middleware that rejects requests without the bearer token before it reads anything else of them."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app = app
+        self._expected = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows_token(scope):
+            refusal = ApiError(
+                401,
+                f"The bearer token is missing or wrong. Send the server's {TOKEN_VARIABLE}",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await refusal.response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _knows_token(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, token = given.partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(token, self._expected)
+
+
+class BodyLimit:
+    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, with or without a Content-Length.
+
+    Args:
+        app: the application.
+        larger: other limits by path.
+    """
+
+    def __init__(self, app: ASGIApp, larger: Mapping[str, int]) -> None:
+        self.app = app
+        self.larger = larger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 413."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = self.larger.get(scope["path"], MAX_BODY_BYTES)
+        too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
+            await ApiError(413, too_large).response()(scope, receive, send)
+            return
+        received = 0
+
+        async def receive_some() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise HTTPException(413, too_large)
+            return message
+
+        await self.app(scope, receive_some, send)
+
+
+REQUEST_ID_HEADER = "x-request-id"
+_log = logging.getLogger("uvicorn.error")
+
+
+class Paths:
+    """Middleware that takes surplus slashes out of paths, which clients make of an address that ends in one.
+
+    A redirection would not do: not every client follows it, and behind a proxy it leads to another address.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http":
+            scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
+        await self.app(scope, receive, send)
+
+
+class Responses:
+    """Middleware that gives every response an id in ``x-request-id``, and answers 500 to a fault.
+
+    The log has the same id, the error and the place where it happened, in one line. A response that has begun
+    is broken off.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        number, begun = f"req_{uuid.uuid4().hex}", False
+
+        async def send_some(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.encode(), number.encode())]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_some)
+        except Exception as error:  # noqa: BLE001 (a fault of the server; the client is told)
+            problem = f"{type(error).__name__}: {error}"
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            line = f"{number} {scope['method']} {scope['path']}: {problem} ({place.filename}:{place.lineno})"
+            _log.error("%s", one_line(line))
+            if not begun:
+                await ApiError(500, problem).response()(scope, receive, send_some)

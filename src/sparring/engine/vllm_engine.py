@@ -1,0 +1,595 @@
+"""VLLMEngine: sample from vLLM's asynchronous engine, with a LoRA adapter for each request.
+
+Every published version of an adapter is loaded under a number of its own. Once it has proved that it answers,
+requests for its name go to it. Requests in progress finish with the version they began with, which is then
+unloaded. The prefix cache is separate for each version.
+"""
+
+import asyncio
+import itertools
+import os
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from sparring.core import (
+    ContextError,
+    EpisodeError,
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SparringError,
+    TransientError,
+)
+from sparring.core.adapters import BASE
+from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
+from sparring.core.limits import MAX_QUEUE
+from sparring.core.messages import said
+from sparring.engine.adapter_check import (
+    Delivery,
+    DeliveryError,
+    changes_nothing,
+    check_delivery,
+    check_hash,
+    file_hash,
+    tolerance_of,
+)
+from sparring.engine.answering import check_sampling, find_model
+from sparring.engine.vllm_checks import (
+    PROOF_RANK,
+    Probe,
+    check_adapter,
+    check_mixed_batch,
+    write_random_adapter,
+)
+from sparring.learn.model_files import load_chat_tokens
+
+RATE_SECONDS = 5.0
+
+
+@dataclass
+class VLLMStats:
+    """Totals since the start, and the current load.
+
+    ``queued`` requests wait for a place in the batch, ``running`` ones are in it. ``tokens_per_second``
+    counts generated tokens over the last five seconds. ``spelled_control_tokens`` counts control tokens that
+    answers spelled with ordinary tokens; in a prompt they are text.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    spelled_control_tokens: int = 0
+    queued: int = 0
+    running: int = 0
+    tokens_per_second: float = 0.0
+
+
+class LoadLogger:
+    """A logger that receives vLLM's statistics after every step of its scheduler."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.running = 0
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
+        """Called by vLLM."""
+        if scheduler_stats is not None:
+            self.queued = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self.running = scheduler_stats.num_running_reqs
+        if iteration_stats is not None:
+            self._steps.append((monotonic(), iteration_stats.num_generation_tokens))
+            self._forget_old_steps()
+
+    def tokens_per_second(self) -> float:
+        """Return the generated tokens per second over the last ``RATE_SECONDS``."""
+        self._forget_old_steps()
+        return sum(tokens for _, tokens in self._steps) / RATE_SECONDS
+
+    def _forget_old_steps(self) -> None:
+        while self._steps and self._steps[0][0] < monotonic() - RATE_SECONDS:
+            self._steps.popleft()
+
+    def log_engine_initialized(self) -> None:
+        """Called by vLLM; logs nothing."""
+
+    def log(self) -> None:
+        """Called by vLLM; logs nothing."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Called by vLLM, which is never put to sleep here."""
+
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows only these limits
+PROBE_TOKENS = 4
+PROBE_LIKELIEST = 20
+
+VLLM_SETTINGS = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Only for CPUs. By default vLLM pins its threads to cores, whether the learner's threads use them or not.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+"""Environment variables of vLLM, which are set unless the user has set them."""
+
+
+@dataclass(eq=False)
+class _Version:
+    """A version that vLLM holds and its ``requests`` in progress; ``lora`` is None for the base model."""
+
+    delivery: Delivery
+    lora: Any
+    salt: str
+    requests: set[str] = field(default_factory=set)
+    withdrawn: bool = False
+
+
+class VLLMEngine(InferenceClient):
+    """An inference client with vLLM as its engine; see the module.
+
+    It belongs to one event loop, from :meth:`start` to :meth:`close`.
+
+    Args:
+        model: a local directory or Hugging Face id.
+        max_tokens: maximum number of tokens of an answer if a call does not give one.
+        max_context: maximum number of tokens of prompt and answer together; by default the model's own limit.
+        max_queue: maximum number of waiting and running requests; further requests are rejected.
+        max_batch: maximum number of requests in one forward pass.
+        max_adapters: maximum number of adapters served at once.
+        max_lora_rank: maximum rank of an adapter.
+        dtype: dtype of the base model and the adapters in the engine: ``auto``, ``float32``, ``bfloat16`` or
+            ``float16``.
+        gpu_memory: share of the GPU's memory that vLLM may use; on a CPU it uses ``VLLM_CPU_KVCACHE_SPACE``
+            GiB.
+        tensor_parallel: number of GPUs over which the model is spread. If it is more than 1, this process is
+            an actor in a Ray placement group with a bundle for each GPU.
+        drain_seconds: maximum time that a new version waits for requests of older versions to end, if no
+            further version fits.
+
+    Raises:
+        InputError: vLLM is not installed, or the model has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int = 64,
+        max_context: int | None = None,
+        max_queue: int = MAX_QUEUE,
+        max_batch: int = 256,
+        max_adapters: int = 8,
+        max_lora_rank: int = 16,
+        dtype: str = "auto",
+        gpu_memory: float = 0.9,
+        tensor_parallel: int = 1,
+        drain_seconds: float = 600.0,
+    ) -> None:
+        _check_installed()
+        self.model = model
+        self.max_tokens = max_tokens
+        self.max_context = max_context
+        self.max_queue = max_queue
+        self.max_batch = max_batch
+        self.max_adapters = max_adapters
+        self.max_lora_rank = min(rank for rank in LORA_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
+        self.dtype = dtype
+        self.gpu_memory = gpu_memory
+        self.tensor_parallel = tensor_parallel
+        self.drain_seconds = drain_seconds
+        self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
+        self.tokens = load_chat_tokens(model)
+        self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
+        self.tolerance = 0.0
+        self._llm: Any = None
+        self._load = LoadLogger()
+        self._stats = VLLMStats()
+        self._served: dict[str, _Version] = {}
+        self._retired: set[_Version] = set()
+        self._numbers = itertools.count(1)
+        self._publishing = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._unloading: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start vLLM and check that adapters do not affect the base model.
+
+        This blocks the event loop for the seconds that vLLM takes to load the model.
+
+        Raises:
+            SparringError: vLLM does not start, or fails the check and is closed.
+        """
+        self._llm = self._start_vllm()
+        config = self._llm.model_config
+        self.max_context, self.tolerance = int(config.max_model_len), tolerance_of(config.dtype)
+        try:
+            self._base = await self._deliver(BASE, 0, None, "")
+            await self._prove_mixed_batch()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop vLLM; pending requests fail with a TransientError, because another engine may answer."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await self._abort([*self._served.values(), *self._retired], llm)
+            await asyncio.gather(*self._unloading, return_exceptions=True)
+            llm.shutdown()
+        self._served.clear()
+
+    def names(self) -> list[str]:
+        """Return the names of the served models."""
+        return list(self._served)
+
+    def stats(self) -> VLLMStats:
+        """Return totals and the current load."""
+        self._stats.queued, self._stats.running = self._load.queued, self._load.running
+        self._stats.tokens_per_second = self._load.tokens_per_second()
+        return self._stats
+
+    async def get_policy_version(self) -> int:
+        """Return the newest version that is served."""
+        return max((served.delivery.version for served in self._served.values()), default=0)
+
+    async def publish(
+        self,
+        name: str,
+        adapter_path: Path | None,
+        version: int,
+        *,
+        said: Expectation | None = None,
+        before: Delivery | None = None,
+    ) -> Delivery:
+        """Serve an adapter as ``name`` once it has proved that it answers.
+
+        Until then, and if the proof fails, the previous version answers. Requests in progress finish with the
+        version they began with. The files must not be moved while the version is served.
+
+        Args:
+            name: the model's name in requests.
+            adapter_path: a directory in PEFT's format; None for the base model.
+            version: the version with which answers are tagged.
+            said: what the learner wrote about the adapter.
+            before: delivery of the version that this one follows, if that had another name; it must answer
+                differently from this one.
+
+        Raises:
+            InputError: there is no adapter, or it cannot be served.
+            DeliveryError: the version was not delivered.
+            SparringError: too many old versions are still in use, or vLLM failed.
+        """
+        async with self._publishing:
+            replaced = self._served.get(name)
+            sha256, untrained = "", True
+            if adapter_path is not None:
+                self._check_room_for(name)
+                check_adapter(adapter_path, self.max_lora_rank)
+                sha256 = await asyncio.to_thread(file_hash, adapter_path)
+                untrained = await asyncio.to_thread(changes_nothing, adapter_path)
+            if said is not None:
+                check_hash(name, version, adapter_path, sha256, said.sha256)
+            await self._wait_for_room()
+            lora = await self._load_adapter(name, version, adapter_path)
+            try:
+                new = await self._deliver(name, version, lora, sha256)
+                new.delivery = replace(new.delivery, expected=said.canary if said else None)
+                check_delivery(
+                    new.delivery,
+                    said,
+                    before=replaced.delivery if replaced else before,
+                    base=self._base.delivery,
+                    changes_nothing=untrained,
+                    tolerance=self.tolerance,
+                )
+            except BaseException:
+                await self._unload(lora)
+                raise
+            self._served[name] = new
+            if replaced is not None:
+                self._retire(replaced)
+            return new.delivery
+
+    async def withdraw(self, name: str) -> None:
+        """Stop serving ``name`` and unload its adapter.
+
+        Pending requests fail with an EpisodeError, because another attempt would find no such model.
+        """
+        served = self._served.pop(name)
+        older = [one for one in self._retired if one.delivery.name == name]
+        self._retire(served)
+        await self._abort([served, *older], self._llm)
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
+        call.
+
+        The same seed gives the same answer if the log-probabilities are the same; in 16-bit arithmetic they
+        depend slightly on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. All answers to
+        a prompt share the returned list ``prompt_token_ids``; do not change it.
+
+        Raises:
+            InputError: the model is unknown, or the temperature or token limit is invalid.
+            ContextError: the request exceeds the context.
+            SparringError: the request exceeds the queue limit, or vLLM failed.
+        """
+        served = find_model(self._served, model)
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        check_sampling(limit, temperature)
+        prompt = self.tokens.render(messages)
+        self._check_limits(len(prompt), limit)
+        self._stats.requests += 1
+        self._stats.prompt_tokens += len(prompt)
+        output = await self._ask(
+            served,
+            prompt,
+            temperature=temperature,
+            max_tokens=limit,
+            seed=secrets.randbits(63) if seed is None else seed % (1 << 63),
+            logprobs=0,
+            stop_token_ids=self.tokens.stop_token_ids,
+            stop=list(stop),
+        )
+        answer = output.outputs[0]
+        drawn = list(answer.token_ids)
+        self._stats.generated_tokens += len(drawn)
+        stopped = answer.finish_reason == "stop"
+        if stopped and isinstance(answer.stop_reason, str):
+            text = answer.text
+        else:
+            text = self.tokens.decode(drawn[:-1] if stopped else drawn)
+        self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(text)
+        response = ModelResponse(
+            text,
+            [said("assistant", text, drawn)],
+            policy_version=served.delivery.version,
+            finish_reason=answer.finish_reason,
+        )
+        if return_tokens:
+            response.prompt_token_ids = prompt
+            response.completion_token_ids = drawn
+            # At temperature 0 vLLM returns log-probabilities at temperature 1, but the draw was certain.
+            certain = temperature == 0
+            pairs = zip(answer.logprobs, drawn, strict=True)
+            response.completion_logprobs = [0.0 if certain else top[token].logprob for top, token in pairs]
+        return response
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return the log-probability of each completion with its stop token, at temperature 1."""
+        served = find_model(self._served, model)
+        prompt = self.tokens.render(messages)
+        forced = [self.tokens.encode_answer(messages, text) for text in completions]
+        for ids in forced:
+            self._check_limits(len(prompt), len(ids) + 1)
+        asked = [self._logprobs(served, prompt + ids, len(prompt)) for ids in forced]
+        return [sum(logprobs) for logprobs in await asyncio.gather(*asked)]
+
+    def _start_vllm(self) -> Any:
+        """Create vLLM's engine; its processes inherit the environment variables."""
+        for variable, value in VLLM_SETTINGS.items():
+            os.environ.setdefault(variable, value)
+        from vllm import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        on_cpu = current_platform.is_cpu()
+        try:
+            arguments = AsyncEngineArgs(
+                model=self.model,
+                dtype=self.dtype,
+                max_model_len=self.max_context,
+                max_num_seqs=self.max_batch,
+                gpu_memory_utilization=self.gpu_memory,
+                tensor_parallel_size=self.tensor_parallel,
+                distributed_executor_backend="ray" if self.tensor_parallel > 1 else None,
+                enforce_eager=on_cpu,
+                # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its
+                # generator. It cannot do so on a CPU, and would crash.
+                enable_chunked_prefill=not on_cpu,
+                generation_config="vllm",  # only the request's parameters affect sampling
+                logprobs_mode="processed_logprobs",
+                enable_prefix_caching=True,
+                enable_lora=True,
+                max_loras=self._slots,
+                max_cpu_loras=self._slots,
+                max_lora_rank=self.max_lora_rank,
+                disable_log_stats=True,
+            )
+            return AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda config, index: self._load])
+        except Exception as error:
+            raise SparringError(f"vLLM did not start: {_in_one_line(error)}") from error
+
+    async def _prove_mixed_batch(self) -> None:
+        """Answer the canary alone, and beside a long answer of an adapter that changes every layer.
+
+        Every slot holds that adapter, because a wrong row could read any slot.
+        """
+        with tempfile.TemporaryDirectory(prefix="sparring-proof-") as directory:
+            await asyncio.to_thread(write_random_adapter, self.model, Path(directory))
+            loras = [await self._load_adapter("proof", 0, Path(directory)) for _ in range(self._slots)]
+            adapter = _Version(Delivery("proof", 0, "", ()), loras[0], "proof")
+            alone = [await self._probe(self._base), await self._probe(adapter)]
+            beside = asyncio.create_task(self._long_answer(adapter))
+            try:
+                await self._probe(self._base)  # when it has ended, the long answer has begun
+                mixed = [await self._probe(self._base), await self._probe(adapter)]
+                if beside.done():
+                    raise SparringError("vLLM's proof needs a longer context; raise inference.max_context")
+            finally:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+            for lora in loras:
+                await self._unload(lora)
+        check_mixed_batch(alone[0], mixed[0], alone[1], mixed[1], self.tolerance)
+
+    async def _long_answer(self, version: _Version) -> None:
+        assert self.max_context is not None
+        await self._ask(version, self.canary, temperature=0.0, max_tokens=self.max_context - len(self.canary))
+
+    async def _probe(self, version: _Version) -> Probe:
+        """Return the most likely continuation of the canary, computed without the prefix cache."""
+        output = await self._ask(
+            version,
+            self.canary,
+            temperature=0.0,
+            max_tokens=PROBE_TOKENS,
+            logprobs=PROBE_LIKELIEST,
+            skip_reading_prefix_cache=True,
+        )
+        (answer,) = output.outputs
+        top = [{token: one.logprob for token, one in place.items()} for place in answer.logprobs]
+        return Probe(list(answer.token_ids), top)
+
+    async def _deliver(self, name: str, version: int, lora: Any, sha256: str) -> _Version:
+        """Return a loaded version with its log-probabilities of the canary."""
+        salt = f"{name}@{version}#{next(self._numbers)}"
+        asked = _Version(Delivery(name, version, sha256, ()), lora, salt)
+        canary = await self._logprobs(asked, self.canary, 1)
+        return _Version(Delivery(name, version, sha256, tuple(canary)), lora, salt)
+
+    async def _logprobs(self, version: _Version, ids: list[int], first: int) -> list[float]:
+        """Return the log-probability of each of ``ids`` from index ``first`` on, at temperature 1."""
+        output = await self._ask(version, ids, temperature=0.0, max_tokens=1, prompt_logprobs=0)
+        places = zip(output.prompt_logprobs[first:], ids[first:], strict=True)
+        return [float(place[token].logprob) for place, token in places]
+
+    async def _ask(self, version: _Version, prompt: list[int], **sampling: Any) -> Any:
+        """Send a request to vLLM, wait for its end and return vLLM's RequestOutput.
+
+        Raises:
+            SparringError: the engine is not running.
+            TransientError: vLLM failed, or the engine was closed meanwhile.
+            EpisodeError: the version was withdrawn.
+        """
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.exceptions import VLLMError
+        from vllm.sampling_params import RequestOutputKind
+
+        if self._llm is None:
+            raise SparringError("the vLLM engine is not running")
+        sampling_params = SamplingParams(
+            **sampling,
+            ignore_eos=True,
+            detokenize=bool(sampling.get("stop")),  # vLLM finds stop strings in its own text
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        request_id = f"{version.salt}-{next(self._numbers)}"
+        version.requests.add(request_id)
+        try:
+            tokens = TokensPrompt(prompt_token_ids=prompt, cache_salt=version.salt)
+            answer = self._llm.generate(tokens, sampling_params, request_id, lora_request=version.lora)
+            outputs = [output async for output in answer]
+        except (VLLMError, ValueError) as error:
+            raise TransientError(f"vLLM failed: {_in_one_line(error)}") from error
+        finally:
+            version.requests.discard(request_id)
+            self._unload_if_done(version)
+        if version.withdrawn and self._llm is None:
+            raise TransientError("the vLLM engine was closed")
+        if version.withdrawn:
+            raise EpisodeError(f"{version.delivery.name} is no longer served")
+        reason = outputs[-1].outputs[0].finish_reason if outputs else "nothing came"
+        if reason not in ("stop", "length"):
+            raise TransientError(f"vLLM failed: a request ended with {reason!r}")
+        return outputs[-1]
+
+    async def _load_adapter(self, name: str, version: int, path: Path | None) -> Any:
+        """Load an adapter into vLLM under a number that was never used, and return its LoRARequest."""
+        from vllm.lora.request import LoRARequest
+
+        if path is None:
+            return None
+        number = next(self._numbers)
+        # vLLM distinguishes cached prefixes by the adapter's name, so the name is new as well.
+        lora = LoRARequest(f"{name}@{version}#{number}", number, str(path.absolute()))
+        try:
+            loaded = await self._llm.add_lora(lora)
+        except Exception as error:
+            raise DeliveryError(name, version, _in_one_line(error)) from error
+        if not loaded:
+            raise DeliveryError(name, version, "vLLM did not load it")
+        return lora
+
+    async def _unload(self, lora: Any) -> None:
+        if lora is not None and self._llm is not None:
+            await self._llm.remove_lora(lora.lora_int_id)
+
+    def _retire(self, version: _Version) -> None:
+        """Unload a version that is no longer served as soon as its last request has ended."""
+        self._retired.add(version)
+        self._unload_if_done(version)
+
+    def _unload_if_done(self, version: _Version) -> None:
+        if version in self._retired and not version.requests:
+            self._retired.discard(version)
+            self._room.set()
+            task = asyncio.get_running_loop().create_task(self._unload(version.lora))
+            self._unloading.add(task)
+            task.add_done_callback(self._unloading.discard)
+
+    async def _abort(self, versions: Iterable[_Version], llm: Any) -> None:
+        """End all requests of these versions; one that has not reached vLLM yet fails when it ends."""
+        requests: list[str] = []
+        for version in versions:
+            version.withdrawn = True
+            requests += version.requests
+        if requests:
+            await llm.abort(requests)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until fewer than ``max_adapters`` old versions still have requests in progress."""
+        try:
+            async with asyncio.timeout(self.drain_seconds):
+                while len(self._retired) >= self.max_adapters:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise SparringError(
+                f"{len(self._retired)} old versions still have requests in progress after "
+                f"{self.drain_seconds:g} s; raise max_adapters or publish less often"
+            ) from None
+
+    def _check_room_for(self, name: str) -> None:
+        others = [one for key, one in self._served.items() if key != name and one.lora is not None]
+        if len(others) >= self.max_adapters:
+            raise InputError("adapter", f"{len(others)} adapters are already served", "Raise max_adapters.")
+
+    def _check_limits(self, prompt: int, answer: int) -> None:
+        assert self.max_context is not None
+        if prompt + answer > self.max_context:
+            raise ContextError(
+                f"a prompt of {prompt} tokens and an answer of up to {answer} exceed the context of "
+                f"{self.max_context}; shorten the prompt or raise inference.max_context"
+            )
+        if sum(len(one.requests) for one in [*self._served.values(), *self._retired]) >= self.max_queue:
+            raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
+
+
+def _check_installed() -> None:
+    if find_spec("vllm") is None:
+        raise InputError("vllm", "is not installed", "pip install 'sparring[vllm]'; see docs/howto-vllm.md")
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

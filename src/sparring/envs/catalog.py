@@ -1,0 +1,189 @@
+"""The catalog of environments: creates games by id, lists them, and explains why one is not playable."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from sparring.core import InputError
+from sparring.core.own_classes import is_class_path
+from sparring.envs import own_game
+from sparring.envs.game import Game
+from sparring.envs.known_ids import suggest, textarena_facts
+
+Library = Literal["textarena", "openspiel", "python"]
+
+
+@dataclass(frozen=True)
+class EnvInfo:
+    """One environment.
+
+    ``players`` are the possible numbers of players; ``reason`` explains why the environment is not playable,
+    and is empty if it is.
+    """
+
+    env_id: str
+    library: Library
+    players: list[int]
+    playable: bool
+    reason: str
+
+
+def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> Game:
+    """Start a game.
+
+    Args:
+        env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged), an OpenSpiel name
+            (``kuhn_poker``, ``kuhn_poker(players=3)``), or a game of your own (``my_game.py:MyGame``).
+        num_players: number of seats.
+        seed: determines all randomness of the game.
+        error_allowance: number of consecutive invalid moves after which a TextArena game still asks the
+            player again.
+
+    Raises:
+        InputError: the id is unknown or unplayable, or the game does not support ``num_players``.
+    """
+    check_playable(env_id, num_players)
+    library = library_of(env_id)
+    if library == "python":
+        return own_game.start_game(env_id, num_players, seed)
+    if library == "textarena":
+        from sparring.envs.textarena_game import TextArenaGame
+
+        return TextArenaGame(env_id, num_players, seed, error_allowance=error_allowance)
+    from sparring.envs.openspiel_game import OpenSpielGame
+
+    return OpenSpielGame(env_id, seed)
+
+
+@lru_cache(maxsize=1024)
+def check_playable(env_id: str, num_players: int) -> None:
+    """Raise an InputError unless ``num_players`` players can play ``env_id`` on this machine."""
+    info = describe(env_id)
+    if not info.playable:
+        raise InputError(
+            "env.id", f"{env_id} cannot be played here: {info.reason}", "List playable games: sparring envs"
+        )
+    if num_players not in info.players:
+        allowed = ", ".join(map(str, info.players))
+        raise InputError(
+            "env.num_players", f"{env_id} does not support {num_players} players", f"It supports: {allowed}"
+        )
+
+
+def library_of(env_id: str) -> Library:
+    """Return the library to which an id belongs.
+
+    TextArena's ids contain a version (``-v0``); those of games of your own, which are of the library
+    ``python``, name a file and a class.
+    """
+    if is_class_path(env_id):
+        return "python"
+    return "textarena" if "-v" in env_id.partition("(")[0] else "openspiel"
+
+
+def describe(env_id: str) -> EnvInfo:
+    """Return the description of an environment.
+
+    Raises:
+        InputError: no library has it.
+    """
+    library = library_of(env_id)
+    if library == "python":
+        return EnvInfo(env_id, library, own_game.possible_players(env_id), True, "")
+    if library == "textarena":
+        return _describe_textarena(env_id)
+    from sparring.envs.openspiel_game import load_game
+
+    game = load_game(env_id)
+    return EnvInfo(env_id, "openspiel", [game.num_players()], True, "")
+
+
+def reward_bounds(env_id: str) -> tuple[float, float] | None:
+    """Return the smallest and the largest reward of a game, if its library states them.
+
+    Raises:
+        InputError: OpenSpiel does not know the game.
+    """
+    if library_of(env_id) != "openspiel":
+        return None
+    from sparring.envs.openspiel_game import load_game
+
+    game = load_game(env_id)
+    return float(game.min_utility()), float(game.max_utility())
+
+
+def reward_scale(env_id: str) -> float:
+    """Return half the range of an environment's rewards.
+
+    OpenSpiel states the range of each game. In all other environments it is taken to be -1 to 1, as in
+    TextArena, so a game of your own keeps its rewards.
+
+    Raises:
+        InputError: OpenSpiel does not know the game.
+    """
+    bounds = reward_bounds(env_id)
+    return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
+
+
+def list_environments() -> list[EnvInfo]:
+    """Return every environment of both libraries under its default id, OpenSpiel's games first."""
+    return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in textarena_facts())]
+
+
+def _list_openspiel() -> list[EnvInfo]:
+    import pyspiel
+
+    from sparring.envs.openspiel_game import not_playable_reason
+
+    infos = []
+    for game_type in pyspiel.registered_games():
+        name = game_type.short_name
+        reason = not_playable_reason(game_type)
+        if not reason and not game_type.default_loadable:
+            reason = "it needs parameters: give them in parentheses after the name"
+        # Games are not loaded, because some print or take long to load. Hanabi's default is given as 0.
+        players = game_type.parameter_specification.get("players") or game_type.min_num_players
+        infos.append(EnvInfo(name, "openspiel", [players], not reason, reason))
+    return infos
+
+
+def _describe_textarena(env_id: str) -> EnvInfo:
+    facts = textarena_facts()
+    fact = facts.get(env_id) or facts.get(f"{env_id.removesuffix('-raw')}-train")
+    if fact is None:
+        raise InputError("env.id", f"TextArena has no environment {env_id!r}", suggest(env_id))
+    if env_id.endswith("-raw"):
+        reason = "its observations are not text; use the id that ends in -train"
+    else:
+        reason = _reason(fact)
+    return EnvInfo(env_id, "textarena", fact["players"], not reason, reason)
+
+
+def _reason(fact: dict[str, Any]) -> str:
+    """Return why an environment cannot be played on this machine, or an empty string."""
+    if "needs" in fact and _NEEDS[fact["needs"]]():
+        return ""
+    return str(fact.get("reason", ""))
+
+
+def _has_nltk_words() -> bool:
+    """Search the directories that NLTK searches, without importing it, which takes a second."""
+    places = os.environ.get("NLTK_DATA", "").split(os.pathsep)
+    roots = [Path(place) for place in places if place]
+    roots += [Path.home() / "nltk_data"]
+    roots += [Path(sys.prefix, part, "nltk_data") for part in ("", "share", "lib")]
+    roots += [Path("/usr", part, "nltk_data") for part in ("share", "local/share", "lib", "local/lib")]
+    return any((root / "corpora" / name).exists() for root in roots for name in ("words", "words.zip"))
+
+
+_NEEDS: dict[str, Callable[[], bool]] = {
+    "python3.12": lambda: sys.version_info >= (3, 12),
+    "openrouter": lambda: "OPENROUTER_API_KEY" in os.environ,
+    "gym": lambda: importlib.util.find_spec("gym") is not None,
+    "nltk-words": _has_nltk_words,
+}

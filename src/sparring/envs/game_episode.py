@@ -1,0 +1,347 @@
+"""GameEpisode: one game that models and scripts play turn by turn."""
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparring.config.play import EnvSettings, GameSettings
+from sparring.core import (
+    AgentSpec,
+    Arena,
+    CallSettings,
+    Episode,
+    EpisodeError,
+    EpisodeState,
+    Messages,
+    ModelResponse,
+    PlaySpec,
+    Rollout,
+    Rubric,
+    Step,
+    derive_seed,
+)
+from sparring.core.agents import UNSET
+from sparring.core.own_classes import name_of
+from sparring.core.own_code import is_from_outside
+from sparring.core.play import GameSummary, GameTurn, seat_role
+from sparring.envs.catalog import check_playable, make_game
+from sparring.envs.checked_game import CheckedGame
+from sparring.envs.game import Game
+from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
+from sparring.envs.templates import PromptTemplate, get_template
+
+OPENER = AgentSpec(kind="script", model="random")
+"""Who makes the random moves at the beginning of a game."""
+
+
+@dataclass(frozen=True)
+class _Position:
+    """What the game shows the player to move, its legal moves, and the prompt if the player is a model."""
+
+    pid: int
+    view: str
+    legal: list[str] | None
+    prompt: Messages | None
+
+
+@dataclass
+class _Answer:
+    """A seat's answer: the text, the action in it, whether it is well formed, and the response, if any."""
+
+    text: str
+    action: str
+    well_formed: bool
+    response: ModelResponse | None = None
+
+
+@dataclass
+class _Table:
+    """One game in progress and its record. Its first ``opening`` moves are random, whoever has the seat."""
+
+    spec: PlaySpec
+    game: Game
+    players: dict[int, ScriptedPlayer]
+    position: _Position | None
+    opener: ScriptedPlayer
+    opening: int
+    turns: list[GameTurn] = field(default_factory=list)
+    action_seq: list[str] = field(default_factory=list)
+    errors: int = 0
+    invalid_pid: int | None = None
+    raised: str | None = None
+    truncated: bool = False
+
+    @property
+    def in_opening(self) -> bool:
+        """Whether the next move is a random one of the opening."""
+        return len(self.turns) < self.opening
+
+    def mover(self, pid: int) -> AgentSpec:
+        """Return who makes the next move, of seat ``pid``."""
+        return OPENER if self.in_opening else self.spec.agents[pid]
+
+    def script(self, pid: int) -> ScriptedPlayer:
+        """Return the script that makes the next move, of seat ``pid``."""
+        return self.opener if self.in_opening else self.players[pid]
+
+
+class GameEpisode(Episode):
+    """A game of one or more players.
+
+    An answer is an invalid move if the game's legal moves are known and it is not one of them, if the game
+    rejects it or raises on it, or if the template is strict and the answer is ill-formed. After an invalid
+    move the player is asked again, at most ``error_allowance`` times in a row; the next invalid move ends the
+    game. If the game itself detects an invalid move, the game's own rules decide instead. A move on which the
+    game raises ends it at once, because its state may be partly changed. The same holds if the game raises
+    when the position after the move is read, or if its rewards after the last move are not finite numbers:
+    models find what breaks a library. In a game of your own that is an error of its code, and the episode
+    fails. It also fails if a script's move makes the game raise, or if the game raises before any move.
+
+    If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
+    of all seats, in order, if the move had ended the game. Buffers give the step at most its player's,
+    however the game ends.
+
+    Args:
+        env_id: the environment to play; see catalog.make_game.
+        num_players: number of seats.
+        template: builds prompts and reads answers.
+        max_turns: the game ends as a draw after this many turns in total.
+        error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
+        random_opening: a game in which a policy is trained begins with between 0 and this many random legal
+            moves, each number as likely as the others. Nobody learns from them.
+        calls: how models' answers are drawn, in place of their agents' settings. The texts that end an answer
+            are not part of its text; the tokens that spelled them are among its token ids.
+
+    Raises:
+        InputError: the environment is unknown, not playable on this machine, or does not support
+            ``num_players``; or games are to begin with random moves, and it does not list its legal ones.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        num_players: int,
+        template: PromptTemplate,
+        *,
+        max_turns: int = 200,
+        error_allowance: int = 0,
+        random_opening: int = 0,
+        calls: CallSettings = UNSET,
+    ) -> None:
+        check_playable(env_id, num_players)
+        if random_opening:
+            check_moves_are_told(env_id, "env.random_opening", "Set 0")
+        self.env_id = env_id
+        self.name = name_of(env_id)
+        self.num_players = num_players
+        self.template = template
+        self.max_turns = max_turns
+        self.error_allowance = error_allowance
+        self.random_opening = random_opening
+        self.calls = calls
+        self._rubric = Rubric([final_reward])
+
+    @property
+    def episode_type(self) -> str:
+        """The environment's id, or the name of a class of your own."""
+        return self.name
+
+    @property
+    def rubric(self) -> Rubric:
+        """The rubric that gives each trained seat its final reward."""
+        return self._rubric
+
+    async def rollout(
+        self, arena: Arena, artifact: PlaySpec, state: EpisodeState | None = None
+    ) -> EpisodeState:
+        """Play the game that ``artifact`` describes. Its seed determines everything except the weights.
+
+        Raises:
+            EpisodeError: the number of agents does not match the seats, or the game failed inside its library
+                before any move or on a script's move.
+        """
+        state = state or EpisodeState()
+        table = self._set_table(artifact)
+        game = table.game
+        turn = 0
+        while (position := table.position) is not None and not game.done:
+            if turn == self.max_turns:
+                game.truncate()
+                table.truncated = True
+                break
+            pid, legal = position.pid, position.legal
+            agent = table.mover(pid)
+            state.current_actor = seat_role(pid)
+            answer = await self._ask(arena, table, position, agent)
+            action = answer.action
+            if legal is None or action not in legal:
+                action = game.normalise(action)
+            if self.template.strict and legal is not None and action not in legal:
+                answer.well_formed = _form(action) in map(_form, legal)
+            invalid = self._play(table, pid, action, legal, answer.well_formed)
+            table.turns.append(
+                {
+                    "pid": pid,
+                    "kind": agent.kind,
+                    "model": agent.model,
+                    "observation": position.view,
+                    "text": answer.text,
+                    "action": action,
+                    "well_formed": answer.well_formed,
+                    "invalid": invalid,
+                }
+            )
+            table.action_seq.append(action)
+            if agent.kind == "policy":
+                step = self._step(position, turn, answer, action, invalid)
+                if invalid and not game.done:
+                    step.info["invalid_rewards"] = game.invalid_rewards(pid)
+                state.trajectory.append(step)
+            turn += 1
+        state.done = True
+        state.data = {**self._summary(table)}
+        return state
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return the turns, the rewards and how the game ended."""
+        return state.data
+
+    def _set_table(self, spec: PlaySpec) -> _Table:
+        if len(spec.agents) != self.num_players:
+            raise EpisodeError(f"{self.env_id} has {self.num_players} seats but {len(spec.agents)} agents")
+        game_seed = derive_seed(spec.seed, "game")
+        game = make_game(self.env_id, self.num_players, game_seed, error_allowance=self.error_allowance)
+        players = {
+            pid: make_player(agent.model, self.env_id, derive_seed(spec.seed, "script", pid))
+            for pid, agent in enumerate(spec.agents)
+            if agent.kind == "script"
+        }
+        opener = RandomPlayer(derive_seed(spec.seed, "opening"))
+        return _Table(spec, game, players, self._position(spec, game), opener, self._opening(spec))
+
+    def _opening(self, spec: PlaySpec) -> int:
+        """Return the number of random moves with which a game begins."""
+        if not spec.trained_pids:
+            return 0
+        return random.Random(derive_seed(spec.seed, "opening moves")).randint(0, self.random_opening)
+
+    def _position(self, spec: PlaySpec, game: Game) -> _Position | None:
+        """Read everything that the next turn needs from the game; at its end check its results instead."""
+        if game.done:
+            game.rewards()
+            game.game_info()
+            return None
+        pid = game.current_pid
+        view, legal = game.view(pid), game.legal_actions()
+        prompt = None if spec.agents[pid].kind == "script" else self.template.messages(game, pid)
+        return _Position(pid, view, legal, prompt)
+
+    async def _ask(self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec) -> _Answer:
+        pid, prompt, turn = position.pid, position.prompt, len(table.turns)
+        if agent.kind == "script" or prompt is None:
+            seed = derive_seed(table.spec.seed, "script", pid, turn)
+            action = table.script(pid).act(table.game, seed)
+            return _Answer(action, action, True)
+        trained, calls = agent.kind == "policy", self.calls.over(agent.calls)
+        response = await arena.call_model(
+            prompt,
+            role_id=seat_role(pid) if trained else None,
+            temperature=calls.temperature,
+            max_tokens=calls.max_tokens,
+            stop=calls.stop,
+            return_tokens=trained,
+            model=agent.model,
+            seed=derive_seed(table.spec.seed, "call", pid, turn),
+        )
+        action, well_formed = self.template.extract(response.text)
+        return _Answer(response.text, action, well_formed, response)
+
+    def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
+        """Make the move, or count it as invalid; return whether it was invalid."""
+        game = table.game
+        ill_formed = self.template.strict and not well_formed
+        illegal = legal is not None and action not in legal
+        if not ill_formed and not illegal and self._apply(table, pid, action):
+            table.errors = 0
+            return False
+        table.errors += 1
+        still_asked = not game.done and game.current_pid == pid
+        if still_asked and table.errors > self.error_allowance:
+            game.forfeit(pid, "the answer was not a move" if ill_formed else f"illegal move {action!r}")
+        if game.done:
+            table.invalid_pid = pid
+        elif not still_asked:
+            table.errors = 0
+        return True
+
+    def _apply(self, table: _Table, pid: int, action: str) -> bool:
+        """Make the move and read the next position; return whether the move was valid.
+
+        If the game raises on the move, the player is at fault; so too if it raises on reading the position,
+        unless it is a game of the user's own.
+        """
+        game, is_made = table.game, False
+        try:
+            valid = game.apply(action)
+            is_made = True
+            table.position = self._position(table.spec, game)
+            return valid
+        except BaseException as error:
+            is_of_own_code = isinstance(game, CheckedGame) and (is_made or isinstance(error, EpisodeError))
+            if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
+                raise
+            game.break_off(pid, error)
+            table.raised = game.game_info()[pid]["raised"]
+            return False
+
+    def _step(self, position: _Position, turn: int, answer: _Answer, action: str, invalid: bool) -> Step:
+        assert answer.response is not None
+        assert position.prompt is not None
+        feedback = {"correct_answer_format": answer.well_formed, "invalid_move": invalid}
+        step = answer.response.to_step(
+            seat_role(position.pid),
+            position.prompt,
+            turn=turn,
+            extracted_action=action,
+            format_feedback=feedback,
+            legal_answers=list(map(self.template.answer, position.legal or ())),
+        )
+        step.pid, step.env_id = position.pid, self.name
+        return step
+
+    def _summary(self, table: _Table) -> GameSummary:
+        return {
+            "final_rewards": table.game.rewards(),
+            "game_info": table.game.game_info(),
+            "num_turns": len(table.turns),
+            "invalid_pid": table.invalid_pid,
+            "raised": table.raised,
+            "truncated": table.truncated,
+            "action_seq": table.action_seq,
+            "turns": table.turns,
+        }
+
+
+def build_episode(env: GameSettings, temperature: float | None = None) -> GameEpisode:
+    """Build the episode that plays an environment; ``temperature`` replaces the agents' own."""
+    return GameEpisode(
+        env.id,
+        env.num_players,
+        get_template(env.template),
+        max_turns=env.max_turns,
+        error_allowance=env.error_allowance,
+        calls=replace(env.calls, temperature=temperature),
+        random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
+    )
+
+
+def _form(move: str) -> str:
+    """Return a move with every word and number replaced, so that ``[4]`` and ``[7]`` have the same form."""
+    return re.sub(r"\w+", "x", move)
+
+
+def final_reward(rollout: Rollout, arena: Arena) -> dict[str, float]:
+    """Return the reward that the game gave to each trained seat, by role id."""
+    rewards = rollout.extras["final_rewards"]
+    return {seat_role(pid): rewards[pid] for pid in rollout.artifact.trained_pids}

@@ -1,0 +1,161 @@
+"""Figures: every number of an evaluation under its own name, with its interval and which way is better."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sparring.core import InputError
+from sparring.core.confidence_intervals import Interval
+from sparring.evaluation.match_result import MatchResult
+from sparring.evaluation.nash_conv import NashConvResult
+from sparring.evaluation.result_files import EvaluationResult, read_evaluation
+
+Kind = Literal["share", "mean", "exact"]
+WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"
+ENDED_BY_INVALID, INVALID, REWARD = "games ended by an invalid move", "invalid moves", "mean reward"
+NASH_CONV, MASS = "NashConv", "mass on legal moves"
+ANY = (-math.inf, math.inf)
+
+
+class FigureName(NamedTuple):
+    """What a figure is: what was measured, in which environment, and against whom.
+
+    A program's measure has the name that the program gives it, and no environment.
+    """
+
+    measure: str
+    env_id: str = ""
+    opponent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The measure and the opponent: ``win rate against random``."""
+        return f"{self.measure} against {self.opponent}" if self.opponent else self.measure
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.env_id}" if self.env_id else self.name
+
+    def is_meant_by(self, text: str) -> bool:
+        """Whether a user who writes ``text`` means this figure: with the environment, or without."""
+        return text in (self.name, str(self))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of an evaluation.
+
+    Attributes:
+        name: what it is.
+        interval: the number and its 95% interval; an exact one has no width.
+        kind: a share of what was counted, a mean over it, or exact.
+        count: how many games, moves or items it was measured on; 0 for an exact one.
+        counted: what was counted.
+        smaller_is_better: whether less is better. Of a program's measure only the program knows.
+        is_playable: false for the NashConv of a policy that cannot be played, which says nothing about it.
+        bounds: the smallest and the largest possible value.
+    """
+
+    name: FigureName
+    interval: Interval
+    kind: Kind
+    count: int = 0
+    counted: Literal["games", "moves", "items", ""] = ""
+    smaller_is_better: bool = False
+    is_playable: bool = True
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def value(self) -> float:
+        """The number itself."""
+        return self.interval.mid
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        return {
+            "name": self.name.name,
+            "env_id": self.name.env_id,
+            "value": self.value,
+            "low": self.interval.low,
+            "high": self.interval.high,
+            "kind": self.kind,
+            "count": self.count,
+            "counted": self.counted,
+            "smaller_is_better": self.smaller_is_better,
+            "is_playable": self.is_playable,
+        }
+
+
+def read_figures(directory: Path, step: int) -> list[Figure]:
+    """Return the figures of the evaluations after update ``step``, ordered by the names of their files.
+
+    Raises:
+        InputError: a file is not an evaluation, or is damaged.
+    """
+    figures = []
+    for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
+        try:
+            figures += figures_of(read_evaluation(path)[1])
+        except ValueError as error:
+            raise InputError(str(path), "is damaged: its numbers cannot be", "Evaluate again") from error
+    return figures
+
+
+def figures_of(result: EvaluationResult) -> list[Figure]:
+    """Return the figures of an evaluation, the most important first; those without any data are left out.
+
+    Raises:
+        ValueError: its numbers cannot be, such as more wins than games.
+    """
+    found = [one for one in _figures_of(result) if one.count or one.kind == "exact"]
+    if not all(math.isfinite(end) for figure in found for end in figure.interval):
+        raise ValueError("a number is not finite")
+    return found
+
+
+def match_figure_names(env_id: str, opponent: str) -> list[FigureName]:
+    """Return the names of a match's figures; ``opponent`` is empty in a game for one player."""
+    measures = (WINS, DRAWS, LOSSES, ENDED_BY_INVALID, INVALID, REWARD)
+    return [FigureName(measure, env_id, opponent) for measure in measures]
+
+
+def kind_of(figures: Iterable[Figure]) -> Kind:
+    """Return the kind of several: a mean may be taken for a share where all its values are 0 and 1."""
+    kinds = {figure.kind for figure in figures}
+    return kinds.pop() if len(kinds) == 1 else "mean"
+
+
+def _figures_of(result: EvaluationResult) -> Iterator[Figure]:
+    if isinstance(result, MatchResult):
+        yield from _figures_of_match(result)
+    elif isinstance(result, NashConvResult):
+        yield Figure(
+            FigureName(NASH_CONV, result.env_id),
+            _exactly(result.nash_conv),
+            "exact",
+            smaller_is_better=True,
+            is_playable=result.is_playable,
+            bounds=(0.0, math.inf),
+        )
+        yield Figure(FigureName(MASS, result.env_id), _exactly(result.legal_mass), "exact")
+    elif result.values:
+        kind: Kind = "share" if result.is_share else "mean"
+        bounds = (0.0, 1.0) if result.is_share else ANY
+        count = len(result.values)
+        yield Figure(FigureName(result.name), result.interval, kind, count, "items", bounds=bounds)
+
+
+def _figures_of_match(result: MatchResult) -> Iterator[Figure]:
+    games, moves = result.games, result.moves
+    win, draw, loss, lost, invalid, reward = match_figure_names(result.env_id, result.opponent)
+    yield Figure(win, result.win_rate, "share", games, "games")
+    yield Figure(draw, result.draw_rate, "share", games, "games")
+    yield Figure(loss, result.loss_rate, "share", games, "games", smaller_is_better=True)
+    yield Figure(lost, result.invalid_game_rate, "share", games, "games", smaller_is_better=True)
+    yield Figure(invalid, result.invalid_move_rate, "share", moves, "moves", smaller_is_better=True)
+    yield Figure(reward, result.mean_reward, "mean", games, "games", bounds=ANY)
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)

@@ -1,0 +1,243 @@
+"""What a server keeps of files and jobs: a directory for each, with a sealed record in it.
+
+files/file-ID/file.json, content
+jobs/ftjob-ID/job.json       the job, written by the server only
+              training/      written by the process that trains; see ``learning.fine_tuning.job``
+              outcome.json   the last file of that process
+              worker.log     what that process printed
+"""
+
+import asyncio
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Generic, Protocol, TypeVar
+
+import msgspec
+
+from sparring.core import InputError
+from sparring.core.files import (
+    put_in_place,
+    remove_directory,
+    remove_partial,
+    scratch_for,
+    sha256_of,
+    write_file,
+)
+from sparring.core.sealed_json import sealed, unsealed
+from sparring.core.text import one_line
+from sparring.engine.server_schema import ApiError
+from sparring.finetune.jobs.records import FINE_TUNE, JOB_FILE, RESULTS, TRAINING, StoredFile, StoredJob
+from sparring.learn.fine_tuning.outcome import Row, read_rows
+
+MAX_FILE_BYTES = 256 * 2**20
+"""Maximum size of an uploaded file."""
+MAX_STORED_BYTES = 8 * 2**30
+"""Maximum size of all files of a server together."""
+CONTENT, DESCRIPTION = "content", "file.json"
+_TRAINED = r"step-\d+|state|reference|[a-z]+\.(csv|json|jsonl)"
+"""What the process that trains writes."""
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created(self) -> int: ...
+
+
+Record = TypeVar("Record")
+Stored = TypeVar("Stored", bound=_HasId)
+
+
+class Records(Generic[Stored]):
+    """The records below one directory, each in a directory that is named by its id. One event loop owns them.
+
+    Args:
+        directory: is created.
+        prefix: how ids begin; other directories are somebody else's.
+        name: the name of a record's file.
+        form: the type of a record.
+        say: called with a line about a record that is damaged, and which is left out.
+    """
+
+    def __init__(
+        self, directory: Path, prefix: str, name: str, form: type[Stored], say: Callable[[str], None]
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        ids = prefix + "[0-9a-f]+"
+        remove_partial(directory, ids)
+        self.directory = directory
+        self.name = name
+        found = []
+        for path in directory.iterdir():
+            if not re.fullmatch(ids, path.name):
+                continue
+            try:
+                record = read_record(path / name, form)
+            except InputError as error:
+                say(f"note: {error.problem}; it is left out")
+                continue
+            if record.id == path.name:
+                found.append(record)
+            else:
+                say(f"note: {path / name} is of {one_line(record.id)!r:.80}; it is left out")
+        self._records = {one.id: one for one in sorted(found, key=lambda one: one.created)}
+
+    def all(self) -> list[Stored]:
+        """Return all records, oldest first."""
+        return list(self._records.values())
+
+    def place(self, record: Stored) -> Path:
+        """Return a record's directory."""
+        return self.directory / record.id
+
+    def save(self, record: Stored) -> None:
+        """Write a record that has changed."""
+        write_record(self.place(record) / self.name, record)
+
+    def _put(self, record: Stored, scratch: Path) -> None:
+        """Let a new record appear on the disk, with the files of its scratch directory, or not at all."""
+        write_record(scratch / self.name, record)
+        put_in_place(scratch, self.place(record))
+
+
+class FileStore(Records[StoredFile]):
+    """The data and result files of a server."""
+
+    def __init__(self, directory: Path, max_stored_bytes: int, say: Callable[[str], None]) -> None:
+        super().__init__(directory, "file-", DESCRIPTION, StoredFile, say)
+        self.max_stored_bytes = max_stored_bytes
+        self._expected = 0
+
+    def get(self, file_id: str) -> StoredFile:
+        """Return a file's description.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        if file_id not in self._records:
+            raise ApiError(404, f"No such File object: {file_id:.100}", param="id")
+        return self._records[file_id]
+
+    def content(self, file_id: str) -> Path:
+        """Return the path of a file's content.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        return self.place(self.get(file_id)) / CONTENT
+
+    async def add(self, filename: str, size: int, source: BinaryIO) -> StoredFile:
+        """Store an upload of ``size`` bytes; it is copied in a thread.
+
+        Raises:
+            ApiError: it is empty or too large, or too much is stored.
+        """
+        if size == 0:
+            raise ApiError(400, "file: it is empty", param="file")
+        if size > MAX_FILE_BYTES:
+            raise ApiError(413, f"file: it has more than {MAX_FILE_BYTES:,} bytes", param="file")
+        stored = sum(one.bytes for one in self._records.values()) + self._expected
+        if stored + size > self.max_stored_bytes:
+            problem = f"file: this server stores at most {self.max_stored_bytes:,} bytes. Delete other files"
+            raise ApiError(413, problem, param="file")
+        self._expected += size
+        try:
+            file = await asyncio.to_thread(self._write, new_id("file-"), size, filename, FINE_TUNE, source)
+        finally:
+            self._expected -= size
+        self._records[file.id] = file
+        return file
+
+    def put_result(self, file_id: str, source: Path) -> None:
+        """Store a job's result file under an id that the job has reserved; a repeated call does nothing."""
+        if file_id not in self._records:
+            with source.open("rb") as content:
+                size, name = source.stat().st_size, f"{file_id}.csv"
+                self._records[file_id] = self._write(file_id, size, name, RESULTS, content)
+
+    def delete(self, file_id: str) -> None:
+        """Delete a file.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        path = self.place(self.get(file_id))
+        removed = path.with_name(f".{path.name}.partial")  # removed at the next start if this is cut off
+        path.rename(removed)
+        remove_directory(removed, (CONTENT, DESCRIPTION))
+        del self._records[file_id]
+
+    def _write(self, file_id: str, size: int, filename: str, purpose: str, source: BinaryIO) -> StoredFile:
+        scratch = scratch_for(self.directory / file_id)
+        try:
+            with (scratch / CONTENT).open("wb") as content:
+                shutil.copyfileobj(source, content)
+            digest = sha256_of(scratch / CONTENT)
+            file = StoredFile(file_id, time.time_ns(), size, filename, purpose, digest)
+            self._put(file, scratch)
+        except OSError:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        return file
+
+
+class JobStore(Records[StoredJob]):
+    """The jobs of a server."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        super().__init__(directory, "ftjob-", JOB_FILE, StoredJob, say)
+        for job in directory.glob("ftjob-*"):
+            remove_partial(job, JOB_FILE)
+            remove_partial(job / TRAINING, _TRAINED)
+
+    def get(self, job_id: str) -> StoredJob:
+        """Return a job.
+
+        Raises:
+            ApiError: there is no such job.
+        """
+        if job_id not in self._records:
+            problem = f"Could not find fine tune: {job_id:.100}"
+            raise ApiError(404, problem, param="fine_tune_id", code="fine_tune_not_found")
+        return self._records[job_id]
+
+    def add(self, job: StoredJob) -> None:
+        """Store a new job, whole or not at all."""
+        self._put(job, scratch_for(self.place(job)))
+        self._records[job.id] = job
+
+    def rows(self, job: StoredJob) -> list[Row]:
+        """Return the metrics of a job's steps so far."""
+        return read_rows(self.place(job) / TRAINING)
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that cannot be guessed."""
+    return prefix + secrets.token_hex(12)
+
+
+def write_record(path: Path, record: object) -> None:
+    """Write a sealed record, replacing an existing one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_file(path, sealed(msgspec.to_builtins(record)))
+
+
+def read_record(path: Path, form: type[Record]) -> Record:
+    """Return the sealed record in a file.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    try:
+        return msgspec.convert(unsealed(path.read_bytes()), type=form)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise InputError("--jobs", f"{path} is missing or damaged", f"Move {path.parent} away.") from error

@@ -1,0 +1,308 @@
+"""OpenAIJobs: fine-tuning jobs of OpenAI, of ``sparring serve``, or of another server with OpenAI's routes.
+
+The ``openai`` package handles HTTP. Replies are read as plain JSON and only in the fields that are needed,
+because servers that copy the routes differ in the others; ``fields`` and ``states`` translate the names in
+which such a server differs.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import openai
+from openai import AsyncOpenAI
+
+from sparring.core import InputError, SparringError
+from sparring.core.hosts import is_loopback
+from sparring.core.text import one_line
+from sparring.engine.api_answers import ApiHttpClient, UnusableAnswer, is_unusable
+from sparring.engine.api_errors import read_error, words_of
+from sparring.finetune.providers import (
+    NAME_FIELD,
+    STATES,
+    FineTuneJobError,
+    Job,
+    JobProvider,
+    JobRequest,
+    body_of,
+    check_identity,
+    file_name_of,
+    job_of,
+)
+
+PAGE = 100
+MAX_PAGES = 50
+"""The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
+MAX_WAIT = 60.0
+"""Seconds; no pause between two tries is longer."""
+QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
+"""The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
+Reply = dict[str, Any]
+Result = TypeVar("Result")
+
+
+class OpenAIJobs(JobProvider):
+    """Jobs at an API with OpenAI's routes for files and fine-tuning jobs.
+
+    Rate limits (429), server errors (5xx), broken connections and unreadable replies are tried again with
+    exponential back-off, at most ``retries`` times. A job or a file is looked for by its name before it is
+    made a second time, because a reply that was lost does not mean that nothing happened.
+
+    Args:
+        api_key: the key; it is never shown.
+        base_url: address of the API, including ``/v1``.
+        least_examples: the smallest number of examples that the API accepts; OpenAI's is 10.
+        fields: names of fields by OpenAI's name, in requests and replies, where the server's differ.
+        states: OpenAI's names of a job's states by the server's, where they differ.
+        timeout: maximum seconds of one request.
+        retries: number of tries after the first.
+        wait: seconds before the second try; each further wait is twice as long, up to a minute.
+        quota_waits: how often a job is asked for again, an hour later, if the day's jobs are used up.
+        quota_wait: that hour, in seconds.
+        say: is told of each such wait.
+    """
+
+    def __init__(
+        self,
+        api_key: str,
+        base_url: str,
+        *,
+        least_examples: int = 10,
+        fields: Mapping[str, str] | None = None,
+        states: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+        retries: int = 6,
+        wait: float = 1.0,
+        quota_waits: int = 48,
+        quota_wait: float = 3600.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.base_url = base_url
+        self.least_examples = least_examples
+        self.fields = dict(fields or {})
+        self.states = dict(states or {})
+        self.timeout = timeout
+        self.retries = retries
+        self.wait = wait
+        self.quota_waits = quota_waits
+        self.quota_wait = quota_wait
+        self._say = say or (lambda line: None)
+        self._key = api_key
+        self._jitter = random.Random(0)
+        self._uses_proxies = not is_loopback(urlsplit(base_url).hostname or "")
+        unknown = set(self.states.values()) - STATES.keys()
+        if unknown:
+            problem = f"{min(unknown)!r} is not a state of OpenAI's jobs"
+            raise InputError("finetune.provider.states", problem, f"Use {', '.join(STATES)}")
+
+    async def upload(self, name: str, examples: bytes) -> str:
+        """Store a file of examples."""
+        file_name = file_name_of(name, examples)
+
+        async def once(client: AsyncOpenAI) -> str:
+            found = await self._search(client, "/files", file_name, lambda one: one.get("filename"), "id")
+            if found is not None:
+                return _id(found)
+            made = await client.files.with_raw_response.create(
+                file=(file_name, examples), purpose="fine-tune"
+            )
+            return _id(made.http_response.json())
+
+        return await self._tried(once, "the file cannot be uploaded", file_name)
+
+    async def create(self, request: JobRequest, file: str) -> Job:
+        """Make a job."""
+        body = {self.fields.get(name, name): value for name, value in body_of(request, file).items()}
+        for waited in range(self.quota_waits + 1):
+            try:
+                return await self._created(request, body)
+            except _QuotaError as error:
+                if waited == self.quota_waits:
+                    raise FineTuneJobError(str(error)) from None
+                self._say(f"{error}; the job is asked for again in {self.quota_wait / 60:g} minutes")
+                await asyncio.sleep(self.quota_wait)
+        raise AssertionError
+
+    async def _created(self, request: JobRequest, body: Reply) -> Job:
+        async def once(client: AsyncOpenAI) -> Job:
+            found = await self._find(client, request)
+            if found is not None:
+                return found
+            reply = await client.post("/fine_tuning/jobs", body=body, cast_to=object)
+            return self._job(reply)
+
+        return await self._tried(once, f"job {request.name} cannot be created", "", refused=FineTuneJobError)
+
+    async def _find(self, client: AsyncOpenAI, request: JobRequest) -> Job | None:
+        """Return the job of this name, or ``None``.
+
+        Raises:
+            FineTuneJobError: it has another model, method or file.
+        """
+        found = await self._search(
+            client, "/fine_tuning/jobs", request.name, self._name_of, self.fields.get("id", "id")
+        )
+        if found is None:
+            return None
+        check_identity(request, self._metadata(found))
+        return self._job(found)
+
+    def _metadata(self, job: Reply) -> Reply:
+        found = self._read(job, "metadata")
+        return found if isinstance(found, dict) else {}
+
+    async def status(self, job_id: str) -> Job:
+        """Return what is known of a job."""
+
+        async def once(client: AsyncOpenAI) -> Job:
+            try:
+                return self._job(await client.get(f"/fine_tuning/jobs/{job_id}", cast_to=object))
+            except openai.NotFoundError:
+                return Job(job_id, "not_found")
+
+        return await self._tried(once, "the state of a job cannot be read", job_id)
+
+    async def progress(self, job_id: str) -> str:
+        """Return the message of the newest event; empty if there is none."""
+
+        async def once(client: AsyncOpenAI) -> str:
+            path = f"/fine_tuning/jobs/{job_id}/events"
+            entries = _entries(await client.get(path, cast_to=object, options={"params": {"limit": "1"}}))
+            return one_line(str(entries[0].get("message", ""))) if entries else ""
+
+        try:
+            return await self._tried(once, "the events of a job cannot be read", job_id)
+        except SparringError:  # an API without events trains all the same
+            return ""
+
+    async def _search(
+        self,
+        client: AsyncOpenAI,
+        path: str,
+        name: str,
+        name_of: Callable[[Reply], object],
+        id_field: str,
+    ) -> Reply | None:
+        """Return the newest entry of a paged list that has this name, or ``None``."""
+        after: dict[str, str] = {}
+        for _ in range(MAX_PAGES):
+            reply = await client.get(path, cast_to=object, options={"params": {"limit": str(PAGE), **after}})
+            entries = _entries(reply)
+            for entry in entries:
+                if name_of(entry) == name:
+                    return entry
+            if not entries or not _has_more(reply):
+                return None
+            after = {"after": str(entries[-1].get(id_field, ""))}
+        return None
+
+    def _read(self, reply: Reply, name: str) -> Any:
+        """Return a field of a reply by OpenAI's name."""
+        return reply.get(self.fields.get(name, name))
+
+    def _name_of(self, job: Reply) -> object:
+        return self._metadata(job).get(NAME_FIELD)
+
+    def _job(self, reply: object) -> Job:
+        """Read a job.
+
+        Raises:
+            _Unreadable: the reply is not a job.
+        """
+        if not isinstance(reply, dict):
+            raise _Unreadable("the reply is not an object")
+        read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
+        said = str(read["status"])
+        try:
+            return job_of({**read, "status": self.states.get(said, said), "error": reply.get("error")})
+        except ValueError as error:
+            raise _Unreadable(str(error)) from None
+
+    async def _tried(
+        self,
+        ask: Callable[[AsyncOpenAI], Awaitable[Result]],
+        failure: str,
+        about: str,
+        refused: type[SparringError] = SparringError,
+    ) -> Result:
+        """Ask until there is a reply.
+
+        Raises:
+            SparringError: there was none; of type ``refused`` if the API will never give one.
+        """
+        what = f"{failure}: {about}" if about else failure
+        async with AsyncOpenAI(
+            api_key=self._key,
+            base_url=self.base_url,
+            timeout=self.timeout,
+            max_retries=0,
+            http_client=ApiHttpClient(trust_env=self._uses_proxies),
+        ) as client:
+            for attempt in range(self.retries + 1):
+                asked_to_wait = 0.0
+                try:
+                    return await ask(client)
+                except openai.APIStatusError as error:
+                    problem = self._reason(error)
+                    if _code(error) in QUOTA_CODES:
+                        raise _QuotaError(f"{what}: {problem}") from None
+                    said = read_error(error.status_code, error.body, error.response.headers, self._key)
+                    if said.meaning == "key":
+                        problem = f"is not accepted by {urlsplit(self.base_url).hostname}"
+                        raise InputError("the API's key", problem, "Set a key that it accepts") from None
+                    if said.meaning != "retry":
+                        raise refused(f"{what}: {problem}") from None
+                    asked_to_wait = said.retry_after
+                except UnusableAnswer as error:
+                    raise refused(f"{what}: {error}") from None
+                except _UNREADABLE as error:
+                    problem = self._reason(error)
+                    if isinstance(error, openai.APIConnectionError) and is_unusable(error):
+                        raise refused(f"{what}: {error.__cause__}") from None
+                if attempt < self.retries:
+                    pause = self.wait * 2**attempt * self._jitter.uniform(0.5, 1.0)
+                    await asyncio.sleep(min(max(pause, asked_to_wait), MAX_WAIT))
+        raise SparringError(f"{what}: {problem} (tries: {self.retries + 1})")
+
+    def _reason(self, error: Exception) -> str:
+        """Return what an error says in one line without the key, which servers may repeat."""
+        return words_of(str(error) or type(error).__name__, self._key)
+
+
+class _QuotaError(SparringError):
+    """The API makes no more jobs for now."""
+
+
+class _Unreadable(Exception):
+    """A reply that is not what it should be; another try may give a better one."""
+
+
+_UNREADABLE = (
+    *(openai.APIConnectionError, openai.APIResponseValidationError),
+    *(json.JSONDecodeError, UnicodeDecodeError, _Unreadable),
+)
+
+
+def _entries(reply: object) -> list[Reply]:
+    data = reply.get("data") if isinstance(reply, dict) else None
+    if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
+        raise _Unreadable("the reply is not a list")
+    return cast(list[Reply], data)
+
+
+def _id(reply: object) -> str:
+    found = reply.get("id") if isinstance(reply, dict) else None
+    if not isinstance(found, str):
+        raise _Unreadable("the reply has no id")
+    return found
+
+
+def _has_more(reply: object) -> bool:
+    return isinstance(reply, dict) and bool(reply.get("has_more"))
+
+
+def _code(error: openai.APIStatusError) -> str:
+    return str(error.code or "")

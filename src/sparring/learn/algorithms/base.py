@@ -1,0 +1,345 @@
+"""BaseAlgo: compute gradients from training records over prefix trees.
+
+An algorithm sees a flat array of sampled tokens and does not need to know that they are packed: because of
+the gather from distinct predictions to sampled tokens, a token's gradient is the sum over the samples that
+contain it.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparring.config.algorithms import LossSettings
+from sparring.core import InputError, TrainingRecord
+from sparring.core.adapters import reference_of
+from sparring.core.errors import shown
+from sparring.learn.algorithms.terms import (
+    Mismatch,
+    cross_entropy,
+    divergence,
+    value_loss,
+    with_kl_in_advantage,
+)
+from sparring.learn.attention_choice import learner_limits
+from sparring.learn.batch import Batch, States, Tokens, mean_answer_length, pack
+from sparring.learn.critic import Critic
+from sparring.learn.legal_answers import FloatArray
+from sparring.learn.logprobs import plan_logprobs, plan_outputs, plan_states
+from sparring.learn.policy import BASE, TRAINED, PolicyModel
+from sparring.learn.trie import TreePlan
+
+AnswerWeights = Callable[[int, Tensor], FloatArray]
+"""Returns weight_A from the number of a plan and its logprobs_C; only those of the plan's answers count."""
+NO_TERMS = LossSettings()
+"""No regulariser, no KL divergence, no entropy."""
+
+
+class BaseAlgo(ABC):
+    """Abstract interface of algorithms: what a learner does with a batch.
+
+    A learner calls :meth:`initialize` once, and for each update :meth:`begin`, :meth:`prepare_batch` and
+    :meth:`update`. A subclass defines :meth:`loss`, and overrides what it wants otherwise.
+
+    The KL divergence and the entropy of ``terms`` are added up over tokens by :meth:`aggregate`. The
+    regulariser has a normaliser of its own: it is a mean over answers of sums over the tokens of legal
+    answers, divided by the constant M. RLOO, REINFORCE++ and verl's ``use_kl_in_reward`` differ from
+    ``kl_in = "reward"``: they subtract the divergence from the rewards, before a baseline is subtracted or a
+    deviation is divided by, so there both contain it.
+
+    Args:
+        terms: the terms that are added to the loss.
+
+    Attributes:
+        regulariser_ends: the weight of the regulariser at the first and at the last update.
+    """
+
+    critic: Critic | None = None
+    """The learner's critic, whose loss is added to the loss, if there is one."""
+    learns_from_draws = True
+    """Whether the loss needs every drawn token, with its log-probability before the first step. If it does
+    not, most of an illegal answer is not computed, and several epochs need no forward pass beforehand."""
+    squares_decay = 0.99
+    """AdamW's second beta: the decay of the running mean of squared gradients."""
+    counts_hits = False
+    """Whether ``accuracy`` is measured: the share of drawn tokens that are the likeliest ones."""
+
+    def __init__(self, terms: LossSettings = NO_TERMS) -> None:
+        self.terms = terms
+        self.regulariser_ends = terms.regulariser_ends
+        self._metric_sums = defaultdict[str, float](float)
+
+    def initialize(
+        self,
+        policy: PolicyModel,
+        max_generation_len: int,
+        max_train_len: int | None = None,
+        max_batch_tokens: int = 2048,
+        adapter: str = TRAINED,
+    ) -> None:
+        """Set the model to train and the limits of a batch.
+
+        Args:
+            policy: the model.
+            max_generation_len: the loss's constant normaliser M, in tokens.
+            max_train_len: maximum number of tokens of prompt and completion; longer completions are cut.
+            max_batch_tokens: maximum number of tokens in one forward pass.
+            adapter: name of the policy that receives the gradients.
+        """
+        self.policy = policy
+        self.max_generation_len = max_generation_len
+        self.max_train_len = max_train_len
+        self.adapter = adapter
+        self.limits = learner_limits(policy, adapter, max_batch_tokens)
+        self.mean_length: float | None = None
+
+    @abstractmethod
+    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return one plan's part of the loss; the parts of all plans add up to the batch's loss."""
+
+    # What a subclass may override.
+
+    def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the sum of the terms of one plan's tokens, each times the weight that the token has.
+
+        The KL divergence and the entropy are such sums, divided by the number of answers. Here the weight is
+        1 / M; an algorithm whose loss gives tokens another weight overrides this method.
+        """
+        return terms_S.sum() / self.max_generation_len
+
+    def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the terms of one plan's tokens, corrected for the difference between engine and learner.
+
+        The terms of the KL divergence pass through it. Here they stay as they are; an algorithm whose loss
+        has a correction overrides this method.
+        """
+        return terms_S
+
+    @property
+    def compared_with(self) -> set[str]:
+        """What the policy is compared with: ``base``, ``reference``, both or neither."""
+        return self.terms.compared_with
+
+    @property
+    def needs_legal_answers(self) -> bool:
+        """Whether batches contain the legal answers to their prompts."""
+        return self.terms.regulariser != "none"
+
+    def weights_in_plans(self, batch: Batch) -> AnswerWeights:
+        """Return what gives the weights of the legal answers' log-probabilities in each plan.
+
+        Here they are those of :meth:`pull`. An algorithm whose weights depend on the policy's present
+        log-probabilities overrides this method, and needs no pass of its own for them.
+        """
+        pull_A = self.pull(batch)
+        return lambda index, logprobs_C: pull_A
+
+    def pull(self, batch: Batch) -> FloatArray:
+        """Return the distribution over legal answers, one number each, that the regulariser pulls to."""
+        if self.terms.regulariser in ("base", "reference"):
+            other = self._adapter_of(self.terms.regulariser)
+            return batch.answers.normalised(self.answer_logprobs(other, batch))
+        return batch.answers.uniform_reference()
+
+    def cross_entropy_weight(self, regulariser_weight: float) -> float:
+        """Return the weight of the cross-entropy over legal answers in the loss."""
+        return regulariser_weight / self.max_generation_len
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what later updates need to know of earlier ones, by name; here nothing."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`; without tensors, the one before the first update.
+
+        The tensors are on the CPU.
+
+        Raises:
+            InputError: the state is of another algorithm.
+        """
+        if state:
+            raise InputError(
+                "learning.algorithm",
+                "the saved state is of another algorithm",
+                "Resume with the settings of the run",
+            )
+
+    # One update.
+
+    def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
+        """Learn what an update needs to know of all its records, before learners and steps divide them.
+
+        ``version`` is that of the policy before the update.
+        """
+        self.mean_length = mean_answer_length(records, self.max_train_len)
+
+    def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
+        """Pack records. ``version`` is the policy version that learns; ``None`` treats all as on-policy."""
+        batch = pack(
+            records,
+            version=version,
+            max_train_len=self.max_train_len,
+            with_answers=self.needs_legal_answers,
+            cut_illegal=not self.learns_from_draws,
+        )
+        if self.mean_length is not None:
+            batch.mean_length = self.mean_length
+        return batch
+
+    def keep_logprobs(self, batch: Batch) -> dict[str, float]:
+        """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
+
+        An update of several steps calls this before the first of them, because later ones change the policy.
+        """
+        mismatch, old = Mismatch(), np.empty_like(batch.behaviour)
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            for plan in batch.plans:
+                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
+                drawn_S = self.gathered(logprobs_C, plan)[self._is_drawn(plan, batch)]
+                mismatch.add(drawn_S, batch.tokens(plan, self.policy.device))
+                old[batch.places(plan)] = drawn_S.float().cpu().numpy()
+        batch.old, batch.measured = old, True
+        return mismatch.metrics(batch.counts)
+
+    def keep_states(self, batch: Batch) -> dict[str, float]:
+        """Keep the states, by the present policy, in which the answers were drawn. There are no metrics."""
+        hidden, state_of_R = list[Tensor](), np.zeros(batch.num_answers, dtype=np.int64)
+        number = 0
+        with torch.no_grad(), self.policy.adapter(self.adapter):
+            for plan in batch.plans:
+                states = plan.only(batch.first_tokens(plan))
+                hidden.append(plan_states(self.policy, states, self.limits).T)
+                state_of_R[states.sample_S] = number + states.prediction_S
+                number += len(hidden[-1])
+        batch.states = States(torch.cat(hidden), state_of_R)
+        return {}
+
+    def compute_others(self, batch: Batch) -> None:
+        """Set ``batch.others`` to the log-probabilities that the policy is compared with, once."""
+        for name in sorted(self.compared_with):
+            adapter = self._adapter_of(name)
+            if adapter not in batch.others:
+                batch.others[adapter] = self.logprobs_of(adapter, batch.plans)
+
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
+        """Accumulate the gradients of the whole batch into the adapter and return metrics.
+
+        ``mismatch`` is the mean absolute difference between the log-probabilities with which on-policy tokens
+        were drawn and those of this model now; it should be no more than rounding. ``stale_mismatch`` is the
+        same for tokens of older versions, so it includes the effect of the updates since. Each is
+        missing if the batch has no such tokens, or if it was measured before: an earlier step of an update
+        has changed the policy.
+        """
+        self._metric_sums.clear()
+        self.compute_others(batch)
+        weights_in = self.weights_in_plans(batch)
+        mismatch, total, seen = Mismatch(), 0.0, list[FloatArray]()
+        with self.policy.adapter(self.adapter):
+            for index in range(len(batch.plans)):
+                loss, logprobs_C = self._plan_loss(batch, index, regulariser_weight, weights_in, mismatch)
+                torch.autograd.backward(loss)
+                total += float(loss.detach())
+                seen.append(logprobs_C.detach().double().cpu().numpy())
+        metrics = {
+            "loss": total,
+            "packed_tokens": float(batch.packed_tokens),
+            "separate_tokens": float(batch.separate_tokens),
+        }
+        if not batch.measured:
+            metrics |= mismatch.metrics(batch.counts)
+            batch.measured = True
+        metrics |= {name: one / max(batch.counts.tokens, 1) for name, one in self._metric_sums.items()}
+        if len(batch.answers):
+            logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
+            metrics |= batch.answers.metrics(logprob_A)
+        return metrics
+
+    def add_metric(self, name: str, values_S: Tensor) -> None:
+        """Add one plan's tokens to a metric that is a mean over all drawn tokens.
+
+        Raises:
+            TypeError: the name is not a text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a metric is a text, not {shown(name)}")
+        self._metric_sums[name] += float(values_S.detach().sum())
+
+    def logprobs_of(self, adapter: str, plans: list[TreePlan]) -> list[FloatArray]:
+        """Return logprobs_C of each plan with an adapter, without gradients."""
+        with torch.no_grad(), self.policy.adapter(adapter):
+            found = (plan_logprobs(self.policy, plan, limits=self.limits) for plan in plans)
+            return [logprobs_C.double().cpu().numpy() for logprobs_C in found]
+
+    def gathered(self, number_C: Tensor, plan: TreePlan) -> Tensor:
+        """Return the numbers of a plan's C predictions for its S tokens."""
+        return number_C[torch.from_numpy(plan.prediction_S).to(self.policy.device)]
+
+    def answer_logprobs(self, adapter: str, batch: Batch) -> FloatArray:
+        """Return logprob_A, another model's log-probability of each legal answer, as it was kept."""
+        return batch.answers.sums(batch.plans, batch.others[adapter], batch.num_answers)
+
+    def _plan_loss(
+        self,
+        batch: Batch,
+        index: int,
+        regulariser_weight: float,
+        weights_in: AnswerWeights,
+        mismatch: Mismatch,
+    ) -> tuple[Tensor, Tensor]:
+        """Return one plan's part of the loss, the sum of all terms, and the plan's logprobs_C."""
+        plan, terms, critic = batch.plans[index], self.terms, self.critic
+        values = None if critic is None else critic.values
+        found = plan_outputs(
+            self.policy,
+            plan,
+            self.limits,
+            entropies=terms.entropy_weight > 0,
+            values=values,
+            hits=self.counts_hits,
+        )
+        logprobs_S = self.gathered(found.logprobs_C, plan)
+        drawn_S = logprobs_S[self._is_drawn(plan, batch)]
+        tokens = batch.tokens(plan, self.policy.device)
+        if not batch.measured:
+            mismatch.add(drawn_S, tokens)
+        other_S = self._other(batch, index) if terms.kl_weight else None
+        if other_S is not None and terms.kl_in == "reward":  # no step of an update changes this divergence
+            before_S = drawn_S.detach() if tokens.old_S is None else tokens.old_S
+            kl_S = divergence(terms.kl_estimator, before_S, other_S)
+            tokens = with_kl_in_advantage(tokens, kl_S, terms.kl_weight, batch.num_answers)
+        loss = self.loss(drawn_S, tokens)
+        if len(batch.answers):
+            weight_A = weights_in(index, found.logprobs_C)
+            weight = self.cross_entropy_weight(regulariser_weight)
+            loss = loss + weight * cross_entropy(batch, plan, weight_A, logprobs_S)
+        if other_S is not None:
+            kl_S = self.correct(divergence(terms.kl_estimator, drawn_S, other_S), drawn_S, tokens)
+            self.add_metric(f"kl_to_{terms.kl_to}", kl_S)
+            if terms.kl_in == "loss":
+                loss = loss + terms.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
+        if found.entropy_C is not None:
+            entropy_S = self.gathered(found.entropy_C, plan)[self._is_drawn(plan, batch)]
+            self.add_metric("entropy", entropy_S)
+            loss = loss - terms.entropy_weight * self.aggregate(entropy_S, tokens) / batch.num_answers
+        if found.hits_C is not None:
+            self.add_metric("accuracy", self.gathered(found.hits_C, plan)[self._is_drawn(plan, batch)])
+        if critic is not None and found.value_C is not None:
+            loss = loss + value_loss(critic, found.value_C, plan, batch)
+        return loss, found.logprobs_C
+
+    def _other(self, batch: Batch, index: int) -> Tensor:
+        """Return other_S, the log-probabilities of a plan's drawn tokens by what ``kl_to`` names."""
+        plan, other_C = batch.plans[index], batch.others[self._adapter_of(self.terms.kl_to)][index]
+        other_S = self.gathered(torch.from_numpy(other_C.astype(np.float32)).to(self.policy.device), plan)
+        return other_S[self._is_drawn(plan, batch)]
+
+    def _is_drawn(self, plan: TreePlan, batch: Batch) -> Tensor:
+        """Return which of a plan's S tokens were drawn; the others are of legal answers."""
+        return torch.from_numpy(plan.sample_S < batch.num_answers).to(self.policy.device)
+
+    def _adapter_of(self, name: str) -> str:
+        """Return the adapter of ``base`` or ``reference``."""
+        return reference_of(self.adapter) if name == "reference" else BASE

@@ -1,0 +1,60 @@
+"""Magnet: give the best reply of the moment, as far as a slowly moving copy of the policy allows.
+
+Self-play with a plain policy gradient goes round the equilibrium. It settles if each player gives, in place
+of the best reply of the moment, the reply that is best less a penalty for leaving a slowly moving policy, the
+magnet rho (magnetic mirror descent, Sokota et al. 2022, arXiv 2206.05825; NashPG, Yu et al. 2025, arXiv
+2510.18183). Over the legal answers to a prompt, with action values Q, this reply is
+
+    pi' = argmax_pi  E_pi[Q] - alpha KL(pi || rho),    pi'(a) = rho(a) exp(Q(a) / alpha) / Z
+
+A step of magnetic mirror descent goes only part of the way there from the policy pi before the update:
+
+    pi'(a) is proportional to  (pi(a) rho(a)^(eta alpha) exp(eta Q(a)))^(1 / (1 + eta alpha))
+
+Here pi has the probability of illegal answers divided equally among the legal ones. Without a limit of the
+step, eta is infinite, and pi' the reply above. The smaller eta, the less does a single value that is far from
+0 decide, and the more does the gradient resemble that of ``all_actions``.
+
+The loss is the cross-entropy from pi' to the policy over all legal answers: their weights are pi' (see
+``over_answers``, which also defines Q and rho). So answers that were not drawn have a gradient too, and
+the probability of illegal ones falls.
+
+Tied to its own past, the policy is always one reply ahead of it: an optimistic step, which converges where a
+plain one circles. alpha and u are constants, in units of the advantages of the moment, and nothing is
+scheduled.
+"""
+
+import numpy as np
+
+from sparring.config.algorithms import MagnetSettings
+from sparring.learn.algorithms.over_answers import OverAnswers
+from sparring.learn.batch import Batch
+from sparring.learn.legal_answers import FloatArray
+
+
+class Magnet(OverAnswers):
+    """The algorithm that the module's docstring describes."""
+
+    settings: MagnetSettings = MagnetSettings()
+    linear = False
+
+    def compute_others(self, batch: Batch) -> None:
+        """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
+        super().compute_others(batch)
+        if self.settings.eta is not None and self.adapter not in batch.others:
+            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch.plans)
+
+    def pull(self, batch: Batch) -> FloatArray:
+        """Return the target of each legal answer, times how much its prompt counts."""
+        pull_A: FloatArray = self.target(batch) * self.emphasis(batch)
+        return pull_A
+
+    def target(self, batch: Batch) -> FloatArray:
+        """Return the probability of each legal answer in the best reply within reach of the magnet."""
+        legal, eta, alpha = batch.answers, self.settings.eta, self.settings.alpha
+        reply_A = np.log(self.magnet(batch)) + self.values(batch) / alpha
+        if eta is None:
+            return legal.normalised(reply_A)
+        before_A = np.log(legal.completed(self.answer_logprobs(self.adapter, batch)))
+        share = eta * alpha / (1 + eta * alpha)
+        return legal.normalised(share * reply_A + (1 - share) * before_A)

@@ -1,0 +1,141 @@
+"""OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
+
+This is what ``magnet`` and ``all_actions`` share. Both know values Q of the legal answers (see
+``action_values`` and ``answer_memory``), in units of the root mean square of the advantages, and the magnet
+rho, from which the policy is held back. It is a mixture of the reference, over all that a model could say,
+and of the uniform distribution over the n legal answers, given that the answer is legal:
+
+    rho(a) = ((1 - u) reference(a) + u / n) / Z
+
+The reference is a running average of the policy's weights, or a copy of them every K updates (see
+``following``). The small share u lets no answer become impossible that was never found to be bad, however
+rarely its position is reached. Where the reference hardly ever answers legally, rho is uniform: how a model
+divides its last 1e-6 among legal answers says nothing of them, and would decide for good which is learned.
+
+Their loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer,
+among all that the model could say, and a subclass defines the weights w, which have no gradient. It is added
+up over the batch's prompts, each weighted by the square root of the number of answers to it (see
+``action_values`` for the reason).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparring.config.algorithms import OverAnswersSettings
+from sparring.core import SparringError, TrainingRecord
+from sparring.learn.action_values import ActionValues
+from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.answer_memory import STATE, AnswerMemory
+from sparring.learn.batch import Batch, Tokens
+from sparring.learn.gae import RunningScale
+from sparring.learn.legal_answers import FloatArray
+
+MEMORY_PREFIX = "memory."
+"""Begins the names of the memory's tensors in the state; the others are named by games."""
+
+
+class OverAnswers(BaseAlgo):
+    """The base class that the module's docstring describes. Its learner must have a reference.
+
+    The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
+    nothing.
+    """
+
+    settings: OverAnswersSettings
+    """A subclass has its own settings here, with their default values."""
+    linear: ClassVar[bool]
+    """Whether the loss is linear in the values. Then they are corrected for the chance that nobody gives an
+    answer, because noise averages out, and their scale is tracked, because a great value has a great effect;
+    see ``action_values``."""
+    learns_from_draws = False
+
+    def __init__(self, settings: OverAnswersSettings | None = None) -> None:
+        super().__init__()
+        self.settings = settings or self.settings
+        self._values = ActionValues()
+        self._memory = AnswerMemory(self.settings.memory)
+        self._scales: dict[str, RunningScale] = {}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the memory, and each game's tracked scale: its mean square and the number of batches."""
+        scales = {
+            game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
+            for game, one in self._scales.items()
+        }
+        return scales | {MEMORY_PREFIX + name: one for name, one in self._memory.state().items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`; see :class:`BaseAlgo`."""
+        memory = {
+            name.removeprefix(MEMORY_PREFIX): one
+            for name, one in state.items()
+            if name.startswith(MEMORY_PREFIX)
+        }
+        scales = {name: one for name, one in state.items() if not name.startswith(MEMORY_PREFIX)}
+        strange = bool(scales) and (not self.linear or any(one.shape != (2,) for one in scales.values()))
+        if strange or (memory and memory.keys() != set(STATE)):
+            super().load_state(state)
+        self._memory.load_state(memory)
+        self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in scales.items()}
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The reference, of which the magnet is made."""
+        return {"reference"}
+
+    @property
+    def needs_legal_answers(self) -> bool:
+        """Always: the loss is over legal answers."""
+        return True
+
+    def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
+        """Average the advantages of the whole batch.
+
+        Raises:
+            SparringError: no answer of the first batch has legal answers beside it, so there is nothing to
+                learn. In a later batch this may be chance, and is left to ``listed_share``. Or an advantage
+                is not finite.
+        """
+        listed = any(answer.alternatives for record in records for answer in record.answers)
+        if version == 0 and not listed:
+            raise SparringError(
+                f"{self.settings.type} learns from legal answers, and this batch has none; "
+                "choose another learning.algorithm, such as reinforce"
+            )
+        super().begin(records, version)
+        scales = self._scales if self.linear else None
+        self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
+
+    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return 0: all that is learned is in the weights of the legal answers."""
+        return 0.0 * logprobs_S.sum()
+
+    def cross_entropy_weight(self, regulariser_weight: float) -> float:
+        """Return 1, because there is no other loss."""
+        return 1.0
+
+    def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
+        """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
+        listed = float(batch.answers.visits_P.sum())
+        metrics = super().update(batch, regulariser_weight)
+        return metrics | {"value_scale": self._values.scale, "listed_share": listed}
+
+    def emphasis(self, batch: Batch) -> FloatArray:
+        """Return emphasis_A, by how much the weight of each answer's prompt differs from its share."""
+        return self._values.emphasis_of(batch.answers)
+
+    def values(self, batch: Batch) -> FloatArray:
+        """Return Q_A, the value of each legal answer."""
+        return self._values.of_answers(batch.answers)
+
+    def magnet(self, batch: Batch) -> FloatArray:
+        """Return rho_A, the magnet's probability of each legal answer."""
+        legal, uniform = batch.answers, self.settings.uniform
+        reference_A = np.exp(self.answer_logprobs(self._adapter_of("reference"), batch))
+        mixture_A = (1 - uniform) * reference_A + uniform * legal.uniform_reference()
+        magnet_A: FloatArray = mixture_A / legal.totals(mixture_A)
+        return magnet_A

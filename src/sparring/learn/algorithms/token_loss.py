@@ -1,0 +1,117 @@
+"""TokenLoss: policy gradients that are weighted sums over tokens.
+
+With N answers, the loss of a batch is the aggregate (``aggregation``) of
+
+    1/N * f_t * loss(token t),
+
+where the factor f corrects for what engine and learner disagree about (``corrections``). Three policies meet
+in it: mu, with which the engine drew a token; old, the learner's before the update's first step; and pi. The
+correction is about old / mu, and the loss about r = pi / old, so that a clip of r bounds what the update
+changes and not what the engine does (decoupled PPO: Hilton et al. 2021, arXiv 2110.00641). In an update of
+one step, pi is old and r is 1.
+
+The KL divergence in the loss and the entropy are aggregated like the loss, as in verl. So their weights are
+relative to the loss of a token, whatever the aggregation. (TRL does this with the divergence only; its
+entropy is always a mean over tokens.)
+
+The terms of the divergence are multiplied by the correction's factor, with its bounds and its zeros, and not
+by that of off-policy sequence masking. So with the correction ``none`` they have no weight, as in TRL with
+``use_bias_correction_kl = False`` and in verl. In later steps of an update, they then estimate the divergence
+from tokens that old drew; only a loss without r corrects for that too.
+
+With answers of lengths T_1, ..., T_N, the aggregate is the mean over answers of a weighted sum over each
+answer's tokens. The names are verl's (``agg_loss`` in ``core_algos.py``):
+
+- ``token-mean``: every token counts the same, 1 / (T_1 + ... + T_N) (DAPO, Yu et al. 2025, arXiv 2503.14476);
+- ``seq-mean-token-mean``: every answer counts the same, 1 / (N T_i) for its tokens (GRPO, Shao et al. 2024,
+  arXiv 2402.03300);
+- ``seq-mean-token-sum``: 1 / N for every token;
+- ``seq-mean-token-sum-norm``: 1 / (N M) with a constant M (Dr.GRPO, Liu et al. 2025, arXiv 2503.20783).
+"""
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from sparring.config.algorithms import CorrectedSettings, LossSettings
+from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.batch import Tokens
+from sparring.learn.corrections import MASKING, correction_factors, is_off_policy
+
+UNCORRECTED = CorrectedSettings(correction="none")
+
+
+class TokenLoss(BaseAlgo):
+    """The loss that the module's docstring describes; subclasses define the loss of a token.
+
+    Args:
+        settings: the terms of the loss, how its tokens are added up, and its correction; if not given, the
+            subclass's default values.
+    """
+
+    settings: LossSettings = CorrectedSettings()
+    """A subclass has the settings of its own class here, with their default values."""
+    has_ratio = True
+    """Whether the loss contains r. If it does not, the correction is about all of pi / mu."""
+
+    def __init__(self, settings: LossSettings | None = None) -> None:
+        self.settings = settings = settings or self.settings
+        super().__init__(settings)
+        self.correction = settings if isinstance(settings, CorrectedSettings) else UNCORRECTED
+
+    @abstractmethod
+    def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the loss of each token.
+
+        It must be proportional to the advantage as long as the advantage keeps its sign: what is passed here
+        is already multiplied by the token's factor and by 1 / N, neither of which is negative.
+
+        Args:
+            logprobs_S: log pi, with a gradient.
+            old_S: log old.
+            advantage_S: the advantage of each token.
+            tokens: all else that is known of the tokens.
+        """
+
+    def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the loss of the records in one plan, a scalar."""
+        old_S = logprobs_S.detach() if tokens.old_S is None else tokens.old_S
+        factor_S = self._factors(logprobs_S.detach(), tokens)
+        loss_S = self.token_loss(logprobs_S, old_S, tokens.advantage_S * factor_S, tokens)
+        return self.aggregate(loss_S, tokens)
+
+    def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the sum of the terms of one plan's tokens, with the weights of the loss."""
+        match self.settings.aggregation:
+            case "token-mean":
+                return terms_S.sum() / tokens.mean_length
+            case "seq-mean-token-mean":
+                return (terms_S / tokens.length_S).sum()
+            case "seq-mean-token-sum":
+                return terms_S.sum()
+            case "seq-mean-token-sum-norm":
+                return terms_S.sum() / self.max_generation_len
+
+    def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the terms of one plan's tokens, each times the correction's factor."""
+        return self._correction_factors(logprobs_S.detach(), tokens) * terms_S
+
+    def _correction_factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the correction's factor of each token."""
+        old_S = logprobs_S if tokens.old_S is None else tokens.old_S
+        corrected_S = old_S if self.has_ratio else logprobs_S
+        return correction_factors(self.correction, corrected_S, tokens.behaviour_S, tokens.answer_S)
+
+    def _factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
+        """Return the factor of each token's loss, and add the metrics about it."""
+        factor_S, threshold = self._correction_factors(logprobs_S, tokens), self.settings.opsm_threshold
+        if threshold is not None:
+            left_out_S = is_off_policy(
+                logprobs_S, tokens.behaviour_S, tokens.credit_S, tokens.answer_S, threshold
+            )
+            factor_S = factor_S.masked_fill(left_out_S, 0.0)
+        if self.correction.correction != "none":
+            self.add_metric("correction_mean", factor_S)
+        if self.correction.correction in MASKING or threshold is not None:
+            self.add_metric("correction_masked", factor_S == 0)
+        return factor_S

@@ -1,0 +1,125 @@
+"""Load the base model with transformers and run it with an attention of our own."""
+
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from sparring.core import InputError
+from sparring.core.adapters import Quantization
+from sparring.core.errors import first_line
+from sparring.learn.frozen_weights import keep_layout, nf4
+from sparring.learn.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
+from sparring.learn.model_files import check_quantization
+
+OTHER_FAMILY = "Use a model of another family, such as Llama or Qwen3."
+
+
+def load_decoder(
+    model_name: str, dtype: torch.dtype, device: torch.device, quantization: Quantization = "none"
+) -> Any:
+    """Load a causal language model that calls our attention, straight to its device and in its type.
+
+    Raises:
+        InputError: the model cannot be loaded, its weights are incomplete or already quantised, or the
+            package that quantises them is not installed.
+    """
+    check_quantization(quantization)
+    config = _configuration(model_name)
+    own = getattr(config, "quantization_config", None)
+    if own is not None and quantization != "none":
+        raise InputError(
+            "model.quantization", f"the weights of {model_name} are quantised already", "Leave it out."
+        )
+    settings = {} if quantization == "none" else {"quantization_config": nf4(dtype)}
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # problems in its load report are raised below
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            model_name,
+            config=config,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype,
+            device_map={"": device},
+            attn_implementation=ATTENTION_NAME,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **settings,
+        )
+    except Exception as error:  # a family may raise anything about its configuration
+        if error.args == (ATTENTION_NAME,):  # a family looks its attention up in a table of its own
+            problem = (
+                f"{model_name} cannot be trained: {config.model_type} models have only their own attention"
+            )
+            raise InputError("model", problem, OTHER_FAMILY) from error
+        raise _cannot_be_loaded(model_name, error) from error
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        problem = f"beside {model_name} is an adapter, which transformers adds to the model"
+        raise InputError("model", problem, "Move its adapter_config.json away.")
+    absent = sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"])
+    if absent:
+        raise InputError(
+            "model",
+            f"the weights of {model_name} do not fit its config.json: {len(absent)} are missing or "
+            f"misshapen, {absent[0]} for example",
+            "Download the model again.",
+        )
+    keep_layout(model)
+    return model
+
+
+def _configuration(model_name: str) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(model_name, trust_remote_code=False)
+    except Exception as error:  # as in load_decoder
+        raise _cannot_be_loaded(model_name, error) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        problem = (
+            f"{model_name} cannot be trained: transformers has no causal language model {config.model_type}"
+        )
+        raise InputError("model", problem, OTHER_FAMILY)
+    return config
+
+
+def _cannot_be_loaded(model_name: str, error: Exception) -> InputError:
+    problem = f"{model_name} cannot be loaded ({first_line(error)})"
+    if isinstance(error, OSError):
+        fix = "Check the name or path; weights must be safetensors."
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
+        fix = "Take a smaller model, or a device with more memory."
+    elif isinstance(error, ImportError):
+        fix = "Install the package that it names."
+    else:
+        fix = "Correct its config.json, or download it again."
+    return InputError("model", problem, fix)
+
+
+def hidden_states(causal_lm: Any, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    """Run the model over ``tokens_T`` and return hidden_TD, the hidden states after the last norm."""
+    inner = causal_lm.get_decoder()
+    if inner is causal_lm:
+        inner = causal_lm.model  # Llama 4 stores its decoder under another name than it declares
+    output = inner(
+        input_ids=tokens_T.unsqueeze(0),
+        position_ids=positions_T.unsqueeze(0),
+        attention_mask=torch.zeros(NO_MASK_SHAPE, device=tokens_T.device),
+        use_cache=False,
+        attend=attend,
+    )
+    hidden_TD: Tensor = output.last_hidden_state[0]
+    return hidden_TD
+
+
+def logits(causal_lm: Any, hidden_ND: Tensor) -> Tensor:
+    """Return logits_NV in float32, scaled (Cohere, Granite) and capped (Gemma 2) as configured."""
+    config = causal_lm.config.get_text_config()
+    logits_NV: Tensor = causal_lm.get_output_embeddings()(hidden_ND).float()
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    if scale != 1.0:
+        logits_NV = logits_NV * scale
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits_NV if cap is None else cap * torch.tanh(logits_NV / cap)

@@ -1,0 +1,327 @@
+"""Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
+
+from array import array
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparring.core import SparringError, TrainingRecord
+from sparring.core.types import Answer
+from sparring.learn.legal_answers import FloatArray, LegalAnswers, Position
+from sparring.learn.trie import TOKEN, TokenSequence, TreePlan, bytes_of, plans_of
+
+
+@dataclass(frozen=True)
+class States:
+    """N states of hidden size D after the last norm, and the one in which each of R answers was drawn."""
+
+    hidden_ND: Tensor
+    state_of_R: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no states of no answers."""
+        return cls(torch.empty(0, 0), np.empty(0, dtype=np.int64))
+
+    def sums(self) -> "StateSums":
+        """Return the sums over the states of all answers."""
+        hidden_ND: FloatArray = self.hidden_ND.double().cpu().numpy()
+        answers_N = np.bincount(self.state_of_R, minlength=len(hidden_ND)).astype(np.float64)
+        squares_N = (hidden_ND**2).sum(axis=1)
+        return StateSums(float(answers_N.sum()), float(answers_N @ squares_N), answers_N @ hidden_ND)
+
+
+@dataclass(frozen=True)
+class StateSums:
+    """The number of states, the sum of their squared lengths, and the sum of the states."""
+
+    count: float
+    squares: float
+    sum_D: FloatArray
+
+    @classmethod
+    def from_array(cls, numbers: FloatArray) -> Self:
+        """Return the sums of :meth:`to_array`, or of several such arrays that were added."""
+        return cls(float(numbers[0]), float(numbers[1]), numbers[2:])
+
+    def to_array(self) -> FloatArray:
+        """Return the sums as an array of D + 2 numbers."""
+        return np.array([self.count, self.squares, *self.sum_D])
+
+    @property
+    def mean_D(self) -> FloatArray:
+        """The mean state."""
+        mean_D: FloatArray = self.sum_D / self.count
+        return mean_D
+
+    @property
+    def spread(self) -> float:
+        """The root mean square of the states' distances from their mean."""
+        variance = self.squares / self.count - float(self.mean_D @ self.mean_D)
+        return float(max(variance, 0.0) ** 0.5)
+
+
+NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
+
+NO_LIMIT = 1 << 60
+"""A number of tokens that no record has."""
+
+
+class NoRecordFits(SparringError):
+    """The batch is empty, or all of its records are too long to train on."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The numbers of answers and tokens over which a batch's metrics are means.
+
+    ``fresh_tokens`` were drawn by the version that learns and ``stale_tokens`` by older ones; ``regularised``
+    is the number of answers whose position has legal answers.
+    """
+
+    answers: int
+    fresh_tokens: int
+    stale_tokens: int
+    regularised: int
+
+    @property
+    def tokens(self) -> int:
+        """Number of drawn tokens."""
+        return self.fresh_tokens + self.stale_tokens
+
+
+@dataclass
+class Tokens:
+    """The S sampled tokens of one plan; prompt tokens are not among them.
+
+    ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
+    over tokens are means over answers; ``credit_S`` is the same before ``kl_in = "reward"`` subtracts a KL
+    divergence. ``behaviour_S`` is the log-probability with which each token was drawn. ``stale_S`` marks
+    tokens that an older policy version drew. ``answer_S`` is the number of each token's answer among those of
+    the plan, ``offset_S`` its index in that answer, and ``length_S`` the length of that answer; an answer's
+    tokens are all in one plan. ``mean_length`` is the mean length of the answers of the whole update.
+    ``old_S`` is the log-probability that each token had before the update's first step; ``None`` if there is
+    only one. ``sample_S`` is the number of each token's answer among those of the batch.
+    """
+
+    advantage_S: Tensor
+    credit_S: Tensor
+    behaviour_S: Tensor
+    stale_S: Tensor
+    answer_S: Tensor
+    offset_S: Tensor
+    length_S: Tensor
+    mean_length: float
+    old_S: Tensor | None = None
+    sample_S: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
+        """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
+
+        The policy that drew a token is never exactly the one that learns from it: it is an older version, or
+        it has the same weights in an engine that computes differently (bfloat16, other kernels, other experts
+        chosen). The weight corrects for both (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
+        You Off-Policy RL Training", where the bound is 2). Where engine and learner agree, it is 1 up to
+        rounding.
+        """
+        return torch.exp(logprobs_S.detach() - self.behaviour_S).clamp(max=maximum)
+
+
+@dataclass
+class Batch:
+    """R answers that were drawn, and legal answers to the same prompts, as plans.
+
+    Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
+    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``behaviour`` are
+    the log-probabilities with which the tokens were drawn, ``start_R`` the place of each answer's first one,
+    and ``old`` are those before the update's first step, in the same order. ``others`` are logprobs_C of each
+    plan by other adapters, by name. The algorithm fills both as far as it needs them. ``measured`` is whether
+    the mismatch of engine and learner has been measured. ``kept`` are the answers themselves. For a critic,
+    ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
+    step, and ``target_R`` what these are to become, both in the critic's own unit.
+    """
+
+    plans: list[TreePlan]
+    answers: LegalAnswers
+    start_R: NDArray[np.int64]
+    advantage_R: NDArray[np.float32]
+    stale_R: NDArray[np.bool_]
+    behaviour: NDArray[np.float32]
+    separate_tokens: int
+    mean_length: float
+    old: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
+    measured: bool = False
+    kept: list[Answer] = field(default_factory=list)
+    states: States = field(default_factory=States.none)
+    value_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    target_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+
+    @property
+    def num_answers(self) -> int:
+        """R, the number of answers that were drawn."""
+        return len(self.advantage_R)
+
+    @property
+    def counts(self) -> Counts:
+        """The numbers of records and tokens over which the metrics of this batch are means."""
+        lengths_R = np.diff(self.start_R, append=len(self.behaviour))
+        return Counts(
+            answers=self.num_answers,
+            fresh_tokens=int(lengths_R[~self.stale_R].sum()),
+            stale_tokens=int(lengths_R[self.stale_R].sum()),
+            regularised=round(float(self.answers.visits_P.sum()) * self.num_answers),
+        )
+
+    @property
+    def packed_tokens(self) -> int:
+        """Number of tokens in the forward passes of all plans."""
+        return sum(plan.num_tokens for plan in self.plans)
+
+    def first_tokens(self, plan: TreePlan) -> NDArray[np.bool_]:
+        """Return first_S: which of the S tokens of ``plan`` are the first of an answer that was drawn."""
+        first_S: NDArray[np.bool_] = (plan.offset_S == 0) & (plan.sample_S < self.num_answers)
+        return first_S
+
+    def places(self, plan: TreePlan) -> NDArray[np.int64]:
+        """Return the place in ``behaviour`` of each drawn token of ``plan``, in the plan's order."""
+        own = plan.sample_S < self.num_answers
+        places: NDArray[np.int64] = self.start_R[plan.sample_S[own]] + plan.offset_S[own]
+        return places
+
+    def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
+        """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
+        own = plan.sample_S < self.num_answers
+        sample_S, offset_S, place_S = plan.sample_S[own], plan.offset_S[own], self.places(plan)
+        _, answer_S, lengths = np.unique(sample_S, return_inverse=True, return_counts=True)
+        advantage_S = torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device)
+        return Tokens(
+            advantage_S,
+            advantage_S,
+            torch.from_numpy(self.behaviour[place_S]).to(device),
+            torch.from_numpy(self.stale_R[sample_S]).to(device),
+            torch.from_numpy(answer_S).to(device),
+            torch.from_numpy(offset_S).to(device),
+            torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
+            self.mean_length,
+            torch.from_numpy(self.old[place_S]).to(device) if len(self.old) else None,
+            torch.from_numpy(sample_S).to(device),
+        )
+
+
+@dataclass
+class _Sequences:
+    """Sequences of tokens and the temperatures of their samples."""
+
+    sequences: list[TokenSequence] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)
+
+    def add(self, ids: bytes, samples: list[range], temperature: float) -> None:
+        self.sequences.append(TokenSequence(ids, samples))
+        self.temperatures.append(temperature)
+
+    def plans(self) -> list[TreePlan]:
+        """Return plans, each of one temperature; samples have their numbers among all of them."""
+        first = np.cumsum([0, *(len(sequence.samples) for sequence in self.sequences)])
+        plans = []
+        for temperature in sorted(set(self.temperatures)):
+            chosen = [n for n, one in enumerate(self.temperatures) if one == temperature]
+            numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
+            for plan in plans_of([self.sequences[n] for n in chosen]):
+                plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
+        return plans
+
+
+def pack(
+    records: list[TrainingRecord],
+    *,
+    version: int | None,
+    max_train_len: int | None,
+    with_answers: bool,
+    cut_illegal: bool = False,
+) -> Batch:
+    """Pack records into plans, each of one sampling temperature, that share almost nothing with each other.
+
+    A record is cut after ``max_train_len`` tokens. Answers whose prompt alone is that long are left out. With
+    ``cut_illegal``, answers that are not among the legal ones keep only their first token, for which nothing
+    but the prompt has to be computed.
+
+    Raises:
+        NoRecordFits: no answer is left.
+    """
+    sequences, kept, positions = _Sequences(), list[Answer](), list[Position]()
+    behaviour = list[NDArray[np.float32]]()
+    heads = dict[int, bytes]()  # many records have one prompt object
+    for record in records:
+        answers = _fitting(record, max_train_len or NO_LIMIT)
+        if not answers:
+            continue
+        if cut_illegal:
+            answers = [
+                (answer, start, stop if answer.completion_token_ids in answer.alternatives else start + 1)
+                for answer, start, stop in answers
+            ]
+        head = record.prompt_token_ids
+        if id(head) not in heads:
+            heads[id(head)] = bytes_of(head)
+        rest = (bytes_of(ids) for answer, _, _ in answers for ids in _ids_after(head, answer))
+        ids = b"".join([heads[id(head)], *rest])[: answers[-1][2] * TOKEN.itemsize]
+        sequences.add(ids, [range(start, stop) for _, start, stop in answers], record.temperature)
+        for answer, start, stop in answers:
+            kept.append(answer)
+            behaviour.append(np.frombuffer(array("f", answer.logprobs[: stop - start]), dtype=np.float32))
+            if with_answers:
+                before = ids[: start * TOKEN.itemsize]
+                positions.append(Position(before, answer.alternatives, record.temperature))
+    if not kept:
+        raise NoRecordFits(NOTHING_FITS)
+    separate_tokens = sum(len(sequence.ids) for sequence in sequences.sequences) // TOKEN.itemsize
+    legal = LegalAnswers.collect(positions)
+    for prompt, answer_ids, temperature in zip(legal.prompts, legal.answers, legal.temperatures, strict=True):
+        begin = len(prompt) // TOKEN.itemsize
+        sequences.add(prompt + bytes_of(answer_ids), [range(begin, begin + len(answer_ids))], temperature)
+    lengths = np.array([len(logprobs) for logprobs in behaviour], dtype=np.int64)
+    return Batch(
+        plans=sequences.plans(),
+        answers=legal,
+        start_R=np.cumsum(lengths) - lengths,
+        advantage_R=np.array([answer.advantage for answer in kept], dtype=np.float32),
+        stale_R=np.array([version is not None and answer.policy_version < version for answer in kept]),
+        behaviour=np.concatenate(behaviour),
+        separate_tokens=separate_tokens,
+        mean_length=float(lengths.mean()),
+        kept=kept,
+    )
+
+
+def fits(record: TrainingRecord, max_train_len: int | None) -> bool:
+    """Return whether any answer of a record can be trained on."""
+    return bool(_fitting(record, max_train_len or NO_LIMIT))
+
+
+def mean_answer_length(records: list[TrainingRecord], max_train_len: int | None) -> float:
+    """Return the mean number of tokens that are trained on in an answer; 1 if there is no such answer."""
+    bounds = [bound for record in records for bound in _fitting(record, max_train_len or NO_LIMIT)]
+    return sum(stop - start for _, start, stop in bounds) / len(bounds) if bounds else 1.0
+
+
+def _ids_after(head: list[int], answer: Answer) -> list[list[int]]:
+    """Return the ids that an answer adds to its record, whose first prompt is ``head``."""
+    completion = answer.completion_token_ids
+    return [completion] if answer.prompt_token_ids is head else [answer.prompt_token_ids, completion]
+
+
+def _fitting(record: TrainingRecord, limit: int) -> list[tuple[Answer, int, int]]:
+    """Return the answers of a record that begin within its first ``limit`` tokens, with their bounds."""
+    found, position = [], 0
+    for answer in record.answers:
+        start = position + len(answer.prompt_token_ids)
+        if start >= limit:
+            break
+        position = start + len(answer.completion_token_ids)
+        found.append((answer, start, min(position, limit)))
+    return found

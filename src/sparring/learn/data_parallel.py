@@ -1,0 +1,352 @@
+"""Data-parallel learning: several learners make one update together, each on its shard of the batch.
+
+Every learner holds the model, or a part of it (``sharded_base``), and receives the whole batch. It trains on
+its own shard; then the learners combine the shards' gradients into the batch's gradient, and all make the
+same step. Losses are means over answers. If shard r keeps n_r of the batch's n answers (those that are not
+too long), then
+
+    gradient = sum_r n_r / n * gradient_r
+
+The learners exchange only the gradients of the adapter and its critic, as one tensor, and a line of metrics;
+with a critic, also the values of the batch's states, because the turns of a game may be in several shards;
+with several epochs and mini-batches, also the log-probabilities that the drawn tokens had before the first
+step, because every epoch divides the answers anew.
+They exchange errors before gradients, so that none of them continues alone.
+"""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from ipaddress import ip_address
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+
+from sparring.core import SparringError, TrainingRecord
+from sparring.core.errors import reason_of
+from sparring.core.hosts import is_loopback
+from sparring.learn.batch import NOTHING_FITS, Counts, NoRecordFits
+from sparring.learn.sharded_base import ShardedBase
+from sparring.learn.trie import TOKEN, as_bytes, shared_prefixes
+
+SUMS = ("packed_tokens", "separate_tokens")
+"""Metrics that are sums. All others are means."""
+MEANS_OVER = {
+    "mismatch": "fresh_tokens",
+    "stale_mismatch": "stale_tokens",
+    "legal_mass": "regularised",
+    "legal_entropy": "regularised",
+    "loss": "answers",
+    "listed_share": "answers",
+}
+"""The field of Counts over which a metric is a mean; ``tokens`` for all metrics that are not listed, such as
+those of ``BaseAlgo.add_metric``."""
+
+
+class PeerLost(SparringError):
+    """Another learner of the group died or did not answer in time. The group can no longer be used."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Metrics and counts from training on a set of records; the gradients are in the parameters."""
+
+    metrics: dict[str, float]
+    counts: Counts
+
+
+def combine(shares: list[Share]) -> Share:
+    """Return the share that training on the records of all shares at once would have given.
+
+    ``packed_tokens`` is the number of tokens in the forward passes, so it counts a prefix once for every
+    shard that contains it.
+    """
+    names = dict.fromkeys(name for share in shares for name in share.metrics)
+    counts = [share.counts for share in shares]
+    return Share(
+        {name: _combined(name, [share for share in shares if name in share.metrics]) for name in names},
+        Counts(
+            sum(count.answers for count in counts),
+            sum(count.fresh_tokens for count in counts),
+            sum(count.stale_tokens for count in counts),
+            sum(count.regularised for count in counts),
+        ),
+    )
+
+
+def _combined(name: str, shares: list[Share]) -> float:
+    if name in SUMS:
+        return sum(share.metrics[name] for share in shares)
+    weights = [getattr(share.counts, MEANS_OVER.get(name, "tokens")) for share in shares]
+    total = sum(weight * share.metrics[name] for weight, share in zip(weights, shares, strict=True))
+    return float(total / max(sum(weights), 1))
+
+
+def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord]]:
+    """Split records into ``count`` shards so that shared prefixes are within shards, not between them.
+
+    Records are sorted by their tokens and cut into runs such that the largest run is as small as possible.
+    The size of a run is nearly that of its prefix tree: a record counts without the tokens that it shares
+    with the beginning of the previous record. No shard is empty unless there are fewer records than shards.
+    """
+    prompts = [record.prompt_token_ids for record in records]
+    rests = [record.input_ids[len(record.prompt_token_ids) :] for record in records]
+    ids = list(as_bytes(prompts, rests))
+    order = sorted(range(len(records)), key=lambda index: (ids[index], len(prompts[index])))
+    ordered = [records[index] for index in order]
+    if len(ordered) <= count:
+        return [ordered[index : index + 1] for index in range(count)]
+    alone = [len(ids[index]) // TOKEN.itemsize for index in order]
+    shared = shared_prefixes([ids[index] for index in order])
+    new = [length - common for length, common in zip(alone, shared, strict=True)]
+    low, high = max(alone), sum(new)
+    while low < high:
+        limit = (low + high) // 2
+        if len(_starts(alone, new, limit)) <= count:
+            high = limit
+        else:
+            low = limit + 1
+    starts = _starts(alone, new, low, at_least=count)
+    return [ordered[start:stop] for start, stop in pairwise([*starts, len(ordered)])]
+
+
+def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> list[int]:
+    """Return the starts of runs of at most ``limit`` tokens that are filled one after the other.
+
+    A record adds ``new`` tokens to the run of the previous record, or ``alone`` tokens to a run that it
+    begins.
+    """
+    starts, size = [0], alone[0]
+    for index in range(1, len(alone)):
+        one_each = len(alone) - index == at_least - len(starts)
+        if one_each or size + new[index] > limit:
+            starts.append(index)
+            size = alone[index]
+        else:
+            size += new[index]
+    return starts
+
+
+def host_store(address: str, timeout_seconds: float) -> TCPStore:
+    """Serve the store through which a group's learners find each other, on a free port of this process.
+
+    ``address`` is the IP address of this machine at which the other learners reach it. The store listens only
+    there; its ``port`` attribute is the port.
+    """
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    listening = socket.create_server((address, 0), family=family)
+    port = listening.getsockname()[1]
+    return _store(address, port, timeout_seconds, is_master=True, master_listen_fd=listening.detach())
+
+
+def reach_store(address: str, port: int, timeout_seconds: float) -> TCPStore:
+    """Connect to the store that another process serves.
+
+    Raises:
+        PeerLost: no process answers at this address.
+    """
+    return _store(address, port, timeout_seconds, is_master=False)
+
+
+def _store(address: str, port: int, timeout_seconds: float, **options: Any) -> TCPStore:
+    timeout = timedelta(seconds=timeout_seconds)
+    with _others_answering():
+        return TCPStore(address, port, timeout=timeout, wait_for_workers=False, **options)
+
+
+@contextmanager
+def _others_answering() -> Iterator[None]:
+    """Raise PeerLost for torch's RuntimeErrors: connections that broke, timed out or were never made."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0]
+        raise PeerLost(f"a learner of the group was lost ({reason})") from error
+
+
+def _gloo(store: TCPStore, rank: int, size: int, timeout: timedelta) -> Any:
+    prefixed = PrefixStore("gloo", store)
+    if not is_loopback(store.host):
+        return ProcessGroupGloo(prefixed, rank, size, timeout)
+    # By default gloo listens at the address of this machine's host name, which other machines may reach.
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    options._devices = [ProcessGroupGloo.create_device(hostname=store.host)]
+    return ProcessGroupGloo(prefixed, rank, size, options)
+
+
+def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:
+    from torch.distributed import ProcessGroupNCCL  # type: ignore[attr-defined]  # not in builds for CPUs
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
+
+
+class DataParallel:
+    """One learner's membership in a group of ``size`` learners.
+
+    Reports use gloo; gradients use gloo on a CPU and NCCL on a CUDA device. torch chooses the network
+    interface of the machine's host name, or those in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME. The process
+    groups are not torch's default group, of which a process can have only one, because groups change with
+    their members.
+
+    Args:
+        rank: this learner's number, 0 to ``size`` - 1.
+        size: number of learners.
+        store: the group's store, which rank 0's process serves; a new group needs a new store.
+        device: device of the gradients.
+        timeout_seconds: maximum time that a learner waits for the others.
+        base: the base model if the learners share it.
+
+    Raises:
+        PeerLost: the other learners did not join in time.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: TCPStore,
+        *,
+        device: torch.device | str = "cpu",
+        timeout_seconds: float,
+        base: ShardedBase | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._store = store
+        timeout = timedelta(seconds=timeout_seconds)
+        with _others_answering():
+            self._reports = _gloo(store, rank, size, timeout)
+            self._gradients: Any = self._reports
+            if torch.device(device).type == "cuda":
+                self._gradients = _nccl(PrefixStore("nccl", store), rank, size, timeout)
+        self._base = base
+        if base is not None:
+            base.join(self)
+
+    def close(self) -> None:
+        """Leave the group. Learners that still wait for this one get PeerLost at once."""
+        if self._base is not None:
+            self._base.leave()
+        del self._gradients, self._reports, self._store
+
+    def train(
+        self,
+        records: list[TrainingRecord],
+        train: Callable[[list[TrainingRecord]], Share],
+        parameters: list[torch.nn.Parameter],
+    ) -> Share:
+        """Set the parameters' gradients to those of all records; return the batch's share, equal on every
+        rank.
+
+        Args:
+            records: the whole batch.
+            train: adds the gradient of the given records, a mean over them, to the parameters' gradients.
+            parameters: parameters, without gradients at first.
+
+        Raises:
+            SparringError: training failed on some rank. (That rank raises its own exception.)
+            NoRecordFits: no rank kept a record.
+            PeerLost: some rank died or does not answer.
+        """
+        own, whole = self._shares(records, train)
+        self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
+        return whole
+
+    def measure(
+        self, records: list[TrainingRecord], measure: Callable[[list[TrainingRecord]], Share]
+    ) -> Share:
+        """Return the batch's share, as :meth:`train` does, where ``measure`` makes no gradients."""
+        return self._shares(records, measure)[1]
+
+    def _shares(
+        self, records: list[TrainingRecord], work: Callable[[list[TrainingRecord]], Share]
+    ) -> tuple[Share, Share]:
+        """Return the shares of this rank and of all; see :meth:`train`."""
+        try:
+            own = work(self.mine(records))
+        except NoRecordFits:
+            own = Share({}, Counts(0, 0, 0, 0))
+        except PeerLost:
+            raise
+        except Exception as error:
+            with suppress(PeerLost):  # this rank's own error says more
+                self.serve()
+                self._gather({"error": reason_of(error)})  # otherwise the others would wait for this rank
+            raise
+        self.serve()
+        reports = self._gather(asdict(own))
+        for rank, report in enumerate(reports):
+            if "error" in report:
+                raise SparringError(f"learner {rank} failed: {report['error']}")
+        whole = combine([Share(report["metrics"], Counts(**report["counts"])) for report in reports])
+        if whole.counts.answers == 0:
+            raise NoRecordFits(NOTHING_FITS)
+        return own, whole
+
+    def serve(self) -> None:
+        """Give the other learners this one's parts of the base model until none of them needs any more."""
+        if self._base is not None:
+            self._base.serve()
+
+    def exchange(self, number: int) -> list[int]:
+        """Return each learner's number, by rank."""
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.rank] = number
+        with _others_answering():
+            self._reports.allreduce([numbers]).wait()
+        return numbers.tolist()
+
+    def sum(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over all learners of their arrays, which have one shape."""
+        total = torch.tensor(numbers)
+        with _others_answering():
+            self._reports.allreduce([total]).wait()
+        summed: NDArray[np.float64] = total.numpy()
+        return summed
+
+    def gather_parts(self, part: Tensor) -> Tensor:
+        """Return the parts of all learners, which are equally long, one after the other."""
+        whole = part.new_empty(self.size * len(part))
+        with _others_answering():
+            self._gradients._allgather_base(whole.view(torch.uint8), part.view(torch.uint8)).wait()
+        return whole
+
+    def mine(self, records: list[TrainingRecord]) -> list[TrainingRecord]:
+        """Return this rank's shard."""
+        return shard(records, self.size)[self.rank]
+
+    def _sum_gradients(self, parameters: list[torch.nn.Parameter], weight: float) -> None:
+        """Replace each gradient by the sum over ranks of ``weight`` times it; a missing gradient is zero."""
+        flat = torch.cat(
+            [(torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in parameters]
+        )
+        flat *= weight
+        with _others_answering():
+            self._gradients.allreduce([flat]).wait()
+        pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+        for parameter, summed in zip(parameters, pieces, strict=True):
+            parameter.grad = summed.view_as(parameter).to(parameter.dtype)
+
+    def _gather(self, report: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the reports of all ranks, in the order of ranks."""
+        own = torch.frombuffer(bytearray(json.dumps(report).encode()), dtype=torch.uint8)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.rank] = len(own)
+        with _others_answering():
+            self._reports.allreduce([lengths]).wait()
+            padded = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
+            padded[self.rank, : len(own)] = own
+            self._reports.allreduce([padded]).wait()
+        texts = [bytes(row[:length].tolist()) for row, length in zip(padded, lengths, strict=True)]
+        return [json.loads(text) for text in texts]

@@ -1,0 +1,112 @@
+"""Examples of a fine-tuning job: as messages, and as token ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparring.core import InputError, Message, Messages, SparringError, TrainingRecord
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.token_lengths import most_characters_of_a_token
+from sparring.learn.algorithms.given_answers import given_answer
+
+
+class WrongLine(SparringError):
+    """A line of a training file that cannot be trained on.
+
+    Args:
+        line: its number, from 1.
+        problem: what is wrong with it, in one line.
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line, self.problem = line, problem
+        super().__init__(f"line {line}: {problem}")
+
+    def __reduce__(self) -> tuple[type["WrongLine"], tuple[int, str]]:
+        """Rebuild the error from its two parts in another process; Python would use only its message."""
+        return type(self), (self.line, self.problem)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation, and the indices of the assistant's messages in it that are trained on."""
+
+    line: int
+    messages: Messages
+    trained: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A conversation that ends before an assistant's turn, a preferred and a rejected answer to it."""
+
+    line: int
+    messages: Messages
+    preferred: Message
+    rejected: Message
+
+
+class Renderer:
+    """Turns examples into token ids as the engine does for a request: nothing in a content is a control
+    token.
+
+    Args:
+        tokens: the model's tokenizer and chat template.
+        context_length: maximum number of tokens of a prompt and its answer.
+    """
+
+    def __init__(self, tokens: ChatTokens, context_length: int) -> None:
+        self.tokens = tokens
+        self.context_length = context_length
+        self._most_characters = context_length * most_characters_of_a_token(tokens.tokenizer)
+
+    def conversation(self, example: Conversation) -> list[TrainingRecord]:
+        """Return a record for each answer that is trained on.
+
+        Raises:
+            WrongLine: the template rejects the messages, or they exceed the context.
+        """
+        messages = example.messages
+        return [
+            self._record(example.line, messages[:index], messages[index]["content"])
+            for index in example.trained
+        ]
+
+    def preference(self, example: Preference) -> list[TrainingRecord]:
+        """Return the records of the preferred and of the rejected answer, without a reference.
+
+        Raises:
+            WrongLine: as :meth:`conversation`, or the two answers are the same tokens.
+        """
+        answers = (example.preferred["content"], example.rejected["content"])
+        good, bad = (self._record(example.line, example.messages, answer) for answer in answers)
+        if good.completion_token_ids == bad.completion_token_ids:
+            raise WrongLine(example.line, "the preferred and the rejected answer are the same")
+        return [good, bad]
+
+    def _record(self, line: int, prompt: Messages, answer: str) -> TrainingRecord:
+        characters = len(answer) + sum(len(message["content"]) for message in prompt)
+        if characters > self._most_characters:  # tokenising them would take minutes
+            limit = self.context_length
+            raise WrongLine(line, f"its {characters} characters are more than {limit} tokens can have")
+        try:
+            ids, completion = self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer)
+        except InputError as error:
+            raise WrongLine(line, error.problem) from error
+        length = len(ids) + len(completion)
+        if length > self.context_length:
+            limit = self.context_length
+            raise WrongLine(line, f"it has {length} tokens, but the model's context has {limit}")
+        return given_answer(ids, completion)
+
+
+def families(openings: Sequence[Messages]) -> list[int]:
+    """Number examples by what comes before the first answer: equal openings have equal numbers."""
+    numbers: dict[tuple[tuple[str, str], ...], int] = {}
+    keys = [tuple((one["role"], one["content"]) for one in opening) for opening in openings]
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def opening(messages: Messages) -> Messages:
+    """Return the messages before the assistant's first."""
+    roles = [message["role"] for message in messages]
+    return messages[: roles.index("assistant")] if "assistant" in roles else messages

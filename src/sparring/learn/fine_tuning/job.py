@@ -1,0 +1,227 @@
+"""FineTuningJob: train an adapter on examples, such that a killed job ends with the same bytes.
+
+Everything of a job is in one directory:
+
+    reference/         the reference's log-probabilities (DPO), computed before the first step
+    state/             the newest saved state: that of the learner, and the length of the metrics
+    metrics.jsonl      a row for each step
+    step-000012/       the adapter after an epoch, for the last three; the last of them is the result
+    results.csv        the rows, once the job has ended
+
+The order of the examples follows from the seed and the number of the epoch, and the learning rate from the
+number of the step, so the saved state is all that the next step depends on.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sparring.collection.sinks import JsonlSink
+from sparring.core import SparringError, TrainingRecord
+from sparring.core.adapters import LEARNER_FILE, STATE_FILE
+from sparring.core.errors import DamagedState
+from sparring.core.files import finish_replacements, put_in_place, scratch_for, write_file
+from sparring.core.manifest import check_files, seal
+from sparring.learn.algorithms.dpo import Dpo, with_reference
+from sparring.learn.algorithms.given_answers import GivenAnswers
+from sparring.learn.algorithms.sft import Sft
+from sparring.learn.checkpoints import read_tensors
+from sparring.learn.delivery_file import save_proven_adapter
+from sparring.learn.fine_tuning.outcome import (
+    COLUMNS,
+    METRICS_FILE,
+    Outcome,
+    Row,
+    SavedModel,
+    as_csv,
+    read_rows,
+)
+from sparring.learn.fine_tuning.settings import (
+    LEARNING_RATES,
+    RESULTS_FILE,
+    SAVE_SECONDS,
+    WARM_UP,
+    JobSettings,
+    epoch_order,
+)
+from sparring.learn.learner import DEFAULTS, Learner
+from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.saved_states import read_json
+
+LEARNING = DEFAULTS.model_copy(
+    update={
+        "schedule": "linear",
+        "learning_rate_end": 0.0,
+        "momentum": 0.9,
+        "grad_clip": 1.0,
+        "max_batch_tokens": 2048,
+    }
+)
+"""What all jobs have in common: the optimizer's numbers are those of TRL."""
+REFERENCE, STATE = "reference", "state"
+KEPT_CHECKPOINTS = 3
+Example = list[TrainingRecord]
+"""The answers of a conversation, or the preferred and the rejected answer of a pair."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rendered examples, and the families of those to train on."""
+
+    train: Sequence[Example]
+    families: Sequence[int]
+    validation: Sequence[Example] = field(default_factory=list)
+
+
+class FineTuningJob:
+    """A learner and its source of data, in a directory.
+
+    Args:
+        policy: the model; its adapter ``default`` is trained from where it is.
+        base_name: name of the base model, which is recorded with adapters.
+        directory: the job's directory, which exists.
+        settings: what the client chose.
+        data: the examples.
+        save_seconds: a state is saved when the last one is older.
+        report: called with each row.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyModel,
+        base_name: str,
+        directory: Path,
+        settings: JobSettings,
+        data: Data,
+        *,
+        save_seconds: float = SAVE_SECONDS,
+        report: Callable[[Row], None] = lambda row: None,
+    ) -> None:
+        self.policy = policy
+        self.base_name = base_name
+        self.directory = directory
+        self.settings = settings
+        self.numbers = settings.resolved(len(data.train))
+        self.data = data
+        self.save_seconds = save_seconds
+        self.report = report
+        self.steps_per_epoch = math.ceil(len(data.train) / self.numbers.batch_size)
+        self.steps = self.steps_per_epoch * self.numbers.n_epochs
+        epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
+        self.checkpoints = list(epoch_ends[-KEPT_CHECKPOINTS:])
+        self.algorithm: GivenAnswers = Sft() if settings.method == "supervised" else Dpo(self.numbers.beta)
+        rate = LEARNING_RATES[settings.method] * self.numbers.learning_rate_multiplier
+        schedule = {"steps": self.steps, "warmup_steps": self.steps // WARM_UP, "learning_rate": rate}
+        self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
+
+    def run(self) -> Outcome:
+        """Train from the newest saved state, or from the start, to the end.
+
+        Raises:
+            SparringError: the loss is not finite.
+        """
+        finish_replacements(self.directory, rf"{STATE}|{REFERENCE}|step-\d+")
+        if isinstance(self.algorithm, Dpo):
+            self.data = self._with_reference(self.algorithm)
+        validation = list(chain.from_iterable(self.data.validation))
+        log = JsonlSink(self.directory / METRICS_FILE)
+        log.truncate(self._load_state())
+        saved_at = time.monotonic()
+        while self.learner.version < self.steps:
+            row = self._step()
+            step = self.learner.version
+            if validation and step % self.steps_per_epoch == 0:
+                row |= {f"valid_{name}": value for name, value in self.algorithm.evaluate(validation).items()}
+            log.write(row | {"total_steps": self.steps, "created_at": int(time.time())})
+            self.report(row)
+            if step in self.checkpoints:
+                name = self.directory / _name(step)
+                save_proven_adapter(name, self.policy, self.base_name, TRAINED, step)
+            if time.monotonic() - saved_at >= self.save_seconds:
+                state = {"step": step, "samples": self.learner.samples_seen, "metrics": log.offset()}
+                self._save(STATE, self.learner.tensors(), state)
+                saved_at = time.monotonic()
+        log.close()
+        rows = read_rows(self.directory)
+        write_file(self.directory / RESULTS_FILE, as_csv(self.settings.method, rows))
+        checkpoints = [SavedModel(one, _name(one), rows[one - 1]) for one in self.checkpoints]
+        return Outcome(self.numbers, self._trained_tokens(), checkpoints)
+
+    def _step(self) -> Row:
+        """Let the learner make a step on the next mini-batch; return the row."""
+        epoch, index = divmod(self.learner.version, self.steps_per_epoch)
+        order = epoch_order(self.data.families, self.settings.seed, epoch)
+        size = self.numbers.batch_size
+        chosen = [self.data.train[one] for one in order[index * size : (index + 1) * size]]
+        step = self.learner.version + 1
+        try:
+            metrics = self.learner.update(list(chain.from_iterable(chosen)))
+        except SparringError as error:
+            raise SparringError(f"step {step}: {error}. Lower learning_rate_multiplier") from error
+        wanted = COLUMNS[self.settings.method].values()
+        return {
+            "step": step,
+            **{f"train_{name}": value for name, value in metrics.items() if f"train_{name}" in wanted},
+        }
+
+    def _with_reference(self, algorithm: Dpo) -> Data:
+        """Return the data with the reference's log-probabilities, which are kept once they are known."""
+        examples = [*self.data.train, *self.data.validation]
+        records = list(chain.from_iterable(examples))
+        kept = self._load(REFERENCE)
+        logprobs_T = algorithm.reference(records) if kept is None else kept[0]["logprobs"].numpy()
+        if kept is None:
+            self._save(REFERENCE, {"logprobs": torch.from_numpy(logprobs_T)}, {})
+        known = iter(with_reference(records, logprobs_T))
+        pairs = [[next(known) for _ in example] for example in examples]
+        number = len(self.data.train)
+        return Data(pairs[:number], self.data.families, pairs[number:])
+
+    def _load_state(self) -> int:
+        """Restore the saved state, if there is one that is whole; return the length of the metrics then."""
+        saved = self._load(STATE)
+        if saved is None:
+            return 0
+        tensors, state = saved
+        self.learner.load_tensors(tensors, state["step"], state["samples"])
+        return int(state["metrics"])
+
+    def _load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return what was saved under a name; ``None`` if there is nothing whole."""
+        directory = self.directory / name
+        if not directory.is_dir():
+            return None
+        try:
+            check_files(directory)
+        except DamagedState as error:
+            print(f"{error.problem}; it is computed again", flush=True)
+            return None
+        return read_tensors(directory / LEARNER_FILE), read_json(directory / STATE_FILE)
+
+    def _save(self, name: str, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        scratch = scratch_for(self.directory / name)
+        save_file({key: value.contiguous() for key, value in tensors.items()}, scratch / LEARNER_FILE)
+        (scratch / STATE_FILE).write_text(json.dumps(state))
+        seal(scratch)
+        put_in_place(scratch, self.directory / name)
+
+    def _trained_tokens(self) -> int:
+        """Return the tokens of all examples, as if nothing was shared, over all epochs."""
+        return self.numbers.n_epochs * sum(map(self._tokens_of, self.data.train))
+
+    def _tokens_of(self, example: Example) -> int:
+        lengths = [len(one.prompt_token_ids) + len(one.completion_token_ids) for one in example]
+        return sum(lengths) if self.settings.method == "dpo" else max(lengths)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"

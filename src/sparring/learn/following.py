@@ -1,0 +1,58 @@
+"""Adapters that follow a policy's adapter: running averages of its weights, and copies of them.
+
+After update v of the policy, if v is a multiple of ``every``, the follower's weights become
+
+    follower <- d * follower + (1 - d) * policy,    d = min(``decay``, n / (n + ``warmup``)),  n = v / every
+
+With ``decay`` 0 this is a copy every K updates; with ``every`` 1 it is Polyak averaging. Between them is a
+reference that is mixed with the policy now and then (TR-DPO, Gorbatovski et al. 2024, arXiv 2404.09656).
+While n / (n + ``warmup``) is below ``decay``, move m has a weight in proportion to about m^(``warmup`` - 1):
+at 1 the follower is the plain mean of all weights so far, and the higher ``warmup``, the sooner it forgets
+those from before training (Shamir and Zhang 2013, arXiv 1212.1824, call it polynomial-decay averaging).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparring.learn.policy import PolicyModel
+
+
+@dataclass(frozen=True)
+class Follower:
+    """The adapter ``name`` that follows the adapter ``leader``; see the module."""
+
+    model: PolicyModel
+    leader: str
+    name: str
+    decay: float
+    every: int = 1
+    warmup: int = 1
+
+    def start(self) -> None:
+        """Create the adapter with the leader's weights, or give it these."""
+        self.model.load_adapter_state(self.model.adapter_state(self.leader), self.name)
+
+    def follow(self, version: int) -> None:
+        """Move after the leader's update ``version``, counted from 1."""
+        if version % self.every:
+            return
+        moves = version // self.every
+        decay = min(self.decay, moves / (moves + self.warmup))
+        followers = self.model.adapter_parameters(self.name)
+        with torch.no_grad():
+            for follower, weight in zip(followers, self.model.adapter_parameters(self.leader), strict=True):
+                follower.lerp_(weight, 1 - decay)
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Continue from :meth:`state`.
+
+        Raises:
+            InputError: they are not the weights of this follower.
+        """
+        self.model.load_adapter_state(weights, self.name)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the weights, under PEFT's names."""
+        return self.model.adapter_state(self.name)

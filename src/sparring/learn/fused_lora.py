@@ -1,0 +1,148 @@
+"""LoRA of a linear layer as one step of autograd, in the type of the layer's input.
+
+PEFT computes an adapter beside a bfloat16 layer in float32: it converts the input, keeps the converted copy
+for the gradient, and multiplies float32 matrices. Here the input is kept once, as it is, and only the
+adapter's weights are converted, which are small. They stay float32 themselves, and so do their gradients and
+the optimizer's moments. With float32 inputs the two are equal up to rounding.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from peft.tuners.lora.layer import Linear
+from torch import Tensor
+from torch.nn.functional import linear
+
+from sparring.learn.adapter_rows import Rows
+from sparring.learn.frozen_weights import weight_of
+
+SEVERAL = ""
+"""Key of the weights of several adapters; no adapter has this name."""
+
+
+class _Converted(NamedTuple):
+    """Weights of adapters in the type of the inputs, side by side, and what they were made of."""
+
+    made_of: tuple[tuple[str, ...], tuple[int, ...], torch.dtype]
+    a_RI: Tensor
+    b_OR: Tensor
+
+
+class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
+    """PEFT's LoRA of a linear layer, with a fused forward pass without dropout.
+
+    It uses the one active adapter, or, without gradients, each adapter in ``rows`` for its tokens.
+    """
+
+    rows: tuple[Rows, ...] | None = None
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return x W^T + scaling * x A^T B^T."""
+        if self.rows is not None:
+            return self._mixed(x, self.rows)
+        names = [name for name in self.active_adapters if name in self.lora_A]
+        if self.merged or len(names) > 1 or args or kwargs:
+            output: Tensor = super().forward(x, *args, **kwargs)
+            return output
+        if self.disable_adapters or not names:
+            return _output(x, self.base_layer)
+        (name,) = names
+        if not torch.is_grad_enabled():
+            output_TO = _output(x, self.base_layer)
+            low_R = linear(x, self.lora_A[name].weight.to(x.dtype))
+            rows_TO = output_TO.view(-1, output_TO.shape[-1])
+            added_OR = self.lora_B[name].weight.to(x.dtype)
+            rows_TO.addmm_(low_R.view(-1, low_R.shape[-1]), added_OR.t(), alpha=self.scaling[name])
+            return output_TO
+        fused: Tensor = _LoraStep.apply(  # type: ignore[no-untyped-call]
+            x,
+            self.base_layer,
+            self.lora_A[name].weight,
+            self.lora_B[name].weight,
+            self.scaling[name],
+        )
+        return fused
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Delete an adapter, and its converted weights."""
+        super().delete_adapter(adapter_name)
+        self.__dict__.pop("_conversions", None)
+
+    def _mixed(self, x: Tensor, rows: tuple[Rows, ...]) -> Tensor:
+        """Return the outputs of a pass in which tokens have different adapters."""
+        output = _output(x, self.base_layer)
+        x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
+        for one in rows:
+            if one.adapters[0] in self.lora_A:
+                self._add(output_TO[one.start : one.stop], x_TI[one.start : one.stop], one)
+        return output
+
+    def _add(self, output_TO: Tensor, x_TI: Tensor, rows: Rows) -> None:
+        """Add each token's adapter to the outputs, in place; several have the same rank and scale."""
+        _, a_RI, b_OR = self._converted(rows.adapters, rows.states, x_TI.dtype)
+        low_TR = linear(x_TI, a_RI)
+        if rows.others_TN is not None:
+            low_TR.view(len(low_TR), len(rows.adapters), -1).masked_fill_(rows.others_TN[:, :, None], 0)
+        output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[rows.adapters[0]])
+
+    def _converted(self, names: tuple[str, ...], states: tuple[int, ...], dtype: torch.dtype) -> _Converted:
+        """Return adapters' weights in another type; they are converted again when they have changed.
+
+        Each adapter's own are kept, and those of the last set of several adapters.
+        """
+        made_of = (names, states, dtype)
+        known: dict[str, _Converted] = self.__dict__.setdefault("_conversions", {})
+        key = names[0] if len(names) == 1 else SEVERAL
+        if key not in known or known[key].made_of != made_of:
+            known[key] = self._convert(made_of)
+        return known[key]
+
+    def _convert(self, made_of: tuple[tuple[str, ...], tuple[int, ...], torch.dtype]) -> _Converted:
+        names, states, dtype = made_of
+        if len(names) == 1:
+            (name,) = names
+            a_RI, b_OR = self.lora_A[name].weight.detach(), self.lora_B[name].weight.detach()
+            return _Converted(made_of, a_RI.to(dtype), b_OR.to(dtype))
+        own = [self._converted((name,), (state,), dtype) for name, state in zip(names, states, strict=True)]
+        return _Converted(
+            made_of, torch.cat([one.a_RI for one in own]), torch.cat([one.b_OR for one in own], dim=1)
+        )
+
+
+def _output(x: Tensor, base_layer: Any) -> Tensor:
+    return linear(x, weight_of(base_layer, x.dtype), base_layer.bias)
+
+
+class _LoraStep(torch.autograd.Function):
+    """I inputs, O outputs, rank R: a_RI, b_OR; the base layer has no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        base_layer: Any,
+        a_RI: Tensor,
+        b_OR: Tensor,
+        scale: float,
+    ) -> Tensor:
+        low_R = linear(x, a_RI.to(x.dtype))
+        ctx.save_for_backward(x, low_R, a_RI, b_OR)
+        ctx.base_layer, ctx.scale = base_layer, scale
+        output = _output(x, base_layer)
+        rows = output.view(-1, output.shape[-1])
+        rows.addmm_(low_R.view(-1, low_R.shape[-1]), b_OR.to(x.dtype).t(), alpha=scale)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, low_R, a_RI, b_OR = ctx.saved_tensors
+        out_TO = gradients[0].reshape(-1, gradients[0].shape[-1])
+        x_TI, low_TR = x.reshape(-1, x.shape[-1]), low_R.reshape(-1, low_R.shape[-1])
+        into_low_TR = (out_TO @ b_OR.to(x.dtype)) * ctx.scale
+        into_x = None
+        if ctx.needs_input_grad[0]:
+            weight_OI = weight_of(ctx.base_layer, x.dtype)
+            into_x = torch.addmm(out_TO @ weight_OI, into_low_TR, a_RI.to(x.dtype)).view_as(x)
+        into_a = (into_low_TR.t() @ x_TI).to(a_RI.dtype)
+        into_b = (out_TO.t() @ low_TR).to(b_OR.dtype) * ctx.scale
+        return into_x, None, into_a, into_b, None

@@ -1,0 +1,456 @@
+"""Learner: train an adapter on batches of records, and stop if engine and learner disagree about them."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparring.config.learning import LearningSettings
+from sparring.config.model import InferenceSettings
+from sparring.core import InputError, SparringError, TrainingRecord, derive_seed
+from sparring.core.adapters import reference_of
+from sparring.core.errors import shown
+from sparring.core.own_code import method_of, returned
+from sparring.core.records import without_zero_advantages
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.batch import Batch, StateSums
+from sparring.learn.critic import Critic
+from sparring.learn.data_parallel import DataParallel, Share, combine
+from sparring.learn.following import Follower
+from sparring.learn.minibatches import AnswerTable, MiniBatch, epochs_of
+from sparring.learn.optimizer_state import load_training_tensors, part_of, training_tensors
+from sparring.learn.policy import TRAINED, PolicyModel, average_of
+
+REFERENCE_PREFIX = "reference."
+"""Begins the names of the reference's weights among a learner's tensors."""
+ALGORITHM_PREFIX = "algorithm."
+"""Begins the names of the algorithm's state among them."""
+MAX_DRIFT = 1.0
+"""Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
+MAX_GENERATION_LEN = InferenceSettings().max_tokens
+"""The constant normaliser of the loss, in tokens, if the settings have none."""
+DEFAULTS = LearningSettings()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A value that goes from ``start`` to ``end`` in ``steps`` updates, by default along a cosine.
+
+    A geometric one goes along a cosine too if one of its ends is 0. A linear one begins to move after the
+    warm-up, and would reach ``end`` at the update after the last. The value is scaled up linearly over the
+    first ``warmup`` updates.
+    """
+
+    start: float
+    end: float
+    steps: int
+    warmup: int = 0
+    geometric: bool = False
+    linear: bool = False
+
+    def at(self, step: int) -> float:
+        """Return the value at update ``step``, counted from 0."""
+        fraction = min(step / max(self.steps - 1, 1), 1.0)
+        if self.geometric and self.start > 0 and self.end > 0:
+            value = self.start * (self.end / self.start) ** fraction
+        elif self.linear:
+            left = (self.steps - step) / max(self.steps - self.warmup, 1)
+            value = self.end + (self.start - self.end) * min(max(left, 0.0), 1.0)
+        else:
+            value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
+        return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
+
+
+class Learner:
+    """The owner of the optimizer of one policy's adapter. Learners of several policies on one model take
+    turns.
+
+    Args:
+        policy: the model whose adapter is trained.
+        algorithm: computes the gradients. The learner initializes it.
+        settings: everything else. AdamW has no weight decay. There is a reference only if the algorithm
+            compares the policy with it.
+        adapter: name of the policy that is trained.
+        seed: decides how each epoch of each update divides its records.
+        group: the learners that share the work of each update, all in the same state; ``None`` if this
+            learner works alone.
+
+    Raises:
+        InputError: the model has no such policy.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyModel,
+        algorithm: BaseAlgo,
+        settings: LearningSettings = DEFAULTS,
+        *,
+        adapter: str = TRAINED,
+        seed: int = 0,
+        group: DataParallel | None = None,
+    ) -> None:
+        if adapter not in policy.policies:
+            raise InputError(
+                "adapter", f"{adapter!r} is not a policy of this model", f"Use {', '.join(policy.policies)}."
+            )
+        algorithm.initialize(
+            policy,
+            settings.max_generation_len or MAX_GENERATION_LEN,
+            settings.max_train_len,
+            settings.max_batch_tokens,
+            adapter,
+        )
+        if not hasattr(algorithm, "adapter"):
+            problem = f"{method_of(algorithm, 'initialize')} does not initialize the algorithm"
+            raise InputError("learning.algorithm", problem, "Begin it with super().initialize(...)")
+        self.policy = policy
+        self.algorithm = algorithm
+        self.adapter = adapter
+        self.settings = settings
+        linear = settings.schedule == "linear"
+        self.learning_rate = Schedule(
+            *settings.rate_ends, settings.steps, settings.warmup_steps, linear=linear
+        )
+        self.regulariser_weight = Schedule(*algorithm.regulariser_ends, settings.steps, geometric=True)
+        self.seed = seed
+        self.critic = None if settings.critic is None else Critic(policy, settings.critic)
+        algorithm.critic = self.critic
+        self.group = group
+        self.version = 0
+        self.started = 0
+        self.samples_seen = 0
+        self.average: Follower | None = None
+        if settings.average_decay:
+            name, warmup = average_of(adapter), settings.average_power + 1
+            self.average = Follower(policy, adapter, name, settings.average_decay, warmup=warmup)
+            self.average.start()
+        self.reference: Follower | None = None
+        if "reference" in algorithm.compared_with:
+            name, decay, every = reference_of(adapter), settings.reference_decay, settings.reference_every
+            self.reference = Follower(policy, adapter, name, decay, every)
+            self.reference.start()
+        self.optimizer = torch.optim.AdamW(
+            policy.adapter_parameters(adapter),
+            lr=self.learning_rate.start,
+            betas=(settings.momentum, algorithm.squares_decay),
+            weight_decay=0.0,
+        )
+        if self.critic is not None:
+            head = {"params": self.critic.parameters(), "lr": self.critic.settings.value_learning_rate}
+            self.optimizer.add_param_group(head)
+
+    @property
+    def result(self) -> str:
+        """Name of the adapter that training produces: the average, if there is one."""
+        return average_of(self.adapter) if self.settings.average_decay else self.adapter
+
+    @property
+    def age(self) -> int:
+        """The number of updates since the learner began, or last started again."""
+        return self.version - self.started
+
+    def update(self, records: list[TrainingRecord]) -> dict[str, float]:
+        """Learn from ``records`` in ``epochs`` * ``minibatches`` optimizer steps, and return metrics.
+
+        The version rises by 1, whatever the number of steps. Metrics of several steps are means over them;
+        numbers of tokens are sums. In a group, every learner receives the whole batch, trains on its shard
+        of each mini-batch and makes the same steps. If this method raises, weights, optimizer and version
+        remain unchanged.
+
+        Raises:
+            SparringError: the loss is not finite, or engine and learner differ by more than ``max_mismatch``.
+            PeerLost: another learner of the group died or does not answer.
+        """
+        started = perf_counter()
+        learning_rate = self.learning_rate.at(self.age)
+        regulariser_weight = self.regulariser_weight.at(self.age)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        if self.settings.skip_zero_advantages:
+            records = without_zero_advantages(records)
+        epochs = epochs_of(
+            records,
+            self.settings.epochs,
+            self.settings.minibatches,
+            derive_seed(self.seed, "update", self.version),
+            self.algorithm.max_train_len,
+        )
+        several = self.settings.epochs * len(epochs[0]) > 1
+        with self._unchanged_by_failure(several):
+            self.algorithm.begin(records, self.version)
+            if len(epochs[0]) > 1:
+                self._prepare(epochs)
+            table = AnswerTable(records)
+            judged = self._judge(table, epochs)
+            if several:
+                share, norm = self._steps(table, epochs, regulariser_weight)
+            else:
+                share, norm = self._step(epochs[0][0], regulariser_weight)
+        metrics, trained = share.metrics | judged, share.counts.answers
+        self.version += 1
+        self._follow()
+        self.samples_seen += trained
+        seconds = perf_counter() - started
+        if self.algorithm.terms.regulariser != "none":
+            metrics["regulariser_weight"] = regulariser_weight
+        return metrics | {
+            "grad_norm": norm,
+            "learning_rate": learning_rate,
+            "records": float(trained),
+            "records_too_long": float(sum(len(record.answers) for record in records) - trained),
+            "samples_seen": float(self.samples_seen),
+            "step_seconds": seconds,
+            "packed_tokens_per_second": metrics["packed_tokens"] / seconds,
+            "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
+        }
+
+    def _prepare(self, epochs: list[list[MiniBatch]]) -> None:
+        """Pack the mini-batches of all epochs, with what other adapters and the policy find before the first
+        step.
+
+        Each of them has a pass with the other adapters, so several epochs have one each, where ``epochs_of``
+        divides anew.
+        """
+
+        def others(batch: Batch) -> dict[str, float]:
+            self.algorithm.compute_others(batch)
+            return {}
+
+        for minibatch in (one for epoch in epochs for one in epoch):
+            self._measure(minibatch, others)
+
+    def _steps(
+        self, table: AnswerTable, epochs: list[list[MiniBatch]], regulariser_weight: float
+    ) -> tuple[Share, float]:
+        """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
+        measured: dict[str, float] = {}
+        if self.algorithm.learns_from_draws or len(epochs[0]) > 1:
+            shares = [self._measure(one, self.algorithm.keep_logprobs) for one in epochs[0]]
+            measured = combine(shares).metrics
+            self._check_mismatch(measured)
+            self._share_logprobs(table, epochs)
+        steps = [self._step(one, regulariser_weight) for epoch in epochs for one in epoch]
+        epoch = combine([share for share, _ in steps[: len(epochs[0])]])
+        metrics = combine([share for share, _ in steps]).metrics
+        norm = sum(norm for _, norm in steps) / len(steps)
+        return Share(metrics | measured, epoch.counts), norm
+
+    def _share_logprobs(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> None:
+        """Give the batches of later epochs the log-probabilities that those of the first have kept."""
+        if epochs[-1] is epochs[0]:
+            return
+        old_T = np.zeros(table.num_tokens)
+        for batch in _packed(epochs[:1]):
+            old_T[table.token_places(batch)] = batch.old
+        old_T = self._over_group(old_T)
+        for batch in _packed(epochs[1:]):
+            batch.old, batch.measured = old_T[table.token_places(batch)].astype(np.float32), True
+
+    def _judge(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> dict[str, float]:
+        """Set the values, the advantages and the targets of all answers, and return the critic's metrics.
+
+        Without a critic, nothing happens.
+        """
+        critic = self.critic
+        if critic is None:
+            return {}
+        for minibatch in epochs[0]:
+            self._measure(minibatch, self.algorithm.keep_states)
+        values_2A = self._values(critic, table, _packed(epochs[:1]))
+        kept = np.flatnonzero(values_2A[1]).tolist()
+        answers = [table.answers[place] for place in kept]
+        judged, metrics = critic.judge(answers, values_2A[0, kept].tolist())
+        judgement_of = dict(zip(kept, judged, strict=True))
+        for batch in _packed(epochs):
+            places = table.places(batch)
+            own = [judgement_of[place] for place in places.tolist()]
+            batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
+            batch.value_R = np.array([one.value for one in own], dtype=np.float32)
+            batch.target_R = np.array([one.target for one in own], dtype=np.float32)
+        return metrics
+
+    def _values(self, critic: Critic, table: AnswerTable, batches: list[Batch]) -> NDArray[np.float64]:
+        """Return the value of each of the A answers of an update, and 1 for each that is trained on.
+
+        Each learner of a group has the states of its own shards.
+        """
+        sums = np.zeros(self.policy.hidden_size + 2)
+        for batch in batches:
+            sums += batch.states.sums().to_array()
+        critic.centre(StateSums.from_array(self._over_group(sums)))
+        values_2A = np.zeros((2, len(table.answers)))
+        for batch in batches:
+            own = table.places(batch)
+            values_2A[0, own], values_2A[1, own] = critic.values_of(batch.states), 1
+        return self._over_group(values_2A)
+
+    def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of the numbers of all learners."""
+        return numbers if self.group is None else self.group.sum(numbers)
+
+    def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
+        """Make one optimizer step; return its share and the gradient's norm before clipping."""
+        self.optimizer.zero_grad(set_to_none=True)
+        adapter = self.policy.adapter_parameters(self.adapter)
+        head = [] if self.critic is None else self.critic.parameters()
+        work = partial(self._work, minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
+        if self.group is None:
+            share = work(minibatch.records)
+        else:
+            share = self.group.train(minibatch.records, work, [*adapter, *head])
+        self._check_mismatch(share.metrics)
+        norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.settings.grad_clip))
+        # The head's gradient is clipped apart: a wrong value must not slow the policy.
+        torch.nn.utils.clip_grad_norm_(head, self.settings.grad_clip)
+        loss = share.metrics["loss"]
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise SparringError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
+        self.optimizer.step()
+        return share, norm
+
+    def _measure(self, minibatch: MiniBatch, measure: Callable[[Batch], dict[str, float]]) -> Share:
+        """Keep in a mini-batch what the algorithm needs from before the first step; return its metrics."""
+        work = partial(self._work, minibatch, measure)
+        if self.group is None:
+            return work(minibatch.records)
+        return self.group.measure(minibatch.records, work)
+
+    def _work(
+        self,
+        minibatch: MiniBatch,
+        work: Callable[[Batch], dict[str, float]],
+        records: list[TrainingRecord],
+    ) -> Share:
+        """Do some work on a mini-batch, of which ``records`` are this learner's shard; pack them once."""
+        if minibatch.packed is None:
+            minibatch.packed = self.algorithm.prepare_batch(records, self.version)
+        return Share(work(minibatch.packed), minibatch.packed.counts)
+
+    @contextmanager
+    def _unchanged_by_failure(self, several: bool) -> Iterator[None]:
+        """Undo what an update changed before it fails: what algorithm and critic measured, and earlier steps.
+
+        ``several`` is whether the update has several steps.
+        """
+        measured = _state_of(self.algorithm)
+        before = None
+        if several or self.critic is not None:
+            before = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
+        try:
+            yield
+        except BaseException:  # an interrupt must not leave half an update behind either
+            self.algorithm.load_state(measured)
+            if before is not None:
+                load_training_tensors(self.policy, self.adapter, self.optimizer, before, self.critic)
+            raise
+
+    def _check_mismatch(self, metrics: dict[str, float]) -> None:
+        """Reject records whose log-probabilities this model cannot have given.
+
+        Tokens of the current version show every fault of engine, weights or temperature. The first update has
+        only such tokens, even if play and learning overlap; a later update may have none of them. For tokens
+        of older versions the policy itself has changed as well, so their limit is ``MAX_DRIFT`` higher,
+        whatever their age. Beyond it, importance weights are truncated or near 0, so there is little to learn
+        from such tokens even without a fault. Computing their log-probabilities again would distinguish a
+        fault from a changed policy, but would need the weights of every version whose tokens may still
+        arrive.
+        """
+        mismatch, stale = metrics.get("mismatch", 0.0), metrics.get("stale_mismatch", 0.0)
+        limit = self.settings.max_mismatch
+        if not mismatch <= limit:  # also true for NaN
+            raise SparringError(
+                f"engine and learner disagree by {mismatch:.3f} nats per token (limit {limit}); "
+                "they do not use the same weights or temperature"
+            )
+        limit += MAX_DRIFT
+        if not stale <= limit:
+            raise SparringError(
+                f"engine and learner disagree by {stale:.3f} nats per token of older versions "
+                f"(limit {limit}); they do not use the same weights or temperature, or each update changes "
+                "too much: lower "
+                "learning.learning_rate or collection.max_staleness"
+            )
+
+    def _follow(self) -> None:
+        """Let the average and the reference follow the policy."""
+        if self.average is not None:
+            self.average.follow(self.age)
+        if self.reference is not None:
+            self.reference.follow(self.age)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all that later updates depend on: weights, AdamW's moments and step counts, the reference.
+
+        The critic's and the algorithm's states are among them. Their names are the same for any policy.
+        """
+        tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
+        if self.reference is not None:
+            tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
+        state = _state_of(self.algorithm)
+        return tensors | {ALGORITHM_PREFIX + key: value for key, value in state.items()}
+
+    def start_again(self, tensors: dict[str, Tensor]) -> None:
+        """Become what the learner was when it returned these :meth:`tensors`, before its first update.
+
+        The optimizer has no moments, and schedules, average and reference begin anew; the version goes on.
+        """
+        self.load_tensors(tensors, self.version, self.samples_seen, started=self.version)
+        if self.average is not None:
+            self.average.start()
+
+    def load_tensors(
+        self, tensors: dict[str, Tensor], version: int, samples_seen: int, started: int = 0
+    ) -> None:
+        """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
+
+        ``started`` is the version at which the learner last started again.
+
+        Raises:
+            InputError: the weights belong to another adapter, the algorithm's state to another algorithm, or
+                the reference's weights are missing.
+        """
+        load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
+        self.algorithm.load_state(_copies(part_of(tensors, ALGORITHM_PREFIX)))
+        if self.reference is not None:
+            weights = part_of(tensors, REFERENCE_PREFIX)
+            if not weights:
+                raise InputError(
+                    "learning.algorithm",
+                    "the saved state has no reference",
+                    "Resume with the settings of the run",
+                )
+            self.reference.load(weights)
+        self.version = version
+        self.started = started
+        self.samples_seen = samples_seen
+
+
+def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:
+    """Return copies of an algorithm's own state.
+
+    Raises:
+        SparringError: it holds something else than tensors by name, or no plain tensors.
+    """
+    state, source = algorithm.state(), method_of(algorithm, "state")
+    for name, tensor in returned(state, dict, source).items():
+        plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_meta
+        if not isinstance(name, str) or not plain:
+            raise SparringError(f"{source} returned {shown(state)}, not dense tensors by name")
+    return _copies(state)
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies on the CPU, which no later update changes."""
+    return {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
+
+
+def _packed(epochs: list[list[MiniBatch]]) -> list[Batch]:
+    """Return the batches of the mini-batches of which this learner has a shard."""
+    minibatches = {id(one): one for epoch in epochs for one in epoch}.values()
+    return [one.packed for one in minibatches if one.packed is not None]

@@ -1,0 +1,240 @@
+"""Log-probabilities of a plan's predictions, with a gradient, in a bounded amount of memory.
+
+A plan that is larger than one forward pass may be goes through the model in sections (see ``sections``). Each
+token is fed once, and each section's gradient is computed on its own: the backward pass visits the sections
+in reverse and passes the gradients of shared keys and values on (see ``sections``). Sections whose
+activations do not fit into memory are computed again for their gradient. This costs one more forward pass
+over their tokens and changes no bit of the gradient.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparring.core.errors import first_line
+from sparring.core.pass_sizes import ROWS_AT_ONCE
+from sparring.learn.flex_attention import COMPILE_ERRORS, TreeAttention
+from sparring.learn.memory import KeptMemory
+from sparring.learn.policy import PolicyModel
+from sparring.learn.scores import (
+    Score,
+    drawn_logprobs,
+    logprobs_and_entropies,
+    logprobs_and_hits,
+    states,
+    with_values,
+)
+from sparring.learn.sections import KeptKeys, Section, sections_of, whole
+from sparring.learn.tree_attention import RunAttention
+from sparring.learn.trie import TreePlan
+
+
+@dataclass
+class PassLimits:
+    """The largest forward pass, in tokens, the memory for activations, and how attention is computed.
+
+    ``attention`` becomes attention in runs if the kernel of another cannot be compiled for a pass.
+    """
+
+    max_tokens: int
+    memory: KeptMemory
+    attention: TreeAttention = RunAttention
+
+
+def plan_logprobs(
+    policy: PolicyModel,
+    plan: TreePlan,
+    temperature: float | None = None,
+    limits: PassLimits | None = None,
+) -> Tensor:
+    """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
+
+    Args:
+        policy: the model.
+        plan: tokens to feed and predictions.
+        temperature: what the logits are divided by; by default the plan's sampling temperature.
+        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
+    """
+    temperature = plan.temperature if temperature is None else temperature
+    return _PlanPass(policy, plan, drawn_logprobs, temperature, limits)()
+
+
+@dataclass(frozen=True)
+class PlanOutputs:
+    """What one pass over a plan gives for each of its C predictions, all with a gradient.
+
+    ``entropy_C`` is the entropy, in nats, of the distribution over the vocabulary from which the prediction's
+    token is drawn, ``value_C`` the value of the state in which it is drawn, and ``hits_C`` 1 where the token
+    is the likeliest; ``None`` if not asked for.
+    """
+
+    logprobs_C: Tensor
+    entropy_C: Tensor | None = None
+    value_C: Tensor | None = None
+    hits_C: Tensor | None = None
+
+
+def plan_outputs(
+    policy: PolicyModel,
+    plan: TreePlan,
+    limits: PassLimits | None = None,
+    *,
+    entropies: bool = False,
+    values: Callable[[Tensor], Tensor] | None = None,
+    hits: bool = False,
+) -> PlanOutputs:
+    """Return logprobs_C as :func:`plan_logprobs` does, and what else is asked for.
+
+    Args:
+        policy: the model.
+        plan: tokens to feed and predictions.
+        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
+        entropies: whether to return entropies.
+        values: returns value_N of hidden_ND; ``None`` to return no values.
+        hits: whether to return hits, and nothing else beside the log-probabilities.
+    """
+    if hits:
+        logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
+        return PlanOutputs(logprobs_C, hits_C=hits_C.detach())
+    score = logprobs_and_entropies if entropies else drawn_logprobs
+    if values is not None:
+        score = partial(with_values, score, values)
+    scores = _PlanPass(policy, plan, score, plan.temperature, limits)()
+    if scores.ndim == 1:
+        return PlanOutputs(scores)
+    return PlanOutputs(
+        scores[0],
+        scores[1] if entropies else None,
+        scores[-1] if values is not None else None,
+    )
+
+
+def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None) -> Tensor:
+    """Return hidden_DC, the hidden states after the last norm from which the predictions are made."""
+    return _PlanPass(policy, plan, states, plan.temperature, limits)()
+
+
+class _PlanPass:
+    """A forward pass over a plan, section by section, that a backward pass can follow."""
+
+    def __init__(
+        self, policy: PolicyModel, plan: TreePlan, score: Score, temperature: float, limits: PassLimits | None
+    ) -> None:
+        self.policy = policy
+        self.plan = plan
+        self.score = score
+        self.temperature = temperature
+        self.limits = limits
+        self.sections = [whole(plan)] if limits is None else sections_of(plan, limits.max_tokens)
+        self.keys = KeptKeys.of(self.sections, policy.device) if len(self.sections) > 1 else None
+        self.kept: dict[int, Tensor] = {}
+
+    def __call__(self) -> Tensor:
+        """Return the values of all predictions; their last dimension is that of the predictions."""
+        if self.keys is None:
+            return self.values(self.sections[0])
+        if not torch.is_grad_enabled():
+            return torch.cat([self.values(section) for section in self.sections], dim=-1)
+        anchor = torch.zeros((), requires_grad=True)  # so that autograd calls the backward pass
+        values: Tensor = _InSections.apply(anchor, self)  # type: ignore[no-untyped-call]
+        return values
+
+    def forward(self) -> Tensor:
+        """Compute all sections, and keep the graphs of as many of the last ones as memory allows."""
+        first_kept = self._first_kept()
+        values = []
+        for number, section in enumerate(self.sections):
+            with torch.set_grad_enabled(number >= first_kept):
+                values.append(self.values(section))
+            if number >= first_kept:
+                self.kept[number] = values[-1]
+        return torch.cat([one.detach() for one in values], dim=-1)
+
+    def backward(self, gradient: Tensor) -> None:
+        """Add the gradient of all sections to the adapter, the last section first."""
+        ends = np.searchsorted(self.plan.predict_node_C, [section.stop for section in self.sections])
+        pieces = torch.tensor_split(gradient, ends[:-1].tolist(), dim=-1)
+        for number in reversed(range(len(self.sections))):
+            values = self.kept.pop(number, None)
+            if values is None:
+                with torch.enable_grad():
+                    values = self.values(self.sections[number])
+            torch.autograd.backward(values, pieces[number])
+
+    def values(self, section: Section) -> Tensor:
+        """Run the model over a section and return the values of its predictions."""
+        limits = self.limits
+        if limits is None:
+            return self._of_predictions(section, self._hidden_states(section, RunAttention))
+        try:
+            hidden_TD = self._hidden_states(section, limits.attention)
+        except COMPILE_ERRORS as error:
+            if limits.attention is RunAttention:
+                raise
+            limits.attention = RunAttention
+            self.policy.use_runs(f"{type(error).__name__}: {first_line(error)}")
+            hidden_TD = self._hidden_states(section, RunAttention)
+        return self._of_predictions(section, hidden_TD)
+
+    def _hidden_states(self, section: Section, attention: TreeAttention) -> Tensor:
+        """Return hidden_TD of a section."""
+        policy, plan, device = self.policy, self.plan, self.policy.device
+        own = slice(section.start, section.stop)
+        tokens_T = torch.from_numpy(plan.tokens_T[own]).to(device)
+        positions_T = torch.from_numpy(plan.depths_T[own]).to(device)
+        keys = None if self.keys is None else self.keys.for_section(section)
+        attend = attention(plan, policy.dtype, device, section, keys)
+        recompute = (
+            torch.is_grad_enabled()
+            and self.limits is not None
+            and self.limits.memory.is_short_for(plan, section)
+        )
+        with policy.recomputing(recompute):
+            return policy.hidden_states(tokens_T, positions_T, attend)
+
+    def _of_predictions(self, section: Section, hidden_TD: Tensor) -> Tensor:
+        """Return the scores at a section's nodes, without a [tokens, vocabulary] tensor for all of them."""
+        plan, device = self.plan, self.policy.device
+        first, stop = np.searchsorted(plan.predict_node_C, [section.start, section.stop]).tolist()
+        nodes_P, row_C = np.unique(plan.predict_node_C[first:stop] - section.start, return_inverse=True)
+        token_C = plan.predict_token_C[first:stop]
+        pieces = []
+        # A section without predictions has one empty piece, through which gradients of its keys flow.
+        for begin in range(0, max(len(nodes_P), 1), ROWS_AT_ONCE):
+            some = slice(*np.searchsorted(row_C, [begin, begin + ROWS_AT_ONCE]).tolist())
+            hidden_ND = hidden_TD[torch.from_numpy(nodes_P[begin : begin + ROWS_AT_ONCE]).to(device)]
+            rows_c = torch.from_numpy(row_C[some] - begin).to(device)
+            tokens_c = torch.from_numpy(token_C[some]).to(device)
+            pieces.append(self.score(self.policy, hidden_ND, rows_c, tokens_c, self.temperature))
+        return torch.cat(pieces, dim=-1)
+
+    def _first_kept(self) -> int:
+        """Return the number of the first section whose graph is kept until its gradient."""
+        if self.limits is None:
+            return 0
+        room, number = self.limits.memory.room, len(self.sections)
+        while number > 0:
+            room -= self.limits.memory.of(self.plan, self.sections[number - 1])
+            if room < 0:
+                break
+            number -= 1
+        return number
+
+
+class _InSections(torch.autograd.Function):
+    """Let autograd see a pass in sections as one step."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, plan_pass: _PlanPass) -> Tensor:
+        ctx.plan_pass = plan_pass
+        return plan_pass.forward()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        ctx.plan_pass.backward(gradients[0])
+        return None, None

@@ -1,0 +1,103 @@
+"""Whether a model fits a run, as far as the files of its directory say, which are read without torch."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sparring.core import InputError, Messages
+from sparring.core.adapters import ALL_LINEAR
+
+_CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""Names under which families of models keep the length of their context."""
+Call = tuple[Messages, int]
+"""A prompt, and the most tokens of its answer."""
+
+
+def check_model_fits(
+    name: str, directory: Path, target_modules: Sequence[str], calls: Sequence[Call], max_context: int
+) -> list[str]:
+    """Check that a model has a chat template, the layers of an adapter, and room for prompts and answers.
+
+    Args:
+        name: the model's name, for errors.
+        directory: its directory.
+        target_modules: the layers that get an adapter.
+        calls: prompts of the run, each with the most tokens of its answer.
+        max_context: the run's own limit of prompt and answer.
+
+    Returns:
+        Notes, one line each.
+
+    Raises:
+        InputError: it has not.
+    """
+    chats = [messages for messages, _ in calls if any(one["role"] != "text" for one in messages)]
+    if chats and not _has_chat_template(directory):
+        fix = 'Use a chat model, or put its chat_template.jinja there; template = "default" needs none'
+        raise InputError("model.name", f"{name} has no chat template, but the prompts are chats", fix)
+    _check_layers(directory, target_modules)
+    return _check_context(directory, calls, max_context)
+
+
+def _has_chat_template(directory: Path) -> bool:
+    files = ("chat_template.jinja", "additional_chat_templates/*.jinja")
+    if any(any(directory.glob(file)) for file in files):
+        return True
+    return bool(_json(directory / "tokenizer_config.json").get("chat_template"))
+
+
+def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:
+    """Check the names of layers by those of weights; in mixtures of experts the two differ."""
+    if "expert" in (directory / "config.json").read_text(encoding="utf-8"):
+        return
+    layers = {name.rpartition(".")[0] for name in _weights(directory) if name.endswith(".weight")}
+    if not layers:
+        return
+    lacking = [one for one in target_modules if not any(f".{layer}".endswith(f".{one}") for layer in layers)]
+    if lacking and (set(target_modules) != {*ALL_LINEAR} or len(lacking) == len(target_modules)):
+        repeated = sorted({layer.rpartition(".")[2] for layer in layers if any(map(str.isdigit, layer))})
+        named = ", ".join(one for one in repeated if "norm" not in one)
+        problem = f"{', '.join(lacking)}: no such layer in this model"
+        raise InputError("lora.target_modules", problem, f"It has {named}")
+
+
+def _weights(directory: Path) -> list[str]:
+    """Return the names of the weights in safetensors files; none if there are no such files."""
+    names: list[str] = []
+    for file in sorted(directory.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        names += header
+    return names
+
+
+def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> list[str]:
+    """Compare the contents of prompts alone, without the template's markup, with the room for them."""
+    config = _json(directory / "config.json")
+    text = config.get("text_config")
+    both = config | (text if isinstance(text, dict) else {})
+    own = next((both[name] for name in _CONTEXT if isinstance(both.get(name), int)), max_context)
+    limit = min(own, max_context)
+    file = directory / "tokenizer.json"
+    if not calls or not file.is_file():
+        return []
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    contents = {one["content"] for messages, _ in calls for one in messages}  # a conversation repeats them
+    tokens = {text: len(tokenizer.encode(text, add_special_tokens=False).ids) for text in contents}
+    lengths = [sum(tokens[one["content"]] for one in messages) + answer for messages, answer in calls]
+    problem = "tokens of a prompt and its longest answer exceed the context of"
+    if min(lengths) > limit:
+        fix = "Choose shorter answers or prompts, or a model with a longer context"
+        raise InputError("inference.max_tokens", f"{min(lengths)} {problem} {limit}", fix)
+    return [f"{max(lengths)} {problem} {limit}, later in an episode"] if max(lengths) > limit else []
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,290 @@
+"""League: who learns next and against whom, and when players are frozen, as in AlphaStar.
+
+The rules and constants are those of AlphaStar (Vinyals et al., 2019) as its published pseudocode states them.
+Each game has one player that learns. Its opponent depends on its role:
+
+- ``main``: in 35% of its games itself or another main player (self-play), in 15% a copy that it has
+  *forgotten* how to beat (:func:`forgotten`; self-play if there is none), in the rest any frozen member, by
+  prioritised fictitious self-play (PFSP) with ``hard`` weights.
+- ``main_exploiter``: a main player, while it wins more than ``HOPELESS`` of its games against it or it is
+  not rated against it; otherwise a copy of that main player, by PFSP with ``variance`` weights.
+- ``league_exploiter``: any frozen member, by PFSP with ``linear`` weights.
+
+An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
+starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
+regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. A player
+of one seat has none of its own copies among its targets, so the newest does not hold it back: it is
+not frozen for what it wins before half of the shorter interval has gone by since its last copy.
+
+Differences from the pseudocode: win rates are smoothed, and opponents that nobody has rated are not taken for
+even ones (see :class:`RecentResults` and :func:`pfsp_weights`). A main player need not beat all frozen
+members to be frozen. A main player that loses to another main player does not turn to its copies.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Literal
+
+from sparring.core import Opponent, derive_seed
+from sparring.core.play import LeagueRole, PfspForm
+from sparring.population.model_pool import ModelPool
+from sparring.population.opponent_weights import pfsp_weights
+
+HOPELESS = 0.1
+"""A main exploiter that wins no more than this against a main player meets its copies."""
+EXPLOITED = 0.3
+"""A main player that wins less than this against a copy of a main exploiter has a weakness to mend."""
+REMEMBERED = 0.7
+"""A main player that wins at least this much against all older copies has forgotten none."""
+SNAPSHOT_GAMES = 100
+"""The games with each target after which a player may be frozen: as many as a win rate remembers."""
+RESET = 0.25
+"""The probability that a league exploiter that is frozen starts again."""
+
+Reason = Literal["self_play", "forgotten", "pfsp", "main"]
+"""Why an opponent was drawn: by which of the rules above; ``main`` is a main exploiter's target."""
+WinRates = Mapping[str, float | None]
+"""Win rates by uid, oldest copy first; ``None`` for a member that is not rated."""
+
+
+@dataclass(frozen=True)
+class LeaguePlayer:
+    """A policy of the league. ``share`` is relative to the other players'; it plays these ``seats``."""
+
+    name: str
+    role: LeagueRole
+    share: float = 1.0
+    seats: tuple[int, ...] = (0, 1)
+
+
+@dataclass(frozen=True)
+class LeagueRule:
+    """The players and the settings of a league; see :class:`sparring.config.league.LeagueSettings`."""
+
+    players: tuple[LeaguePlayer, ...]
+    self_play: float = 0.35
+    forgotten: float = 0.15
+    snapshot_win_rate: float = 0.7
+    snapshot_updates: int = 40
+    main_snapshot_win_rate: float | None = None
+    add_every: int = 10
+    """Updates between the copies of a main player; see ``population.add_every``."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A game of the league: ``player`` learns in ``seat``, and ``opponent`` has the other one.
+
+    If the opponent is the player itself, it learns in both.
+    """
+
+    player: str
+    seat: int
+    opponent: str
+    reason: Reason
+
+
+class League:
+    """Draws the games of a league; see the module.
+
+    Args:
+        rule: the players and settings.
+        pool: has every player as a policy and the copies of all players; its recent results are the win
+            rates.
+        seed: the run's seed.
+    """
+
+    def __init__(self, rule: LeagueRule, pool: ModelPool, seed: int) -> None:
+        self.rule = rule
+        self.pool = pool
+        self.seed = seed
+        self.players = {player.name: player for player in rule.players}
+        self.games: Counter[str] = Counter()
+        """The games so far by ``PLAYER/REASON``."""
+
+    # Who plays
+
+    def draw(self, rng: random.Random) -> Pairing:
+        """Return a game: who learns, by shares; its seat, uniformly; its opponent, by its role."""
+        players = self.rule.players
+        player = rng.choices(players, [one.share for one in players])[0]
+        seat = rng.choice(player.seats)
+        match player.role:
+            case "main":
+                opponent, reason = self._for_main(player, 1 - seat, rng)
+            case "main_exploiter":
+                opponent, reason = self._for_main_exploiter(player, 1 - seat, rng)
+            case "league_exploiter":
+                opponent, reason = self._by_pfsp(self._frozen(1 - seat), player, "linear", rng), "pfsp"
+        return Pairing(player.name, seat, opponent, reason)
+
+    def count(self, player: str, reason: str) -> None:
+        """Count a game that was drawn."""
+        self.games[f"{player}/{reason}"] += 1
+
+    def _for_main(self, player: LeaguePlayer, seat: int, rng: random.Random) -> tuple[str, Reason]:
+        toss = rng.random()
+        if toss >= self.rule.self_play + self.rule.forgotten:
+            return self._by_pfsp(self._frozen(seat), player, "hard", rng), "pfsp"
+        other = self._main(seat, rng)
+        if toss >= self.rule.self_play:
+            exploiters = [one.name for one in self.rule.players if one.role == "main_exploiter"]
+            found = forgotten(
+                self._win_rates(player, self._frozen(seat, exploiters)),
+                self._win_rates(player, self._frozen(seat, [other])),
+            )
+            if found:
+                return rng.choices(list(found), pfsp_weights(list(found.values()), "hard"))[0], "forgotten"
+        return other, "self_play"
+
+    def _for_main_exploiter(self, player: LeaguePlayer, seat: int, rng: random.Random) -> tuple[str, Reason]:
+        main = self._main(seat, rng)
+        rate = self.pool.recent.win_rate([player.name], main)
+        if rate is None or rate > HOPELESS:
+            return main, "main"
+        return self._by_pfsp(self._frozen(seat, [main]), player, "variance", rng), "pfsp"
+
+    def _main(self, seat: int, rng: random.Random) -> str:
+        return rng.choice(self._mains(seat))
+
+    def _mains(self, seat: int) -> list[str]:
+        return [one.name for one in self.rule.players if one.role == "main" and seat in one.seats]
+
+    def _by_pfsp(
+        self, members: Sequence[Opponent], player: LeaguePlayer, form: PfspForm, rng: random.Random
+    ) -> str:
+        rates = self._win_rates(player, members)
+        return rng.choices(list(rates), pfsp_weights(list(rates.values()), form))[0]
+
+    def _win_rates(self, player: LeaguePlayer, members: Sequence[Opponent]) -> WinRates:
+        return {one.uid: self.pool.recent.win_rate([player.name], one.uid) for one in members}
+
+    def _frozen(self, seat: int, policies: Sequence[str] | None = None) -> list[Opponent]:
+        """Return the active members that may have a seat, of all policies or of these; oldest first.
+
+        Fixed opponents are of no policy, and have any seat.
+        """
+        return [
+            one
+            for one in self.pool.opponents()
+            if one.active
+            and (policies is None or one.policy in policies)
+            and (not one.policy or seat in self.players[one.policy].seats)
+        ]
+
+    # When players are frozen by what they win
+
+    def due(self, update: int) -> list[str]:
+        """Return the players that are to be frozen after an update, besides main players at their intervals.
+
+        This depends only on the copies and the results between players and copies, which evaluations do not
+        change. So it is the same when a run is resumed, and empty once the copies are made.
+        """
+        return [one.name for one in self.rule.players if self._is_due(one, update)]
+
+    def starts_again(self, player: str, update: int) -> bool:
+        """Return whether a player that was frozen after an update starts again from where it began."""
+        if self.players[player].role != "league_exploiter":
+            return self.players[player].role == "main_exploiter"
+        return random.Random(derive_seed(self.seed, "league reset", player, update)).random() < RESET
+
+    def start_again(self, frozen: Sequence[str], update: int) -> list[str]:
+        """Rate those exploiters that start again, of those that were ``frozen``, as unknown; return them."""
+        again = [player for player in frozen if self.starts_again(player, update)]
+        for player in again:
+            self.pool.start_again(player)
+        return again
+
+    def _is_due(self, player: LeaguePlayer, update: int) -> bool:
+        last = max((one.iteration or 0 for one in self._copies([player.name])), default=0)
+        rate = self.rule.snapshot_win_rate
+        if player.role == "main":
+            if self.rule.main_snapshot_win_rate is None:
+                return False
+            rate = self.rule.main_snapshot_win_rate
+        elif update - last >= self.rule.snapshot_updates:
+            return True
+        least = min(self.rule.add_every, self.rule.snapshot_updates) / 2
+        if update == last or (len(player.seats) == 1 and update - last < least):
+            return False
+        return all(self._beats(player.name, uid, rate) for uid in self.targets(player))
+
+    def targets(self, player: LeaguePlayer) -> list[str]:
+        """Return whom a player is to beat before it is frozen, of those that it may meet.
+
+        For a main exploiter these are the main players; for a league exploiter all active copies; for a main
+        player its own active copies or, if it plays one seat, those of the main players of the other one.
+        """
+        seats = {1 - seat for seat in player.seats}
+        mains = list(dict.fromkeys(name for seat in sorted(seats) for name in self._mains(seat)))
+        if player.role == "main_exploiter":
+            return mains
+        if player.role == "main":
+            policies = [player.name] if player.name in mains else mains
+        else:
+            policies = [one.name for one in self.rule.players if seats & {*one.seats}]
+        copies = self._copies(policies)
+        return [one.uid for one in copies if one.active]
+
+    def _copies(self, policies: Sequence[str]) -> list[Opponent]:
+        return [one for one in self.pool.opponents() if one.kind == "checkpoint" and one.policy in policies]
+
+    def _beats(self, player: str, uid: str, least: float) -> bool:
+        rate = self.pool.recent.win_rate([player], uid)
+        met = self.pool.recent.met(player, uid)
+        return rate is not None and met >= SNAPSHOT_GAMES and rate > least
+
+    # Reports and state
+
+    def figures(self) -> dict[str, float]:
+        """Return the games so far as ``PLAYER/games/REASON``, and ``PLAYER/win_rate/PLAYER`` where known.
+
+        The latter are of recent games between two players as they are now.
+        """
+        figures = {}
+        for key, games in sorted(self.games.items()):
+            player, _, reason = key.partition("/")
+            figures[f"{player}/games/{reason}"] = float(games)
+        for player, other in permutations(self.players, 2):
+            rate = self.pool.recent.win_rate([player], other)
+            if rate is not None:
+                figures[f"{player}/win_rate/{other}"] = rate
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts of games as JSON-able data; the rest is the pool's state."""
+        return dict(self.games)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that ``state_dict`` returned."""
+        self.games = Counter(state)
+
+
+BuildLeague = Callable[[ModelPool], League | None]
+"""Builds the league of a run over its pool, if the run has one."""
+
+
+def forgotten(exploiters: WinRates, past: WinRates) -> WinRates:
+    """Return the copies that a main player has forgotten how to beat, with its win rates; empty if none.
+
+    They are the copies of main exploiters, if it wins less than ``EXPLOITED`` against one of them. Otherwise
+    they are copies of a main player, if it wins less than ``REMEMBERED`` against one of them; the latest
+    copies are left out, back to the first that it beats more than the one before: as long as older copies are
+    beaten more, nothing is forgotten there. Copies that are not rated do not count.
+    """
+    rated = {uid: rate for uid, rate in exploiters.items() if rate is not None}
+    if rated and min(rated.values()) < EXPLOITED:
+        return rated
+    older = _without_rising_past({uid: rate for uid, rate in past.items() if rate is not None})
+    return older if older and min(older.values()) < REMEMBERED else {}
+
+
+def _without_rising_past(rates: dict[str, float]) -> dict[str, float]:
+    uids, values = list(rates), list(rates.values())
+    for place in range(len(uids) - 1, 0, -1):
+        if values[place - 1] < values[place]:
+            return {uid: rates[uid] for uid in uids[: place + 1]}
+    return {}

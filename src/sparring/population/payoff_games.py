@@ -1,0 +1,110 @@
+"""PayoffGames: the games between frozen members that fill a payoff matrix, and the mixture solved from it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from sparring.population.meta_strategies import meta_strategy
+from sparring.population.payoffs import PayoffTable
+
+
+@dataclass(frozen=True)
+class PayoffGame:
+    """A game that is to be played. Its number counts the payoff games of a run from 0."""
+
+    number: int
+    first: str
+    second: str
+
+
+class PayoffGames:
+    """Which games between frozen members are to be played, and what those that were played say.
+
+    Training never plays two frozen members against each other. So when a member joins, games against each of
+    the others join the list, half of them in either order of seats.
+
+    Args:
+        per_pair: the number of games of each pair; rounded up to an even one, so that seats are balanced.
+
+    Attributes:
+        table: the payoffs, also of members that were dropped.
+        waiting: the games that nobody plays yet, in order.
+    """
+
+    def __init__(self, per_pair: int) -> None:
+        self.per_pair = per_pair + per_pair % 2
+        self.table = PayoffTable()
+        self.waiting: list[PayoffGame] = []
+        self._next_number = 0
+        self._mixtures: dict[tuple[str, ...], list[float]] = {}
+
+    def join(self, uid: str, others: Sequence[str]) -> None:
+        """Put the games of a new member against each of the others on the list."""
+        for other in others:
+            for turn in range(self.per_pair):
+                seats = (uid, other) if turn % 2 == 0 else (other, uid)
+                self.waiting.append(PayoffGame(self._next_number, *seats))
+                self._next_number += 1
+
+    def drop(self, uids: Collection[str]) -> None:
+        """Take the games of members that left off the list; what they earned is kept."""
+        self.waiting = [one for one in self.waiting if not {one.first, one.second} & {*uids}]
+
+    def forget(self, uids: Collection[str]) -> None:
+        """Take the games of these members off the list, and delete what they earned."""
+        self.drop(uids)
+        self.table.forget(uids)
+        self._mixtures.clear()
+
+    def take(self, most: int | None = None) -> list[PayoffGame]:
+        """Return the first games of the list, at most ``most`` or all of them; somebody plays them now."""
+        most = len(self.waiting) if most is None else most
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+    def add(
+        self, number: int, seating: Sequence[str], rewards: Sequence[float], invalid_seat: int | None = None
+    ) -> None:
+        """Count a game that was played; see :meth:`PayoffTable.add`."""
+        self.table.add(number, seating, rewards, invalid_seat)
+        self._mixtures.clear()
+
+    def add_failure(self, number: int, seating: Sequence[str]) -> None:
+        """Count a game that could not be finished. It is not tried again."""
+        self.table.add_failure(number, seating)
+
+    def mixture(self, uids: Sequence[str]) -> list[float]:
+        """Return the probability of each of these members in the Nash equilibrium of maximum entropy.
+
+        An entry of the matrix is half of what the row earns more than the column, on average over both
+        seats. A pair that has not played counts as 0, a draw. See :func:`meta_strategy`. What the solver
+        gives is rounded to its accuracy, so that equal members are equal.
+        """
+        key = tuple(uids)
+        if key not in self._mixtures:
+            payoffs_MM = np.nan_to_num(self.table.matrix(uids).advantage_MM, nan=0.0)
+            self._mixtures[key] = [round(float(weight), 4) for weight in meta_strategy("nash", payoffs_MM)]
+        return self._mixtures[key]
+
+    def unplayed_pairs(self, uids: Sequence[str]) -> int:
+        """Return the number of pairs of these members that have not finished a game."""
+        games = self.table.payoff
+        return sum(not (games(*pair).games or games(*pair[::-1]).games) for pair in combinations(uids, 2))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the payoffs and the list as JSON-able data; games that are being played are not in it."""
+        return {
+            "table": self.table.state_dict(),
+            "waiting": [list(astuple(one)) for one in self.waiting],
+            "next_number": self._next_number,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that ``state_dict`` returned, replacing the current one."""
+        self.table.load_state_dict(state["table"])
+        self.waiting = [PayoffGame(*one) for one in state["waiting"]]
+        self._next_number = state["next_number"]
+        self._mixtures.clear()

@@ -1,0 +1,250 @@
+"""Judges of debates. A judge is not a role: it is called without a role id and never trained.
+
+A verdict is accepted only if it is unambiguous. If an answer cannot be parsed, the judge is asked again, and
+after the last try the judge has failed. A verdict is never guessed or silently replaced by a draw.
+"""
+
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages, ModelResponse
+from sparring.core.call_slots import CallSlots
+from sparring.core.current_episode import current_episode
+
+LOWEST_SCORE = 0.5
+HIGHEST_SCORE = 1.0
+RETRY_TEMPERATURE = 0.7
+MAX_JUDGE_CALLS = 256
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The winner and how clear the win is, from 0.5 (even) to 1 (beyond doubt)."""
+
+    winner: str
+    score: float
+
+
+class JudgeError(EpisodeError):
+    """The judge gave no verdict. A retry would play the same debate, and the judge would fail again."""
+
+
+class Judge(ABC):
+    """Decides debates."""
+
+    @abstractmethod
+    async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
+        """Decide which of the two ``sides`` (role ids, the affirmative first) won the text ``debate``.
+
+        Raises:
+            JudgeError: there is no verdict.
+            TransientError: the call to the judge's model failed, and another may succeed.
+        """
+
+
+class TextJudge(Judge):
+    """Asks a model for a verdict in words, first at temperature 0, then with other seeds at 0.7.
+
+    Args:
+        client: the client that answers; the arena's client if not given.
+        model: the model of that client; the client's default if not given.
+        tries: maximum number of calls per debate.
+        max_tokens: token limit of an answer.
+
+    Raises:
+        InputError: ``tries`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient | None = None,
+        model: str | None = None,
+        *,
+        tries: int = 3,
+        max_tokens: int = 256,
+    ) -> None:
+        if tries < 1:
+            raise InputError("tries", f"{tries} tries never ask the judge", "Give 1 or more")
+        self.client = client
+        self.model = model
+        self.tries = tries
+        self.max_tokens = max_tokens
+        self._slots = CallSlots(MAX_JUDGE_CALLS)
+
+    async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
+        """See Judge."""
+        messages = text_judge_messages(topic, debate, sides)
+        text = ""
+        for number in range(self.tries):
+            response = await self._ask(arena, messages, RETRY_TEMPERATURE if number else 0.0)
+            text = response.text
+            verdict = parse_verdict(text, sides)
+            if verdict is not None:
+                return verdict
+        raise JudgeError(f"no verdict after asking {self.tries} times; the last answer: {text[:_SHOWN]!r}")
+
+    async def _ask(self, arena: Arena, messages: Messages, temperature: float) -> ModelResponse:
+        if self.client is None:
+            return await arena.call_model(
+                messages, temperature=temperature, max_tokens=self.max_tokens, model=self.model
+            )
+        episode = current_episode.get()
+        await self._slots.acquire()
+        try:
+            return await self.client.complete(
+                messages,
+                temperature,
+                self.max_tokens,
+                return_tokens=False,
+                model=self.model,
+                seed=episode.next_call_seed() if episode is not None else None,
+            )
+        finally:
+            self._slots.release()
+
+
+class ScoreJudge(Judge):
+    """Compares how likely a model finds each side's name as the answer to "who won?".
+
+    It is for models that are too weak to write a verdict. The likelihood of a name itself is removed: only
+    the change of the odds relative to a debate without arguments counts (contextual calibration, Zhao et al.
+    2021). The score is the winner's probability at the changed odds. It needs a client with ``score``, which
+    is the embedded engine.
+
+    Args:
+        client: the client that answers; the arena's client if not given.
+        model: the model of that client; the client's default if not given.
+    """
+
+    def __init__(self, client: InferenceClient | None = None, model: str | None = None) -> None:
+        self.client = client
+        self.model = model
+
+    async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
+        """See Judge. A ScoreJudge always returns a verdict."""
+        odds = await self._log_odds(arena, topic, debate, sides)
+        odds -= await self._log_odds(arena, topic, "(Nobody spoke.)", sides)
+        probability = 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
+        if probability >= LOWEST_SCORE:
+            return Verdict(sides[0], probability)
+        return Verdict(sides[1], 1 - probability)
+
+    async def _log_odds(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> float:
+        messages = score_judge_messages(topic, debate, sides)
+        if self.client is None:
+            first, second = await arena.score(messages, list(sides), model=self.model)
+        else:
+            first, second = await self.client.score(messages, list(sides), model=self.model)
+        return first - second
+
+
+def text_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
+    """Return the prompt of a TextJudge: the task, one judged example for each winner, and the debate."""
+    aff, neg = sides
+    instruction = (
+        f"You judge debates. {aff} argues for the motion, {neg} argues against it. Judge by the arguments "
+        "alone, not by your own opinion. Answer with one line: the winner's name, and a score from 0.5 "
+        "(even) to 1.0 (clear)."
+    )
+    messages: Messages = [{"role": "system", "content": instruction}]
+    for example, arguments, winner, score in _EXAMPLES:
+        text = "\n\n".join(f"{side}: {said}" for side, said in zip(sides, arguments, strict=True))
+        messages.append({"role": "user", "content": _case(example, text)})
+        messages.append({"role": "assistant", "content": f"Winner: {sides[winner]}, score: {score}"})
+    return [*messages, {"role": "user", "content": _case(topic, debate)}]
+
+
+_EXAMPLES = [
+    (
+        "Museums should be free",
+        (
+            "Entry fees keep poor families out, and in cities that dropped them visits doubled.",
+            "I do not like museums. They are boring.",
+        ),
+        0,
+        0.9,
+    ),
+    (
+        "Cars should be banned from parks",
+        (
+            "Parks are nice and I enjoy them.",
+            "Without cars the disabled and the fire brigade cannot get in, so a ban costs safety.",
+        ),
+        1,
+        0.8,
+    ),
+]
+
+
+def score_judge_messages(topic: str, debate: str, sides: tuple[str, str]) -> Messages:
+    """Return the prompt of a ScoreJudge."""
+    aff, neg = sides
+    instruction = (
+        f"You judge debates. {aff} argues for the motion, {neg} argues against it. Answer with the winner's "
+        f"name alone: {aff} or {neg}."
+    )
+    return [
+        {"role": "system", "content": instruction},
+        {"role": "user", "content": _case(topic, debate)},
+    ]
+
+
+def _case(topic: str, debate: str) -> str:
+    return f"The motion: {topic}\n\n{debate}\n\nWho won?"
+
+
+def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:
+    """Return the only verdict that ``text`` states, as JSON or as ``Winner: NAME, score: 0.8``.
+
+    Case, quotes, bold type and the surrounding text do not matter. Return ``None`` if there is no verdict,
+    its winner is neither side, its score is not between 0.5 and 1, or the text contradicts itself.
+    """
+    objects, rest = _cut_json(text)
+    stated = [(one["winner"], one.get("score")) for one in objects]
+    stated += [(match["winner"], match["score"]) for match in _LINE.finditer(rest)]
+    verdicts = {_verdict(winner, score, sides) for winner, score in stated}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _cut_json(text: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the JSON objects in ``text`` that have a winner, with lower-case keys, and the other text."""
+    decoder = json.JSONDecoder()
+    objects: list[dict[str, Any]] = []
+    rest, place = "", 0
+    while (start := text.find("{", place)) >= 0:
+        rest += text[place:start]
+        try:
+            found, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            found, end = {}, start + 1
+        fields = {key.strip().lower(): value for key, value in found.items()}
+        if "winner" in fields:
+            objects.append(fields)
+        else:
+            rest += text[start:end]
+        place = end
+    return objects, rest + text[place:]
+
+
+_GAP = r"[\s\"'*_`]*"
+_NAME = rf"winner{_GAP}[:=]{_GAP}(?P<winner>[^\n.,;:{{}}\"'*`]*)"
+_NUMBER = r"(?P<score>[0-9]+(?:\.[0-9]+)?)(?!\.?[0-9]|\s*(?:[%/–-]|to\b|or\b|out\b))"
+_LINE = re.compile(rf"\b{_NAME}(?:{_GAP}[.,;]?{_GAP}score{_GAP}[:=]{_GAP}{_NUMBER})?", re.IGNORECASE)
+"""``Winner: NAME, score: NUMBER``; matches without the score if the number cannot be parsed."""
+
+
+def _verdict(winner: Any, score: Any, sides: tuple[str, str]) -> Verdict | None:
+    """Return the verdict of a parsed winner and score; ``None`` if they are not valid."""
+    named = [side for side in sides if isinstance(winner, str) and winner.strip().lower() == side.lower()]
+    if len(named) != 1 or isinstance(score, bool):
+        return None
+    try:
+        number = float(score)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return Verdict(named[0], number) if LOWEST_SCORE <= number <= HIGHEST_SCORE else None

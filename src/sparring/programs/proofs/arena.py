@@ -1,0 +1,126 @@
+"""ProofArena: interactive proofs of drawn claims, and the verifier's accuracy on held-out ones."""
+
+import math
+from typing import Any, cast
+
+from sparring.config.programs import ProofsSettings
+from sparring.core import (
+    Arena,
+    Artifact,
+    ArtifactStore,
+    CreditAssigner,
+    EpisodeRequest,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Role,
+    VerboseLogger,
+    derive_seed,
+)
+from sparring.programs.proofs.claim_files import claims_of
+from sparring.programs.proofs.claims import split
+from sparring.programs.proofs.episode import ProofEpisode
+from sparring.programs.proofs.measures import measures_of
+from sparring.programs.proofs.protocols import build_protocol
+from sparring.programs.proofs.state import ProofState
+
+TOKENS_PER_WORD = 1.5
+
+
+class ProofArena(Arena):
+    """Interactive proofs of the claims of the store ``claims``, which holds their ids.
+
+    Each agent of the protocol is a role. The proofs of one claim in a step are compared with each other
+    (``meta["group"]``).
+
+    A token learner sees only the answers that are kept. With ``num_invalid_generation_retries`` it never sees
+    the invalid ones, so it cannot learn to avoid them: set it to 0 for training by tokens.
+
+    Args:
+        client: answers for all agents.
+        settings: the protocol, what is judged, and the sizes of batches and evaluations.
+        seed: seed of episodes and draws.
+        credit_assigner, logger: see Arena.
+
+    Raises:
+        InputError: the protocol is wrong, or the claims cannot be read.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        settings: ProofsSettings,
+        *,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(client, credit_assigner, seed=seed, logger=logger)
+        self.settings = settings
+        self.protocol = build_protocol(settings.protocol, settings)
+        given = settings.claims
+        claims, self.held_out = split(claims_of(given), given.test_size, given.seed)
+        self.claims = {claim.id: claim for claim in claims}
+        words = settings.max_response_words
+        tokens = settings.max_tokens_per_message or math.ceil(TOKENS_PER_WORD * words)
+        for agent in self.protocol.agents:
+            policy = settings.verifier_policy if agent.kind == "verifier" else settings.prover_policy
+            self.add_role(Role(agent.name, max_tokens=tokens, policy=policy))
+        episode = ProofEpisode(
+            self.protocol,
+            max_response_words=words,
+            num_invalid_generation_retries=settings.num_invalid_generation_retries,
+            examples=settings.examples,
+        )
+        self.add_episode("proof", episode)
+        store = self.add_store("claims", ArtifactStore(seed=derive_seed(seed, "claims")))
+        for claim in claims:
+            store.add(Artifact(None, claim.id))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """Return requests for ``batch_size`` proofs of claims drawn from the store."""
+        size = self.settings.batch_size
+        drawn = self.stores["claims"].sample(math.ceil(size / self.settings.proofs_per_claim))
+        claims = [self.claims[drawn[index % len(drawn)].id] for index in range(size)]
+        return [EpisodeRequest("proof", claim.to_dict(), {"group": claim.id}) for claim in claims]
+
+    def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
+        """Return the match of provers with opposite stances; a verifier and its provers play no match."""
+        rollout = result.rollout
+        stances = rollout.extras.get("stances", {})
+        rewards = {name: reward for name, reward in rollout.rewards.items() if name in stances}
+        return [rewards] if len({stances[name] for name in rewards}) > 1 else []
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Judge held-out claims, each several times, with seeds of their own.
+
+        See :func:`sparring.programs.proofs.measures.measures_of`. Failed episodes are left out.
+        """
+        requests = [
+            EpisodeRequest(
+                "proof",
+                claim.to_dict(),
+                {
+                    "seed": derive_seed(self.seed, "evaluation", index, proof),
+                    "rollout_id": f"evaluation-{index:05d}-{proof:02d}",
+                },
+                is_trainable=False,
+            )
+            for index, claim in enumerate(self.held_out[: self.settings.evaluation_claims])
+            for proof in range(self.settings.evaluation_proofs)
+        ]
+        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
+        return measures_of([cast(ProofState, one.extras) for one in rollouts if one.error is None])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict`.
+
+        Raises:
+            InputError: the state was saved with other claims.
+        """
+        super().load_state_dict(state)
+        unknown = [one.id for one in self.stores["claims"].all() if one.id not in self.claims]
+        if unknown:
+            raise InputError(
+                "claims", f"there is no claim {unknown[0]!r} any more", "Give the run's own claims"
+            )

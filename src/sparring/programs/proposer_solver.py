@@ -1,0 +1,376 @@
+"""A proposer writes questions and solvers answer them; the best question is one that solvers half solve.
+
+Each proposal spawns solver episodes. The share of right answers is the question's pass rate. The nearer the
+pass rate is to the target, the more the proposer earns. Good questions go to the store ``questions`` and are
+asked again. A question earns its full reward only once: a repetition of a stored question earns the lowest
+reward of a valid one, and copies within one step share the rewards of one new question and repetitions.
+"""
+
+import random
+from typing import Any
+
+from sparring.config.programs import ProposerSolverSettings
+from sparring.core import (
+    Arena,
+    Artifact,
+    ArtifactStore,
+    CreditAssigner,
+    EpisodeError,
+    EpisodeRequest,
+    EpisodeState,
+    GenerateResult,
+    GRPOCredit,
+    InferenceClient,
+    Role,
+    Rollout,
+    Rubric,
+    SingleTurnEpisode,
+    TrainingBatch,
+    Utterance,
+    VerboseLogger,
+    derive_seed,
+)
+from sparring.programs.arithmetic import Arithmetic
+from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
+
+DEFAULTS = ProposerSolverSettings()
+INVALID_REWARD = -1.0
+LOWEST_VALID_REWARD = -0.5
+LEAST_WEIGHT = 0.05
+EVALUATION_PROMPTS = 4
+
+
+def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> Rubric:
+    """Return a rubric with the reward 1 - 2 |pass rate - target|, but at least -0.5.
+
+    A repeated question earns -0.5, an invalid one -1. Metrics without a reward: ``valid`` and ``repeated`` (1
+    or 0), ``pass_rate`` of valid questions, ``failed_solvers``.
+    """
+
+    def goldilocks(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        if not rollout.extras["valid"]:
+            return {proposer_role: INVALID_REWARD}
+        if rollout.extras["repeated"]:
+            return {proposer_role: LOWEST_VALID_REWARD}
+        distance = abs(rollout.extras["pass_rate"] - target_pass_rate)
+        return {proposer_role: max(LOWEST_VALID_REWARD, 1.0 - 2.0 * distance)}
+
+    def valid(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        return {proposer_role: float(rollout.extras["valid"])}
+
+    def repeated(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        return {proposer_role: float(rollout.extras["repeated"])}
+
+    def pass_rate(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        return {proposer_role: rollout.extras["pass_rate"]} if rollout.extras["valid"] else {}
+
+    def failed_solvers(rollout: Rollout, arena: Arena) -> dict[str, float]:
+        return {proposer_role: float(rollout.extras["failed_solvers"])}
+
+    return Rubric([goldilocks, valid, repeated, pass_rate, failed_solvers], [1.0, 0.0, 0.0, 0.0, 0.0])
+
+
+class SolveEpisode(SingleTurnEpisode):
+    """One question and one answer, with reward 1 if it is right, else 0. The artifact is a Question."""
+
+    episode_type = "solve"
+
+    def __init__(self, solver_role: str = "Solver", domain: Domain | None = None) -> None:
+        super().__init__()
+        self.solver_role = solver_role
+        self.domain = domain or Arithmetic()
+        self._turns = self.domain.solver_turns()
+        self._rubric = Rubric([self._exact_match])
+
+    @property
+    def rubric(self) -> Rubric:
+        """The rubric: 1 for the right answer; 0 for a wrong, truncated or ill-formed answer."""
+        return self._rubric
+
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """Return the solver's role id."""
+        return self.solver_role
+
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
+        """Return the prompt with the question; first add the domain's solved examples."""
+        _show(state, self.solver_role, self._turns)
+        return self.domain.solver_prompt(artifact)
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return ``result``, which the solver stated; it is ``None`` if there is none."""
+        step = state.trajectory[-1]
+        cut = step.info["finish_reason"] == "length"
+        return {"result": None if cut else self.domain.parse_answer(step.completion_text)}
+
+    def _exact_match(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
+        result = rollout.extras["result"]
+        right = result is not None and self.domain.is_correct(result, rollout.artifact)
+        return {self.solver_role: float(right)}
+
+
+class ProposerEpisode(SingleTurnEpisode):
+    """One proposal, followed by ``solver_rollouts`` sub-episodes ``solve`` on it.
+
+    The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed or is truncated is
+    invalid and has no sub-episodes. A question that is already in the arena's store ``questions`` is a
+    repetition; without that rule, a proposer soon writes the same good question every time. Failed
+    sub-episodes are left out of the pass rate and counted; if all of them fail, this episode fails too.
+
+    Args:
+        proposer_role: the role that writes the question.
+        solver_rollouts: number of times the question is asked.
+        target_pass_rate: the share of right answers that earns most.
+        domain: the kind of questions.
+        train_solvers: whether the sub-episodes are also trained on.
+        held_out: keys of questions that solvers are never trained on. Proposing one is valid, because the
+            proposer cannot know them, but its sub-episodes are left out of training.
+    """
+
+    episode_type = "propose"
+
+    def __init__(
+        self,
+        proposer_role: str = "Proposer",
+        solver_rollouts: int = 8,
+        target_pass_rate: float = 0.5,
+        domain: Domain | None = None,
+        *,
+        train_solvers: bool = False,
+        held_out: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
+        self.proposer_role = proposer_role
+        self.solver_rollouts = solver_rollouts
+        self.domain = domain or Arithmetic()
+        self.train_solvers = train_solvers
+        self.held_out = held_out
+        self._rubric = make_proposer_rubric(proposer_role, target_pass_rate)
+
+    @property
+    def rubric(self) -> Rubric:
+        """See :func:`make_proposer_rubric`."""
+        return self._rubric
+
+    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
+        """Return the proposer's role id."""
+        return self.proposer_role
+
+    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
+        """Return the request for a question; first add the examples."""
+        _show(state, self.proposer_role, self.domain.proposer_turns(artifact["examples"]))
+        return self.domain.proposer_prompt()
+
+    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Let the proposer write a question, and solvers answer it."""
+        state = await super().rollout(arena, artifact, state)
+        step = state.trajectory[-1]
+        cut = step.info["finish_reason"] == "length"
+        question = None if cut else self.domain.parse_question(step.completion_text)
+        state.data |= {"question": question, "held_out": False, "repeated": False}
+        if question is not None:
+            key = self.domain.key(question)
+            store = arena.stores.get("questions")
+            state.data["held_out"] = key in self.held_out
+            state.data["repeated"] = store is not None and store.get(key) is not None
+            trained = self.train_solvers and key not in self.held_out
+            request = EpisodeRequest("solve", question, is_trainable=trained)
+            state.child_results += await arena.generate_rollouts([request] * self.solver_rollouts)
+        return state
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return the question and the solvers' results.
+
+        Keys: ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``, ``solver_rewards``,
+        ``failed_solvers`` and, for a valid question, ``pass_rate``.
+
+        Raises:
+            EpisodeError: every solver failed.
+        """
+        solved = [result.rollout for result in state.child_results]
+        finished = [rollout for rollout in solved if rollout.error is None]
+        rewards = [sum(rollout.rewards.values()) for rollout in finished]
+        extras = {
+            "valid": state.data["question"] is not None,
+            "question": state.data["question"],
+            "held_out": state.data["held_out"],
+            "repeated": state.data["repeated"],
+            "solver_rewards": rewards,
+            "failed_solvers": len(solved) - len(finished),
+        }
+        if solved and not finished:
+            raise EpisodeError(f"all {len(solved)} solvers failed; the last: {solved[-1].error}")
+        return extras | ({"pass_rate": sum(rewards) / len(rewards)} if rewards else {})
+
+
+def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
+    """Add example turns to the conversation, as if ``role_id`` had answered them."""
+    for asked, answered in turns:
+        state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
+
+
+class ProposerSolverArena(Arena):
+    """Proposals, their solvers, and repeated questions from the store ``questions``.
+
+    A proposer sees some of the initial ``questions``. If it saw the best questions of the store instead, a
+    small model would copy them and soon write the same question again and again.
+
+    The proposals of a step come in groups that share a prompt and are compared with each other; so are the
+    answers to a question. Of n copies of a new question in one step, one counts as new and the others as
+    repetitions; each gets the mean of these rewards, and ``copies`` is a metric.
+
+    Valid questions are stored once each, with a weight that is 1 at the target pass rate and decreases in
+    proportion to the distance from it, down to 0.05. Held-out questions get weight 0: they count as
+    repetitions if they are proposed again, but are never shown, asked again or trained on.
+
+    Args:
+        client: answers for both roles.
+        settings: the sizes of batches and evaluations, the roles' policies, and what earns most.
+        questions: examples for the proposer and initial contents of the store; the domain's if not given.
+        domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without them.
+        held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
+        seed: seed of episodes and draws.
+        credit_assigner: by default GRPO within the groups, normalised.
+        logger: see Arena.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        settings: ProposerSolverSettings = DEFAULTS,
+        *,
+        questions: list[Question] | None = None,
+        domain: Domain | None = None,
+        held_out: list[Question] | None = None,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
+        self.settings = settings
+        self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
+        self.questions = questions or self.domain.seed_questions()
+        self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out
+        self._held_out_keys = frozenset(map(self.domain.key, self.held_out))
+        proposer, solver = settings.proposer_policy, settings.solver_policy
+        self.add_role(Role("Proposer", max_tokens=self.domain.proposal_tokens, policy=proposer))
+        self.add_role(Role("Solver", max_tokens=self.domain.answer_tokens, policy=solver))
+        self.add_episode("solve", SolveEpisode("Solver", self.domain))
+        propose = ProposerEpisode(
+            "Proposer",
+            settings.solver_rollouts,
+            settings.target_pass_rate,
+            self.domain,
+            train_solvers=settings.train_solvers,
+            held_out=self._held_out_keys,
+        )
+        self.add_episode("propose", propose)
+        self.add_store("questions", ArtifactStore(settings.store_size, derive_seed(seed, "questions")))
+        for question in self.questions:
+            self._store(question, 1.0)
+
+    def _store(self, question: Question, weight: float) -> None:
+        key = self.domain.key(question)
+        weight = 0.0 if key in self._held_out_keys else weight
+        self.stores["questions"].add(Artifact(question, key, weight))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """Return ``batch_size`` proposals and ``solver_rollouts`` requests for each question asked again."""
+        rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
+        store = self.stores["questions"]
+        requests: list[EpisodeRequest] = []
+        for index in range(self.settings.batch_size):
+            if index % self.settings.proposals_per_prompt == 0:
+                shown = rng.sample(self.questions, min(self.settings.examples, len(self.questions)))
+            group = f"prompt-{index // self.settings.proposals_per_prompt}"
+            requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
+        for one in store.sample(self.settings.asked_again, weighted=True):
+            again = EpisodeRequest("solve", one.data, {"group": one.id})
+            requests += [again] * self.settings.solver_rollouts
+        return requests
+
+    def adjust_rewards(self, results: list[GenerateResult]) -> None:
+        """Let the copies of a new question share its reward."""
+        copies: dict[str, list[Rollout]] = {}
+        for result in results:
+            extras = result.rollout.extras
+            if extras.get("valid") and not extras["repeated"]:
+                copies.setdefault(self.domain.key(extras["question"]), []).append(result.rollout)
+        for rollouts in copies.values():
+            count = len(rollouts)
+            for rollout in rollouts:
+                rollout.metrics["copies/Proposer"] = float(count)
+                repetitions = (count - 1) * LOWEST_VALID_REWARD
+                rollout.set_reward("Proposer", (rollout.rewards["Proposer"] + repetitions) / count)
+
+    def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
+        """See Arena. Afterwards store the step's questions, in the order of the requests."""
+        batch = super().end_step(number, results, verbose)
+        again: dict[str, list[Rollout]] = {}
+        for result in results:
+            rollout = result.rollout
+            if rollout.error is not None:
+                continue
+            if rollout.episode_type == "solve":
+                again.setdefault(self.domain.key(rollout.artifact), []).append(rollout)
+            elif rollout.extras["valid"]:
+                self._store(rollout.extras["question"], self._weight(rollout.extras["pass_rate"]))
+        for rollouts in again.values():
+            pass_rate = sum(rollout.rewards["Solver"] for rollout in rollouts) / len(rollouts)
+            self._store(rollouts[0].artifact, self._weight(pass_rate))
+        return batch
+
+    def _weight(self, pass_rate: float) -> float:
+        farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
+        return max(LEAST_WEIGHT, 1.0 - abs(pass_rate - self.settings.target_pass_rate) / farthest)
+
+    def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
+        """Return one match per valid proposal, in which the solver's score is the pass rate."""
+        pass_rate = result.rollout.extras.get("pass_rate")
+        return [] if pass_rate is None else [{"Proposer": 1.0 - pass_rate, "Solver": pass_rate}]
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Measure the solver on the held-out questions and the proposer on new proposals.
+
+        ``solver exact match``: 1 or 0 per question. ``proposer distance``: |pass rate - target| per proposal,
+        with the largest possible value for an invalid one. ``proposer valid``: 1 or 0 per proposal. Failed
+        episodes are left out. Prompts and seeds are always the same.
+        """
+        solve = [
+            EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)
+            for index, question in enumerate(self.held_out)
+        ]
+        propose = self._evaluation_proposals()
+        results = await self.generate_rollouts(solve + propose)
+        rollouts = [result.rollout for result in results if result.rollout.error is None]
+        solved = [one for one in rollouts if one.episode_type == "solve"]
+        proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
+        farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
+        measures = {
+            "solver exact match": [one.rewards["Solver"] for one in solved],
+            "proposer distance": [
+                abs(one["pass_rate"] - self.settings.target_pass_rate) if one["valid"] else farthest
+                for one in proposed
+            ],
+            "proposer valid": [float(one["valid"]) for one in proposed],
+        }
+        return {name: values for name, values in measures.items() if values}
+
+    def _evaluation_proposals(self) -> list[EpisodeRequest]:
+        rng = random.Random(derive_seed(self.seed, "evaluation"))
+        count = min(self.settings.examples, len(self.questions))
+        shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
+        return [
+            EpisodeRequest(
+                "propose",
+                {"examples": shown[index % EVALUATION_PROMPTS]},
+                self._evaluation_meta("propose", index),
+                is_trainable=False,
+            )
+            for index in range(self.settings.evaluation_proposals)
+        ]
+
+    def _evaluation_meta(self, kind: str, index: int) -> dict[str, Any]:
+        return {
+            "seed": derive_seed(self.seed, "evaluation", kind, index),
+            "rollout_id": f"evaluation-{kind}-{index:05d}",
+        }

@@ -1,0 +1,256 @@
+"""Build the objects that a configuration describes.
+
+torch is imported only by the functions that build a model or what works on it: on Ray, most processes of a
+run do neither.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sparring.collection.collector import Limits
+from sparring.collection.games_in_flight import PlaySettings
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.pool import PoolService
+from sparring.collection.results import TakeIn
+from sparring.collection.scheduler import EnvSpec
+from sparring.collection.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
+from sparring.config import Config
+from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
+from sparring.config.play import Games, GameSettings
+from sparring.core import Arena, InferenceClient, derive_seed
+from sparring.core.adapters import TRAINED, average_of
+from sparring.envs.game_episode import GameEpisode, build_episode
+from sparring.envs.scripted import PLAYER_NAMES
+from sparring.learn.model_files import resolve_model
+from sparring.population.league import League, LeaguePlayer, LeagueRule
+from sparring.population.model_pool import ModelPool
+from sparring.population.pool_members import POLICY_UID
+from sparring.population.sampling_rule import SamplingRule
+from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
+from sparring.run.threads import available_cores, base_dtype, chosen_threads
+
+if TYPE_CHECKING:
+    from sparring.engine.engine import EmbeddedEngine
+    from sparring.learn.learner import Learner
+    from sparring.learn.policy import PolicyModel
+
+
+def build_policy(
+    model: ModelSettings,
+    lora: LoraSection,
+    seed: int,
+    say: Callable[[str], None],
+    policies: Sequence[str] = (TRAINED,),
+    *,
+    shard_base: bool = False,
+) -> "PolicyModel":
+    """Load the base model with a fresh adapter for each policy.
+
+    Raises:
+        InputError: the model cannot be loaded, or the device does not exist.
+    """
+    import torch
+
+    from sparring.learn.policy import LoraSettings, PolicyModel
+    from sparring.run.devices import choose_device
+
+    torch.set_num_threads(chosen_threads(model, available_cores(), say))
+    device = choose_device(model.device)
+    return PolicyModel(
+        resolve_model(model.name, say),
+        LoraSettings(lora.rank, float(lora.alpha), list(lora.target_modules)),
+        dtype=base_dtype(model.dtype, device),
+        device=device,
+        quantization=model.quantization,
+        shard_base=shard_base,
+        seed=derive_seed(seed, "adapter"),
+        policies=policies,
+    )
+
+
+def build_engine(settings: InferenceSettings, policy: "PolicyModel") -> "EmbeddedEngine":
+    """Build the embedded engine that serves ``policy``."""
+    from sparring.engine.engine import EmbeddedEngine
+
+    return EmbeddedEngine(
+        policy,
+        max_tokens=settings.max_tokens,
+        max_context=settings.max_context,
+        max_queue=settings.max_queue,
+        max_cached_tokens=settings.max_cached_tokens,
+    )
+
+
+def build_learner(config: Config, model: "PolicyModel", policy: str = TRAINED) -> "Learner":
+    """Build the learner of one policy's adapter, with the settings of this policy."""
+    from sparring.learn.algorithms import build_algorithm
+    from sparring.learn.learner import Learner
+
+    settings = config.learning_of(policy)
+    seed = derive_seed(config.seed, "learner", policy)
+    return Learner(model, build_algorithm(settings.algorithm), settings, adapter=policy, seed=seed)
+
+
+def build_arena(config: Config, client: InferenceClient, max_calls: int) -> Arena:
+    """Build an arena that plays with the client, with the limits of the configuration."""
+    return Arena(
+        client,
+        max_calls=max_calls,
+        episode_timeout=config.collection.game_timeout,
+        retries=config.collection.retries,
+    )
+
+
+def unit_of_play(config: Config) -> tuple[str, int | None]:
+    """Return what an update plays, and how many: ``("games", 1536)``; ``None`` where the program decides."""
+    if isinstance(config.play, Games):
+        return "games", config.collection.games_per_step
+    return "episodes", None
+
+
+def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
+    """Build the sinks of a run's metrics; its own file comes first."""
+    sinks: list[Sink] = [metrics]
+    project = config.tracking.wandb_project
+    if project is not None:
+        sinks.append(WandbSink(project, directory.name, directory=directory))
+    if config.tracking.tensorboard:
+        sinks.append(TensorBoardSink(directory / "tensorboard"))
+    return sinks
+
+
+def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
+    """Return the directories of a checkpoint's adapters."""
+    return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
+
+
+def env_spec(env: GameSettings) -> EnvSpec:
+    """Return the scheduler's view of an environment."""
+    key = f"{env.name}|{env.num_players}|{env.template}"
+    return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
+
+
+def build_episodes(config: Config) -> dict[str, GameEpisode]:
+    """Return the episodes of training, and of evaluation games beside it, by the keys of their specs."""
+    episodes = {env_spec(env).key: build_episode(env, env.temperature) for env in config.envs}
+    return episodes | {
+        _evaluation_spec(config, env).key: build_episode(env, env.temperature) for env in config.evaluated
+    }
+
+
+def evaluation_specs(config: Config) -> list[tuple[EnvSpec, str]]:
+    """Return the games of evaluations, each with an opponent of the pool."""
+    return [
+        (_evaluation_spec(config, env), f"fixed-{name}")
+        for env in config.evaluated
+        for name in evaluation_opponents(config, env)
+    ]
+
+
+def _evaluation_spec(config: Config, env: GameSettings) -> EnvSpec:
+    """Return the scheduler's view of a game of evaluations, under the name that its figures have."""
+    spec = env_spec(env)
+    return replace(spec, key=f"evaluation|{spec.key}", env_id=config.label(env))
+
+
+@dataclass(frozen=True)
+class FixedMember:
+    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only.
+
+    ``policy`` is the one in whose place it plays in training; empty for any.
+    """
+
+    name: str
+    kind: Literal["fixed", "script"]
+    active: bool
+    policy: str = ""
+
+
+def fixed_members(config: Config) -> list[FixedMember]:
+    """Return the fixed opponents of training, and those that play in evaluations only."""
+    training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
+    places = config.population.places
+    return [
+        FixedMember(
+            name, "script" if name in PLAYER_NAMES else "fixed", name in training, places.get(name, "")
+        )
+        for name in dict.fromkeys([*training, *evaluating])
+    ]
+
+
+def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
+    """Return the pool's member that evaluations play and rate: a policy, or its running average if any."""
+    return average_of(policy) if config.learning.average_decay else policy
+
+
+def sampling_rule(config: Config) -> SamplingRule:
+    """Return the settings of the sample modes."""
+    population = config.population
+    weights = population.weights_by_name if population.weights else {}
+    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
+
+
+def build_pool(config: Config, policies: Sequence[str], tracker: LocalHandle | None = None) -> PoolService:
+    """Build the pool of a run with its policies; it keeps no journal."""
+    population = config.population
+    return PoolService(
+        config.sample_mode,
+        population.max_active_lora,
+        tracker,
+        population.lag_range,
+        policies,
+        seed=derive_seed(config.seed, "pool"),
+        rule=sampling_rule(config),
+        build_league=partial(build_league, config),
+    )
+
+
+def build_league(config: Config, pool: ModelPool) -> League | None:
+    """Build the league, if one is configured, whose members are in the pool."""
+    settings = config.league
+    if settings is None:
+        return None
+    players = (
+        LeaguePlayer(name, player.role, player.share, tuple(player.seats))
+        for name, player in settings.players.items()
+    )
+    rule = LeagueRule(
+        tuple(players),
+        settings.self_play,
+        settings.forgotten,
+        settings.snapshot_win_rate,
+        settings.snapshot_updates,
+        settings.main_snapshot_win_rate,
+        config.population.add_every,
+    )
+    return League(rule, pool, config.seed)
+
+
+def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
+    """Return the games of a run; without ``limited``, games are played for as long as they are asked for."""
+    alongside = config.evaluation.games_alongside
+    return PlaySettings(
+        environments=tuple(env_spec(env) for env in config.envs),
+        weights=tuple(env.weight for env in config.envs),
+        evaluation=tuple(evaluation_specs(config)) if alongside else (),
+        seed=config.seed,
+        temperature=config.inference.temperature,
+        max_tokens=config.inference.max_tokens,
+        games_per_step=config.collection.games_per_step if limited else None,
+        max_staleness=config.collection.max_staleness,
+        eval_games_per_step=alongside if limited else None,
+    )
+
+
+def limits(config: Config, max_calls: int) -> Limits:
+    """Return the limits on the games of a run, with so many model calls at a time."""
+    return Limits(config.collection.game_timeout, config.collection.retries, max_calls)
+
+
+def take_in(config: Config) -> TakeIn:
+    """Return what becomes of the games of a run."""
+    collection = config.collection
+    return TakeIn(collection.filter_opponent_invalid, config.tracking.games_logged, collection.games_per_step)

@@ -1,0 +1,220 @@
+"""Run the evaluations of a run: matches and exact measures, written to its directory."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Group
+
+from sparring.collection.rollout_log import write_rollouts
+from sparring.config import Config
+from sparring.config.play import EvaluatedGameSettings
+from sparring.core import AgentSpec, Arena, Rollout, derive_seed
+from sparring.envs.game_episode import build_episode
+from sparring.envs.scripted import PLAYER_NAMES
+from sparring.envs.templates import get_template
+from sparring.evaluation.match import play_match
+from sparring.evaluation.match_result import MatchResult
+from sparring.evaluation.mixture import Mixture
+from sparring.evaluation.nash_conv import TooSlow, nash_conv
+from sparring.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
+from sparring.evaluation.tables import comparison_table
+from sparring.run.assembly import evaluated_uid
+from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
+from sparring.run.progress import RunProgress
+from sparring.run.run_directory import RunDirectory
+
+
+def opponent_agent(name: str) -> AgentSpec:
+    """Return the agent that an opponent's name means: a scripted player, or a model that is served."""
+    return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
+
+
+class Ratings(Protocol):
+    """The part of a model pool that evaluations use."""
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Rate a game."""
+
+
+class Evaluations:
+    """Measures what the training of each policy produces, in its seats, against the configured opponents.
+
+    Args:
+        config: the run's configuration.
+        arena: an arena whose client serves the ``results``.
+        pool: the pool whose members the matches rate.
+        results: the served model of each policy.
+        directory: the run's directory, which results are written to.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        arena: Arena,
+        pool: Ratings,
+        results: Mapping[str, str],
+        directory: RunDirectory,
+    ) -> None:
+        self.config = config
+        self.arena = arena
+        self.pool = pool
+        self.results = results
+        self.directory = directory
+        self._rated_step = -1
+        self._rated: set[tuple[str, int]] = set()
+        """The games of that update which are rated: the match and the number of each."""
+
+    async def run(self, step: int, games: int, progress: RunProgress) -> dict[str, str]:
+        """Measure after update ``step``; return the headline figures by name.
+
+        If an update is measured again with more games, the first of them are played again as they were. Each
+        game is rated once.
+
+        Raises:
+            InputError: NashConv cannot be computed, or takes too long in the first evaluation.
+        """
+        summary, directory = {}, self.directory.evaluation
+        trained = [self.config.label(env) for env in self.config.envs]
+        for env in self.config.evaluated:
+            label = self.config.label(env)
+            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {label}"
+            alone: list[str | None] = [None]
+            played = env.games or games
+            for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
+                progress.say(f"{label}: {played} games against {opponent or 'the environment'}")
+                rollouts: dict[int, Rollout] = {}
+                finished: list[int] = []
+                result = await self._match(env, opponent, played, progress, rollouts, finished)
+                name = f"{label}-{opponent or 'alone'}"
+                self.directory.check_epoch()
+                write_evaluation(directory, step, name, result)
+                shown = [rollouts[index] for index in sorted(rollouts)]
+                if shown:
+                    write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
+                self._rate(step, name, env, result, opponent, sorted(finished))
+                won = f"win against {opponent}" if opponent else "solved"
+                invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
+                summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
+            if measures_nash_conv(self.config, env):
+                summary |= await self._nash_conv(env, step, progress, of_env)
+        return summary
+
+    async def _nash_conv(
+        self, env: EvaluatedGameSettings, step: int, progress: RunProgress, of_env: str
+    ) -> dict[str, str]:
+        """Compute NashConv and return its headline figures.
+
+        If it takes too long in a later evaluation than the run's first, it is left out with a warning: what
+        was learned must not be lost because the machine is busy now.
+
+        Raises:
+            InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
+        """
+        label = self.config.label(env)
+        try:
+            exact = await nash_conv(
+                self.arena.client,
+                env.id,
+                get_template(env.template),
+                model=self._models(env),
+                timeout=60 * self.config.evaluation.nash_conv_minutes,
+                progress=progress,
+            )
+        except TooSlow as error:
+            if step == 0:
+                raise
+            progress.warn_of(step, f"NashConv of {label} is left out: {error.problem}")
+            return {}
+        self.directory.check_epoch()
+        exact = replace(exact, env_id=label)
+        write_evaluation(self.directory.evaluation, step, f"{label}-nash-conv", exact)
+        summary = {f"NashConv{of_env}": f"{exact.nash_conv:.3f}"}
+        if not exact.is_playable:
+            summary[f"legal mass{of_env}"] = f"{exact.legal_mass:.2%} (too low to play)"
+        return summary
+
+    async def _match(
+        self,
+        env: EvaluatedGameSettings,
+        opponent: str | None,
+        games: int,
+        progress: RunProgress,
+        rollouts: dict[int, Rollout],
+        finished: list[int],
+    ) -> MatchResult:
+        """Play a match; keep the numbers of its games in ``finished`` and the first games in ``rollouts``."""
+
+        def keep(index: int, rollout: Rollout) -> None:
+            finished.append(index)
+            if index < self.config.tracking.games_logged:
+                rollouts[index] = rollout
+
+        result = await play_match(
+            self.arena,
+            build_episode(env),
+            model=self._models(env),
+            opponent=self._opponents(env, opponent) if opponent else None,
+            games=games,
+            seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
+            concurrency=self.config.collection.concurrency,
+            temperature=self.config.evaluation.temperature if env.temperature is None else env.temperature,
+            max_tokens=self.config.inference.max_tokens,
+            on_game=progress.evaluation_game,
+            on_rollout=keep,
+        )
+        return replace(result, env_id=self.config.label(env))
+
+    def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
+        """Return who plays each seat of the opponent."""
+        if name != MIXTURE:
+            return [opponent_agent(name)] * env.num_players
+        return [self._mixture(policy) for policy in env.seats]
+
+    def _mixture(self, policy: str) -> Mixture[AgentSpec]:
+        """Return the fixed opponents that take the place of a policy."""
+        population = self.config.population
+        weights = population.weights_by_name
+        here = [name for name in weights if population.places.get(name, policy) == policy]
+        return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
+
+    def _models(self, env: EvaluatedGameSettings) -> list[str]:
+        """Return the served model of each seat."""
+        return [self.results[policy] for policy in env.seats]
+
+    def _rate(
+        self,
+        step: int,
+        name: str,
+        env: EvaluatedGameSettings,
+        result: MatchResult,
+        opponent: str | None,
+        finished: list[int],
+    ) -> None:
+        """Rate the players of the match ``name``, game by game, except games that are rated already."""
+        if opponent is None or result.num_players != 2:
+            return
+        if step != self._rated_step:
+            self._rated_step, self._rated = step, set()
+        for number, outcome in zip(finished, result.outcomes, strict=True):
+            if (name, number) in self._rated:
+                continue
+            self._rated.add((name, number))
+            reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
+            uid = evaluated_uid(self.config, env.seats[number % env.num_players])
+            self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
+
+
+def comparison_of(directory: Path) -> Group | str:
+    """Compare the first evaluation in a directory with the last, as a table."""
+    results = [read_evaluation(path) for path in sorted(directory.glob("step-*.json"))]
+    if not results:
+        return "nothing was evaluated"
+    first = min(step for step, _ in results)
+    last = max(step for step, _ in results)
+    before = [result for step, result in results if step == first]
+    after = [result for step, result in results if step == last]
+    return comparison_table(before, after)

@@ -1,0 +1,126 @@
+"""Figures of an update: staleness, time and rates, the learners' metrics, and the batch's answers."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sparring.core import TrainingRecord
+from sparring.core.records import NO_ADVANTAGE
+from sparring.core.types import Answer
+
+Learned = Mapping[str, Mapping[str, float]]
+"""The metrics of each policy's update."""
+
+
+def staleness_shares(ages: Iterable[int]) -> dict[str, float]:
+    """Return the share of records by staleness: ``overlap/staleness_0``, ``overlap/staleness_1`` and so on.
+
+    Args:
+        ages: the staleness of each record, of whatever policy: the version that learns minus the version that
+            acted. Time spent waiting counts, because the version increases meanwhile.
+    """
+    counts = Counter(ages)
+    return {f"overlap/staleness_{age}": count / counts.total() for age, count in sorted(counts.items())}
+
+
+def idle_share(waited: float, worked: float) -> float:
+    """Return the share of an update's seconds in which one side waited for the other."""
+    return waited / max(waited + worked, 1e-9)
+
+
+def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
+    """Return the learners' figures without times, under ``learner/POLICY/``, or ``learner/`` if ``alone``."""
+    figures: dict[str, float] = {}
+    for policy, metrics in learned.items():
+        prefix = "learner" if alone else f"learner/{policy}"
+        kept = {name: one for name, one in metrics.items() if not name.endswith(("_seconds", "_second"))}
+        figures |= {f"{prefix}/{name}": one for name, one in kept.items()}
+    return figures
+
+
+def turn_figures(
+    learn: float, tokens: float, *, play: float, played: float, overlaps: bool
+) -> dict[str, float]:
+    """Return the seconds of play and learning in an update, and their rates.
+
+    Args:
+        learn: seconds of learning.
+        tokens: tokens that were learned.
+        play: seconds of play; if play and learning overlap, only those in which the learner waited for it.
+        played: games or episodes that were played.
+        overlaps: whether they overlap.
+    """
+    figures = {
+        "overlap/learner_idle_share": idle_share(play, learn),
+        "time/learn_seconds": learn,
+        "time/games_per_second": played / max(play + learn if overlaps else play, 1e-9),
+        "time/trained_tokens_per_second": tokens / max(learn, 1e-9),
+    }
+    if overlaps:
+        return figures | {"time/wait_seconds": play}
+    return figures | {"time/play_seconds": play, "overlap/engine_idle_share": idle_share(learn, play)}
+
+
+@dataclass
+class _Counts:
+    answers: int = 0
+    judged: int = 0
+    without_advantage: int = 0
+    cut: int = 0
+    going_on: int = 0
+    tokens: int = 0
+    surprisal: float = 0.0
+
+    def add(self, answer: Answer, *, judged: bool) -> None:
+        self.answers += 1
+        self.judged += judged
+        self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
+        self.cut += answer.meta.get("finish_reason") == "length"
+        self.going_on += answer.meta.get("goes_on", False)
+        self.tokens += len(answer.completion_token_ids)
+        self.surprisal -= sum(answer.logprobs)
+
+    def figures(self) -> dict[str, float]:
+        share = {"zero_advantage_share": self.without_advantage / self.answers}
+        going_on = {"going_on_share": self.going_on / self.answers} if self.going_on else {}
+        return (
+            (share if self.judged < self.answers else {})
+            | going_on
+            | {
+                "cut_share": self.cut / self.answers,
+                "tokens": self.tokens / self.answers,
+                "entropy_estimate": self.surprisal / max(self.tokens, 1),
+            }
+        )
+
+
+def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
+    """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
+
+    - ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them.
+      Answers of policies with a critic count as others: their records have rewards, of which the critic makes
+      advantages. If all answers are of such policies, the figure is missing.
+    - ``cut_share``: the share of answers that were cut at the token limit.
+    - ``going_on_share``: the share of answers that were cut after they had begun with a legal answer; missing
+      if there are none.
+    - ``tokens``: mean length of an answer, its stop token included.
+    - ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token. Its expectation is the
+      mean entropy of the distributions that they were sampled from; the distributions need not be kept.
+
+    Args:
+        records: the records of an update.
+        critics: the policies that have a critic.
+    """
+    everything = _Counts()
+    by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
+    for record in records:
+        for answer in record.answers:
+            judged = record.policy in critics
+            everything.add(answer, judged=judged)
+            by_role[record.role_id].add(answer, judged=judged)
+    if not everything.answers:
+        return {}
+    figures = {f"answers/{name}": value for name, value in everything.figures().items()}
+    for role_id, counts in sorted(by_role.items()):
+        figures |= {f"answers/{name}/{role_id}": value for name, value in counts.figures().items()}
+    return figures

@@ -1,0 +1,222 @@
+"""GameSource: records of games against the pool, played in this process or by collectors on a cluster."""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from sparring.collection.buffer_entries import Ready
+from sparring.collection.pool import Published
+from sparring.collection.pool_state import LeagueTurn
+from sparring.config import Config
+from sparring.core import Arena
+from sparring.population.pool_members import checkpoint_uid
+from sparring.run.evaluations import Evaluations
+from sparring.run.game_feed import GameFeed
+from sparring.run.learners import Learners, Saved, UpdateBatch
+from sparring.run.metrics import RunMetrics
+from sparring.run.opponents import FrozenOpponents
+from sparring.run.progress import RunProgress
+from sparring.run.run_directory import RunDirectory
+from sparring.run.serving import Serving
+from sparring.run.standings_log import StandingsLog
+
+Result = TypeVar("Result")
+
+
+class GameHost(Protocol):
+    """Where the games of a run are played, and where its pool and its buffer are: here or on a cluster.
+
+    Attributes:
+        feed: the games as the loop takes them; it has the handles of pool and buffer.
+        overlaps: whether games are played while the learners learn.
+    """
+
+    feed: GameFeed
+    overlaps: bool
+
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue after ``saved`` from :meth:`state`, or begin if it is empty; forget what came later."""
+
+    async def state(self) -> dict[str, Any]:
+        """Return the pool and the accounts, and what a run in this process needs to continue."""
+
+    def batch(self, update: int) -> UpdateBatch:
+        """Return the batch that was drawn for an update."""
+
+    async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
+        """Draw the batch of the update after ``saved`` when enough was played."""
+
+    async def settle(self, step: int, freezes: bool) -> None:
+        """Let the games end that must before the weights of update ``step`` are announced.
+
+        ``freezes``: whether copies of the policies are about to join the pool.
+        """
+
+    async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do ``work``; raise the error of whoever plays if that fails meanwhile."""
+
+    async def published(self, step: int) -> None:
+        """Play on after update ``step``, if updates are left."""
+
+    async def stop(self) -> None:
+        """End play."""
+
+
+class GameSource:
+    """A :class:`Source` of games. Each seat belongs to a policy.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory.
+        metrics: the run's metrics.
+        host: where games are played.
+        serving: answers the model calls.
+        learners: the learners, of which a league lets some begin again.
+        arena: plays the matches of evaluations.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        metrics: RunMetrics,
+        host: GameHost,
+        serving: Serving,
+        learners: Learners,
+        arena: Arena,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.metrics = metrics
+        self.host = host
+        self.feed = host.feed
+        self.overlaps = host.overlaps
+        self.serving = serving
+        self.learners = learners
+        self.opponents = FrozenOpponents(
+            config, self.feed.pool, config.policies, config.copied_policies, serving, directory
+        )
+        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
+        self.ratings = HeldRatings()
+        self.evaluations = Evaluations(config, arena, self.ratings, serving.results, directory)
+        self._league_figures: dict[str, float] = {}
+        self._accounts: dict[str, int] = {}
+        self._consumed = 0
+
+    async def startup(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown(self) -> None:
+        """End play and close the files."""
+        await self.host.stop()
+        if self.standings_log is not None:
+            self.standings_log.close()
+        await self.serving.close()
+
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Fill the pool of a new run, or continue from :meth:`state`; the active copies are served again."""
+        if not state:
+            await self.opponents.begin()
+        await self.host.begin(saved, state)
+        if self.standings_log is not None:
+            self.standings_log.continue_after(saved.step)
+        await self.opponents.serve()
+        self._consumed = (await self.feed.pool.accounts.remote())["consumed"]
+
+    async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
+        """Play until a batch can be drawn from the buffer."""
+        ready = await self.host.next_batch(saved, progress)
+        progress.played = ready.games - self._consumed
+        self._consumed = ready.games
+        self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
+        return self.host.batch(saved.step + 1)
+
+    async def publish(self, saved: Saved) -> None:
+        """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
+        self.directory.check_epoch()
+        published = await self.host.watched(self._announce(saved))
+        self._accounts = published.accounts
+        await self.host.published(saved.step)
+        if self.standings_log is not None and saved.step:
+            assert published.standings is not None, "the pool's mode draws copies"
+            self.directory.check_epoch()
+            self.standings_log.write(saved.step, published.standings)
+
+    async def _announce(self, saved: Saved) -> Published:
+        """Announce weights to all who use them, and return the pool before the first game with them.
+
+        Policies join the pool before their new weights start games, because these must meet the new pool.
+        Repeating it after a kill changes nothing.
+        """
+        await self.serving.publish(saved)
+        if saved.step:
+            await self.host.settle(saved.step, bool(await self.opponents.missing(saved.step)))
+            self.directory.check_epoch()
+            await self.opponents.freeze_if_due(saved.step)
+            saved = await self._league_turn(saved)
+        published = await self.feed.publish(saved)
+        await self.opponents.serve()
+        return published
+
+    async def _league_turn(self, saved: Saved) -> Saved:
+        """Freeze the players of a league that are due after an update, after which some begin again.
+
+        The pool writes down what is done in one step, and the learners save who begins again. Only then are
+        the update's weights announced, so whoever is killed, the same is done.
+        """
+        if self.config.league is None:
+            return saved
+        due: list[str] = await self.feed.pool.players_due.remote(saved.step)
+        paths = {
+            player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
+        }
+        turn: LeagueTurn = await self.feed.pool.freeze_players.remote(saved.step, paths)
+        self._league_figures = turn.figures
+        if turn.again:
+            await self.opponents.serve()
+            saved = await self.learners.start_again(turn.again)
+            await self.serving.publish(saved)
+        return saved
+
+    async def log(self, play_seconds: float) -> None:
+        """Log the engines' statistics, the accounts of games and steps, and the figures of a league."""
+        await self.serving.log(self.metrics, play_seconds)
+        self.metrics.log({f"accounts/{name}": float(count) for name, count in self._accounts.items()})
+        self.metrics.log({f"league/{name}": value for name, value in self._league_figures.items()})
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Play matches and compute exact measures."""
+        settings = self.config.evaluation
+        await self.serving.publish_results()
+        games = settings.games if full else settings.games_during
+        summary = await self.evaluations.run(step, games, progress)
+        self.serving.check()
+        await self.feed.pool.push_match.remote(step, games, self.ratings.games)
+        self.ratings.games = []
+        self.serving.reset()
+        return summary
+
+    async def kept(self, oldest_step: int) -> None:
+        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
+        await self.opponents.delete_retired(oldest_step)
+        self.serving.forget()
+
+    async def state(self) -> dict[str, Any]:
+        """Return the pool and the accounts, and what the host needs to continue."""
+        return await self.host.state()
+
+    async def accounts(self) -> dict[str, int]:
+        """Return the accounts of games and of steps."""
+        return await self.feed.accounts()
+
+
+class HeldRatings:
+    """The games of an evaluation, held until it is complete; then the pool rates them, once."""
+
+    def __init__(self) -> None:
+        self.games: list[tuple[str, str, float, str]] = []
+
+    def push_game_outcome(
+        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
+    ) -> None:
+        """Hold a game."""
+        self.games.append((uid_me, uid_opp, final_reward, env_id))

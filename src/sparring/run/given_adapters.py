@@ -1,0 +1,198 @@
+"""Adapters that a configuration gives: those that policies start from, and those that only play.
+
+A run copies them when it starts, because the run that made them may go on, prune its checkpoints or be
+deleted.
+"""
+
+import filecmp
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparring.config import Config
+from sparring.core import InputError
+from sparring.core.adapter_config import SET_LORA, differences, read_adapter_config, shape_of
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, AdapterRef
+from sparring.core.files import put_in_place, scratch_for
+from sparring.core.manifest import base_of, check_files, is_sealed, seal
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import find_checkpoint, split_checkpoint
+
+if TYPE_CHECKING:
+    from sparring.learn.policy import PolicyModel
+
+_SHORTENED = 20
+"""PEFT replaces a list of as many target modules by a shorter one that means the same layers."""
+
+
+def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[str]) -> Config:
+    """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
+
+    A run that begins makes them; one that continues uses those that it has.
+
+    Raises:
+        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
+    """
+    continues = directory.config_file.exists()
+    copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
+    made = {name: copy for name, copy in copies.items() if continues and copy.exists()}
+    for name, source in check_given(_placed(config, made), policies).items():
+        if name not in made:
+            directory.check_epoch()
+            copy_adapter(source, copies[name])
+    return _placed(config, copies)
+
+
+def _placed(config: Config, places: Mapping[str, Path]) -> Config:
+    """Return the configuration with other places of some adapters."""
+    changed = {
+        field: {name: str(places.get(name, source)) for name, source in adapters.items()}
+        for field, adapters in (("start", config.start), ("frozen", config.frozen))
+    }
+    return config.model_copy(update=changed)
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copy an adapter's files into a directory; a missing one is reported when the adapter is loaded.
+
+    Raises:
+        DamagedState: a file is not what was written.
+    """
+    files, base = (ADAPTER_FILE, ADAPTER_CONFIG), None
+    if is_sealed(source):
+        check_files(source, files)
+        base = base_of(source)
+    scratch = scratch_for(target)
+    for name in files:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, scratch / name)
+    seal(scratch, base)
+    put_in_place(scratch, target)
+
+
+def same_adapter(one: Path, other: Path) -> bool:
+    """Whether two directories hold the same adapter."""
+    return all(
+        (one / name).is_file() and (other / name).is_file() and filecmp.cmp(one / name, other / name, False)
+        for name in (ADAPTER_FILE, ADAPTER_CONFIG)
+    )
+
+
+def load_given(
+    config: Config, model: "PolicyModel", policies: Sequence[str], sources: Mapping[str, Path] | None = None
+) -> None:
+    """Load the adapters of ``[start]`` into their policies, and those of ``[frozen]`` under their names.
+
+    Args:
+        config: the run's configuration.
+        model: the model that gets them.
+        policies: the run's policies.
+        sources: where new copies were made from, by name: errors name these places, for the copies are
+            deleted with a run that cannot begin.
+
+    Raises:
+        InputError: there is no such policy or adapter, or an adapter has another shape.
+    """
+    for name, directory in find_given(config, policies).items():
+        try:
+            load_adapter_of(directory, model, name)
+        except InputError as error:
+            field = "start" if name in config.start else "frozen"
+            source = (sources or {}).get(name, directory)
+            problem = error.problem.replace(str(directory), str(source))
+            raise InputError(f"{field}.{name}", problem, error.fix) from error
+
+
+def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+    """Return the directories of the adapters of ``[start]``, by policy, and of ``[frozen]``, by name.
+
+    Raises:
+        InputError: there is no such policy or adapter.
+    """
+    unknown = config.start.keys() - set(policies)
+    if unknown:
+        raise InputError("start", f"there is no policy {min(unknown)}", f"There are: {', '.join(policies)}")
+    return {
+        name: find_adapter(source, name, f"{field}.{name}")
+        for field, adapters in (("start", config.start), ("frozen", config.frozen))
+        for name, source in adapters.items()
+    }
+
+
+def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, AdapterRef]:
+    """Return the adapters of ``[frozen]``, by name.
+
+    Raises:
+        InputError: there is no such adapter, or none for ``[start]``.
+    """
+    found = find_given(config, policies)
+    return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}
+
+
+def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+    """Check the adapters of ``[start]`` and ``[frozen]`` as far as their ``adapter_config.json`` says.
+
+    Returns:
+        Their directories, as :func:`find_given` does.
+
+    Raises:
+        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
+    """
+    given, lora = find_given(config, policies), config.lora
+    run = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": lora.target_modules}
+    for name, directory in given.items():
+        field = f"{'start' if name in config.start else 'frozen'}.{name}"
+        try:
+            shape = shape_of(read_adapter_config(directory))
+        except InputError as error:
+            raise InputError(field, error.problem, error.fix) from error
+        # Once PEFT sees the model, it shortens long lists, and names stacked experts in target_parameters.
+        rewritten = "target_parameters" in shape or len(lora.target_modules) >= _SHORTENED
+        unknown = {"target_modules": lora.target_modules} if rewritten else {}
+        wrong = differences(shape | unknown, run)
+        if wrong:
+            raise InputError(field, f"{directory}: {'; '.join(wrong)}", SET_LORA)
+    return given
+
+
+def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
+    """Load an adapter from its directory into the model, under a name.
+
+    Raises:
+        InputError: it is damaged, or has another shape.
+    """
+    from sparring.learn.base_fingerprint import check_base
+    from sparring.learn.checkpoints import check_lora_shape, load_adapter
+
+    weights, settings = load_adapter(directory)
+    check_base(directory, model.base)
+    check_lora_shape(directory, settings, model)
+    model.load_adapter_state(weights, name)
+
+
+def find_adapter(source: str, policy: str, field: str) -> Path:
+    """Return the directory of an adapter: ``source`` itself, or a policy's in a checkpoint of a run.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
+    place = Path(source)
+    if not (place / ADAPTER_CONFIG).is_file():
+        run, checkpoint = split_checkpoint(source)
+        if not (Path(run) / "config.toml").is_file():
+            raise InputError(field, f"{source} is neither an adapter nor a run", "Name a run: RUN@40")
+        place = find_checkpoint(RunDirectory.open(Path(run)), checkpoint, field)
+    return adapter_in(place, policy, field)
+
+
+def adapter_in(place: Path, policy: str, field: str) -> Path:
+    """Return the directory of a policy's adapter: in ``place``, or ``place`` itself if it holds a single one.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
+    found = [one for one in (place / policy, place) if (one / ADAPTER_CONFIG).is_file()]
+    if not found:
+        raise InputError(field, f"{place} has no adapter of a policy {policy}", "Name its directory")
+    return found[0]

@@ -1,0 +1,154 @@
+"""LocalGames: the games of a run in one process, which plays them whenever a batch is wanted."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.buffer import BufferService
+from sparring.collection.buffer_entries import Demand, Ready
+from sparring.collection.collector import Collector, arena_of_games
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.results import Played
+from sparring.collection.rollout_log import RolloutLog
+from sparring.collection.tracker import Tracker
+from sparring.config import Config
+from sparring.core import InferenceClient, SparringError
+from sparring.run import assembly
+from sparring.run.game_feed import BatchInBuffer, GameFeed
+from sparring.run.learners import Saved, UpdateBatch
+from sparring.run.progress import RunProgress
+from sparring.run.rewards import build_buffer
+from sparring.run.run_directory import RunDirectory
+
+Result = TypeVar("Result")
+
+
+class LocalGames:
+    """See :class:`sparring.run.game_source.GameHost`. Pool and buffer keep no journals: their state is
+    saved with each checkpoint.
+
+    Args:
+        config: the run's configuration.
+        directory: the run's directory.
+        tracker: receives what is measured.
+        client: answers the model calls.
+    """
+
+    overlaps = False
+
+    def __init__(
+        self, config: Config, directory: RunDirectory, tracker: Tracker, client: InferenceClient
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.in_lockstep = config.collection.max_staleness == 0
+        self.pool = assembly.build_pool(config, config.policies, LocalHandle(tracker))
+        log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = BufferService(
+            build_buffer(config, tracker, log),
+            max_staleness=config.collection.max_staleness,
+            in_order=self.in_lockstep,
+            rollouts=str(directory.rollouts),
+            epoch=directory.epoch,
+        )
+        demand = Demand(config.buffer.batch_size, games=0, failed_share=config.collection.max_failed_fraction)
+        self.feed = GameFeed(LocalHandle(self.buffer), LocalHandle(self.pool), demand)
+        self.settings = assembly.play_settings(config, limited=self.in_lockstep)
+        episodes = assembly.build_episodes(config)
+        limits = assembly.limits(config, config.inference.max_queue)
+        self.collector = Collector(
+            arena_of_games(client, self.settings, episodes, limits),
+            self.pool,
+            self.buffer,
+            tracker,
+            concurrency=config.collection.concurrency,
+            take_in=assembly.take_in(config),
+        )
+
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """See ``GameHost``."""
+        if state:
+            settings = msgspec.to_builtins(self.settings)
+            self.pool.state.load_state_dict({**state["games"], "pool": state["pool"], "settings": settings})
+            self.buffer.state.load_state_dict(state["buffer"])
+        self.pool.register(self.collector.NAME, self.settings)
+        RolloutLog(self.directory.rollouts).truncate_after(saved.step)
+        self.directory.truncate_after(saved.step)
+
+    async def state(self) -> dict[str, Any]:
+        """See ``GameHost``."""
+        games = self.pool.state.whole_state()
+        return {
+            "pool": games.pop("pool"),
+            "accounts": self.pool.accounts(),
+            "games": games,
+            "buffer": self.buffer.state.whole_state(),
+        }
+
+    def batch(self, update: int) -> UpdateBatch:
+        """See ``GameHost``."""
+        return BatchInBuffer(lambda: self.feed.buffer, update)
+
+    async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
+        """See ``GameHost``."""
+        if self.pool.pool.payoffs.waiting:
+            waiting = len(self.pool.pool.payoffs.waiting)
+            progress.say(f"{waiting} games between frozen opponents, for the payoff matrix")
+        return await self.feed.next_batch(saved, partial(self._play, saved.step + 1, progress))
+
+    async def _play(self, update: int, progress: RunProgress) -> None:
+        """Play the games of an update.
+
+        Raises:
+            SparringError: too few can be trained on; they are logged.
+        """
+
+        def count(played: Played) -> None:
+            if played.job.is_training:
+                progress.played_one()
+
+        if self.in_lockstep:
+            await self.collector.play_all(count)
+            return
+        alongside = self.config.evaluation.games_alongside if self.settings.evaluation else 0
+        share = alongside / (alongside + self.config.collection.games_per_step)
+        if not await self.collector.play_until(self._enough(), share, count):
+            played = self.buffer.state.since_last_draw()
+            self.buffer.check_failures(update, self.feed.demand.failed_share)
+            self.buffer.log_late(update)
+            raise SparringError(f"{played} games gave too little to train on; look at the rollouts")
+
+    def _enough(self) -> Callable[[], bool]:
+        """Return the condition on which an update begins while games go on.
+
+        It is ``batch_size`` entries in the buffer if that is configured, else ``games_per_step`` more games.
+        """
+        wanted, buffer, accounts = self.config.buffer.batch_size, self.buffer, self.pool.ledger.accounts
+        if wanted is not None:
+            return lambda: buffer.state.buffer.entries() >= wanted
+        finished = accounts.finished + self.config.collection.games_per_step
+        return lambda: accounts.finished >= finished
+
+    async def settle(self, step: int, freezes: bool) -> None:
+        """See ``GameHost``: games in flight may be playing against a copy that retires.
+
+        Where they are fewer than an update's, their failures count with those of the next.
+        """
+        if freezes:
+            await self.collector.drain()
+            self.buffer.log_late(step)
+            if self.buffer.state.since_last_draw() >= self.config.collection.games_per_step:
+                self.buffer.check_failures(step, self.feed.demand.failed_share)
+
+    async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """See ``GameHost``; errors of the play reach the caller."""
+        return await work
+
+    async def published(self, step: int) -> None:
+        """See ``GameHost``; nothing is played before a batch is wanted."""
+
+    async def stop(self) -> None:
+        """See ``GameHost``; games in flight end with the process."""

@@ -1,0 +1,343 @@
+"""ProgramSource: records of an arena program's episodes, between ``begin_step`` and ``end_step``."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.rollout_log import RolloutLog, write_rollouts
+from sparring.config import Config
+from sparring.core import (
+    AgentSpec,
+    Arena,
+    EpisodeRequest,
+    GenerateResult,
+    GRPOCredit,
+    InferenceClient,
+    ReinforcePPBaselineCredit,
+    RLOOCredit,
+    SparringError,
+    TrainingBatch,
+    TrainingRecord,
+)
+from sparring.core.agents import seated
+from sparring.core.credit.relative import equal_group_share
+from sparring.core.current_episode import episode_counts
+from sparring.core.errors import check_failures
+from sparring.core.garbage_collection import infrequent_garbage_collection
+from sparring.core.own_code import called, list_of, own_code, returned, state_of
+from sparring.core.play import trajectories_of_roles
+from sparring.core.records import records_from_steps
+from sparring.core.training_batch import rewarded_without_step
+from sparring.evaluation.result_files import evaluation_path, write_evaluation
+from sparring.evaluation.tables import share_or_mean_text
+from sparring.population.standings import standings
+from sparring.run import assembly
+from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
+from sparring.run.metrics import RunMetrics
+from sparring.run.opponents import FrozenOpponents
+from sparring.run.program_seats import ProgramSeats
+from sparring.run.programs import failures_of_evaluation, measured, measured_agents, policies_of
+from sparring.run.progress import RunProgress
+from sparring.run.progress_views import print_line
+from sparring.run.rewards import build_buffer
+from sparring.run.run_directory import RunDirectory
+from sparring.run.serving import Serving
+from sparring.run.standings_log import StandingsLog
+
+PlayedStep = tuple[int, list[GenerateResult], int]
+"""A step of the arena: its number, its results, and how many episodes were started for it."""
+
+
+class ProgramSource:
+    """A :class:`Source` of programs. Each role trains the policy that it names.
+
+    Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
+    takes up to ``max_calls`` requests at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: RunDirectory,
+        metrics: RunMetrics,
+        arena: Arena,
+        client: InferenceClient,
+        serving: Serving,
+        max_calls: int,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.metrics = metrics
+        self.serving = serving
+        self.rollout_log = RolloutLog(directory.rollouts)
+        self.arena = arena
+        arena.client = client
+        arena.set_concurrency(min(config.collection.concurrency, max_calls))
+        self.policies = policies_of(arena)
+        service = assembly.build_pool(config, self.policies)
+        self.pool = service.pool
+        self.opponents = FrozenOpponents(
+            config, LocalHandle(service), self.policies, self.policies, serving, directory
+        )
+        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
+        self.seats = ProgramSeats(config, self.pool, arena)
+        arena.seat = self.seats.seat
+        self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
+        self.overlaps = config.collection.max_staleness > 0
+        self._playing: asyncio.Task[PlayedStep] | None = None
+        self._in_play: set[str] = set()
+        self._pids = {role: pid for pid, role in enumerate(arena.roles)}
+        batch_log = BatchLog(directory.batches) if config.buffer.log_batches else None
+        self.buffer = build_buffer(config, metrics, batch_log) if config.uses_buffer else None
+        self._evaluated: list[GenerateResult] = []
+        self._state_before_step: dict[str, Any] = {}
+
+    async def startup(self) -> None:
+        """Call the arena's own ``startup``.
+
+        Raises:
+            SparringError: the arena's ``startup`` failed.
+        """
+        await called(self.arena.startup, "the program's startup")
+
+    async def shutdown(self) -> None:
+        """End play, close the files, and call the arena's own ``shutdown``."""
+        if self._playing is not None:
+            self._playing.cancel()
+            await asyncio.gather(self._playing, return_exceptions=True)
+        if self.standings_log is not None:
+            self.standings_log.close()
+        try:
+            await called(self.arena.shutdown, "the program's shutdown")
+        finally:
+            await self.serving.close()
+
+    async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state`. Steps of the arena are numbered from 1, like updates."""
+        if state:
+            with own_code("the program's load_state_dict failed"):
+                self.arena.load_state_dict(state["arena"])
+            self.pool.load_state_dict(state["pool"])
+            self.counts = dict(state["counts"])
+            if self.buffer is not None:
+                self.buffer.load_state_dict(state["buffer"])
+            await self.opponents.serve()
+            self._delete_after(saved.step)
+            return
+        self._delete_after(0)
+        self.arena.step_num = 1  # ids of rollouts agree with files and metrics
+        await self.opponents.begin()
+
+    def _delete_after(self, step: int) -> None:
+        self.rollout_log.truncate_after(step)
+        self.directory.truncate_after(step)
+        if self.standings_log is not None:
+            self.standings_log.continue_after(step)
+
+    async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
+        """Play one step of the arena; if play overlaps with learning, begin the next one."""
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        if self._playing is None:
+            await self._begin_step()
+        assert self._playing is not None
+        try:
+            number, results, started = await self._playing
+        finally:
+            self._playing = None
+            self.serving.check()
+        with own_code():
+            batch = returned(self.arena.end_step(number, results), TrainingBatch, "the program's end_step")
+            list_of(TrainingRecord, batch.records, "what the program's end_step returned as records")
+        progress.played = len(results)
+        self._log_rollouts(saved.step, results)
+        self._count(batch, results, started)
+        self._check(results)
+        with own_code("the program's outcomes failed"):
+            for result in results:
+                self.seats.rate(result)
+        figures = {k: v for k, v in batch.meta.items() if k.startswith(("reward/", "metric/", "broken_"))}
+        self.metrics.log({f"program/{name}": float(value) for name, value in figures.items()})
+        self._log_signal(results)
+        records = by_policy(batch.records if self.buffer is None else self._drawn(saved, results))
+        unknown = records.keys() - self.policies
+        if unknown:
+            raise SparringError(f"a step is by {min(unknown)}, which is not a policy of the program")
+        if self.overlaps and saved.step + 1 < self.config.learning.steps:
+            await self._begin_step()
+        return BatchOf(records, results)
+
+    def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
+        """Store the episodes' steps in the replay buffer, and draw the records of an update."""
+        assert self.buffer is not None
+        for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
+            self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        self.buffer.drop_stale(saved.step, self.config.collection.max_staleness, saved.versions)
+        records = records_from_steps(self.buffer.draw(self.config.buffer.batch_size))
+        self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
+        return records
+
+    async def _begin_step(self) -> None:
+        """Begin to play the arena's next step."""
+        if self.overlaps:
+            self._state_before_step = self._state_of_arena()
+        with own_code():
+            number, requests = await self.arena.begin_step()
+        self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
+        self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
+        counts = Counter[str]()
+        episode_counts.set(counts)
+        with own_code(), infrequent_garbage_collection():
+            results = await self.arena.generate_rollouts(requests)
+        return number, results, counts["started"]
+
+    def _ended(self, result: GenerateResult, progress: RunProgress) -> None:
+        """Take note of an episode, of training or of an evaluation."""
+        if "step" in result.rollout.meta:
+            progress.played_one()
+        else:
+            self._evaluated.append(result)
+            progress.evaluation_game(len(self._evaluated), None)
+
+    def _log_signal(self, results: list[GenerateResult]) -> None:
+        """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
+        credit = None if self.arena.critics or self.buffer is not None else self.arena.credit_assigner
+        if isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
+            share = equal_group_share(results, credit.group)
+            if share is not None:
+                self.metrics.log({"program/equal_group_share": share})
+        rewarded = rewarded_without_step(results)
+        self.metrics.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
+
+    def _count(self, batch: TrainingBatch, results: list[GenerateResult], started: int) -> None:
+        """Add a step to the accounts. Sub-episodes of failed attempts were started, but are not kept."""
+        kept, failed = batch.meta["episodes"], batch.meta["failed"]
+        self.counts["started"] += started
+        self.counts["finished"] += kept - failed
+        self.counts["failed"] += failed
+        self.counts["dropped"] += started - kept
+        self.counts["retried"] += batch.meta["retried"]
+        for rollout in (rollout for result in results for rollout in result.all_rollouts()):
+            if rollout.error is not None:
+                name = f"failed {rollout.error_type}"
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _check(self, results: list[GenerateResult]) -> None:
+        """Raise an error if too little was played.
+
+        Raises:
+            SparringError: no episode was played, or too many failed.
+        """
+        if not results:
+            raise SparringError("the program's get_batch has nothing to play")
+        rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+        failed = [rollout.error for rollout in rollouts if rollout.error is not None]
+        check_failures(failed, len(rollouts), self.config.collection.max_failed_fraction, "episodes")
+
+    def _log_rollouts(self, step: int, results: list[GenerateResult]) -> None:
+        """Log all failures, and some results spread over the step, since neighbours may be one group."""
+        limit = self.config.tracking.games_logged
+        apart = max(1, len(results) // max(limit, 1))
+        shown = [rollout for result in results[::apart][:limit] for rollout in result.all_rollouts()]
+        ids = {rollout.id for rollout in shown}
+        everything = [rollout for result in results for rollout in result.all_rollouts()]
+        failed = [one for one in everything if one.error is not None and one.id not in ids]
+        self.directory.check_epoch()
+        self.rollout_log.write(step + 1, shown + failed)
+
+    async def publish(self, saved: Saved) -> None:
+        """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
+        await self.serving.publish(saved)
+        self.directory.check_epoch()
+        if await self.opponents.freeze_if_due(saved.step):
+            await self.opponents.serve(sorted(self._in_play))
+        if self.standings_log is not None and saved.step:
+            self.directory.check_epoch()
+            self.standings_log.write(saved.step, standings(self.pool))
+
+    async def log(self, play_seconds: float) -> None:
+        """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
+        await self.serving.log(self.metrics, play_seconds)
+        self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+        members = self.pool.opponents()
+        if len(members) > 1:
+            figures = self.pool.figures()
+            for one in members:
+                named = {**figures[one.uid], "games": float(one.games)}
+                self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in named.items()})
+
+    async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
+        """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
+
+        Raises:
+            SparringError: too many of its episodes failed, or a measure is not a list of finite numbers.
+        """
+        seen = self._evaluated = list[GenerateResult]()
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        await self.serving.publish_results()
+        playing = seated.set(self._results())
+        try:
+            measures = await called(self.arena.evaluate, "the program's evaluate")
+        except SparringError:
+            self._report_failures(seen, progress)
+            raise
+        finally:
+            seated.reset(playing)
+            self.serving.check()
+        self._report_failures(seen, progress)
+        self.directory.check_epoch()
+        summary = {}
+        for name, result in measured(measures).items():
+            write_evaluation(self.directory.evaluation, step, name, result)
+            summary[name] = share_or_mean_text(result)
+        self._keep_evaluated(step, seen)
+        self.serving.reset()
+        return summary
+
+    def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
+        """Write the first episodes of an evaluation, ordered by seed because they end in any order."""
+        in_order = sorted(results, key=lambda result: str(result.rollout.meta.get("seed")))
+        kept = in_order[: self.config.tracking.games_logged]
+        rollouts = [rollout for result in kept for rollout in result.all_rollouts()]
+        if rollouts:
+            path = evaluation_path(self.directory.evaluation, step, "conversations", ".jsonl")
+            write_rollouts(path, step, rollouts)
+
+    def _results(self) -> dict[str, AgentSpec]:
+        """Let every role be played by its policy's result: the averaged adapter, if there is one."""
+        results = {role: self.serving.results[policy] for role, policy in self.seats.policy_of.items()}
+        return measured_agents(self.arena, self.config, results)
+
+    def _report_failures(self, seen: list[GenerateResult], progress: RunProgress) -> None:
+        if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
+            print_line(progress.console, line)
+
+    async def accounts(self) -> dict[str, int]:
+        """Return the counts of episodes, sub-episodes included."""
+        return self.counts
+
+    async def kept(self, oldest_step: int) -> None:
+        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
+        await self.opponents.delete_retired(oldest_step)
+        self.serving.forget()
+
+    async def state(self) -> dict[str, Any]:
+        """Return the arena's state, the pool and the counts.
+
+        While a step is in progress, the arena's state is that before the step, from which it is played again.
+        """
+        arena = self._state_of_arena() if self._playing is None else self._state_before_step
+        state = {"arena": arena, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
+
+    def _state_of_arena(self) -> dict[str, Any]:
+        """Return the arena's state now.
+
+        Raises:
+            SparringError: its ``state_dict`` fails, or returns what JSON cannot hold.
+        """
+        with own_code("the program's state_dict failed"):
+            return state_of(self.arena, "the program's state_dict")

@@ -1,0 +1,273 @@
+"""Build a program's arena from its configuration, and find the policies of an arena."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sparring.config import Config
+from sparring.config.play import Games
+from sparring.config.programs import (
+    DebateSettings,
+    Program,
+    ProofsSettings,
+    ProposerSolverSettings,
+    PythonProgram,
+)
+from sparring.core import (
+    AgentSpec,
+    AlternatingRolesEpisode,
+    Arena,
+    EpisodeRequest,
+    EpisodicRewardCredit,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Messages,
+    MockInferenceClient,
+    Role,
+    SparringError,
+    derive_seed,
+)
+from sparring.core.adapters import BASE, RESERVED, is_reserved
+from sparring.core.errors import shown
+from sparring.core.own_classes import build_own, own_class
+from sparring.core.own_code import list_of, method_of, own_code, returned
+from sparring.core.played import is_bounded
+from sparring.evaluation.measures import MeasureResult
+from sparring.programs.debate import DebateArena
+from sparring.programs.proofs.arena import ProofArena
+from sparring.programs.proposer_solver import ProposerSolverArena
+from sparring.run.rewards import build_credit
+from sparring.view.numbers import counted
+
+LONGEST_NAME = 100
+"""Characters of the name of a measure, which names a file."""
+MIN_TEMPERATURE = 0.01
+"""The lowest temperature at which a role is trained, as for games (``inference.temperature``)."""
+
+
+def _too_early(messages: Messages, seed: int | None) -> str:
+    raise SparringError("a program called the model while it was built")
+
+
+def build_program(config: Config) -> Arena | None:
+    """Build the arena of the configured program, without its client; ``None`` if games are configured.
+
+    Raises:
+        InputError: the program cannot be built, or its roles do not fit the configuration.
+    """
+    settings = config.play
+    if isinstance(settings, Games):
+        return None
+    client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
+    seed = derive_seed(config.seed, "program")
+    arena = _arena(settings, client, seed)
+    _set_credit(arena, config)
+    arena.episode_timeout = config.collection.game_timeout
+    arena.retries = config.collection.retries
+    arena.model_without_role = BASE
+    arena.frozen |= config.frozen.keys()
+    _set_roles(arena, config)
+    _check_roles(arena, config)
+    config.check_policies(policies_of(arena))
+    return arena
+
+
+def _arena(settings: Program, client: InferenceClient, seed: int) -> Arena:
+    match settings:
+        case DebateSettings():
+            return DebateArena(client, settings, seed=seed)
+        case ProposerSolverSettings():
+            return ProposerSolverArena(client, settings, seed=seed)
+        case ProofsSettings():
+            return ProofArena(client, settings, seed=seed)
+        case PythonProgram():
+            return _python_program(settings, client, seed)
+
+
+def check_first_batch(arena: Arena) -> None:
+    """Check the first batch of an arena that is not used afterwards.
+
+    Raises:
+        InputError: the batch is empty or names an unknown episode, or ``get_batch`` fails.
+    """
+    with own_code("get_batch failed", "program"):
+        asked = arena.get_batch()
+    requests = list_of(EpisodeRequest, asked, f"what {method_of(arena, 'get_batch')} returned")
+    unknown = [one.episode_type for one in requests if one.episode_type not in arena.episodes]
+    if not requests:
+        raise InputError("program", "get_batch has nothing to play", "Let it return requests")
+    if unknown:
+        known = ", ".join(arena.episodes) or "none"
+        raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
+
+
+def policies_of(arena: Arena) -> list[str]:
+    """Return the policies that the roles of an arena name and train, in the order of the roles."""
+    named = dict.fromkeys(role.policy for role in arena.roles.values())
+    return [policy for policy in named if policy not in arena.frozen]
+
+
+def measured(measures: object) -> dict[str, MeasureResult]:
+    """Return what a program's ``evaluate`` has returned.
+
+    Raises:
+        SparringError: it is no dictionary of lists of finite numbers.
+    """
+    source = "the program's evaluate"
+    found = returned(measures, dict, source)
+    for name, values in found.items():
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            problem = f"is not a text of 1 to {LONGEST_NAME} characters"
+            raise SparringError(f"{source} gave a measure whose name, {shown(name)[:50]}, {problem}")
+        if not isinstance(values, list) or not all(map(is_bounded, values)):
+            raise SparringError(f"{source} gave no list of finite numbers up to 1e30 for {name!r}")
+    return {name: MeasureResult(name, [float(value) for value in values]) for name, values in found.items()}
+
+
+def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: float) -> str:
+    """Return a line about the episodes of an evaluation that failed; empty if none has.
+
+    Raises:
+        SparringError: more failed than this fraction of the episodes.
+    """
+    errors = [rollout.error for result in results for rollout in result.all_rollouts() if rollout.error]
+    if not errors:
+        return ""
+    line = f"{counted(len(errors), 'episode')} of the evaluation failed; the last: {errors[-1]}"
+    if len(errors) > max_failed_fraction * len(results):
+        raise SparringError(line)
+    return line
+
+
+def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> dict[str, AgentSpec]:
+    """Return who plays each role while the program is measured.
+
+    Args:
+        arena: the program.
+        config: the run's configuration, which may give roles another temperature in tests.
+        models: the model of each role, by role; the other roles keep their policy.
+    """
+    return {
+        name: AgentSpec("model", models.get(name, role.policy), _test_temperature(config, name))
+        for name, role in arena.roles.items()
+    }
+
+
+def _test_temperature(config: Config, role: str) -> float | None:
+    settings = config.roles.get(role)
+    return settings.test_temperature if settings else None
+
+
+def _set_credit(arena: Arena, config: Config) -> None:
+    """Replace the program's credit assigner where the configuration has another, or critics."""
+    if config.credit is not None:
+        arena.credit_assigner = build_credit(config.credit)
+    if config.learning.critic is not None:
+        arena.credit_assigner = EpisodicRewardCredit()
+    arena.critics = config.learning.own_critics
+
+
+def _set_roles(arena: Arena, config: Config) -> None:
+    """Change the roles as configured; a setting of ``[inference]`` is for roles that have none themselves."""
+    inference, plain = config.inference, Role("plain")
+    for role in list(arena.roles.values()):
+        stop = role.stop or tuple(inference.stop)
+        untold = role.temperature == plain.temperature
+        temperature = inference.temperature if untold else role.temperature
+        if (stop, temperature) != (role.stop, role.temperature):
+            arena.add_role(replace(role, stop=stop, temperature=temperature))
+    for role_id, settings in config.roles.items():
+        if role_id not in arena.roles:
+            fix = f"It has: {', '.join(arena.roles)}"
+            raise InputError("roles", f"the program has no role {role_id}", fix)
+        given = settings.model_dump(exclude_none=True, exclude={"test_temperature"})
+        if "stop" in given:
+            given["stop"] = tuple(given["stop"])
+        arena.add_role(replace(arena.roles[role_id], **given))
+
+
+def _check_roles(arena: Arena, config: Config) -> None:
+    if not arena.roles:
+        raise InputError("program", "the arena has no role, so nothing is trained", "Add one with add_role")
+    for name, episode in arena.episodes.items():
+        if isinstance(episode, AlternatingRolesEpisode):
+            with own_code(f"the roles of the episode {name} failed", "program"):
+                episode.turn_takers(arena)
+    if not policies_of(arena):
+        raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
+    unknown = config.learning.policies.keys() - set(policies_of(arena))
+    if unknown:
+        raise InputError(
+            "learning.policies",
+            f"the program has no policy {min(unknown)}",
+            f"It has: {', '.join(policies_of(arena))}",
+        )
+    judge = getattr(config.play, "judge_model", None) or BASE
+    if judge not in (BASE, *policies_of(arena)):
+        raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
+    _check_population(arena, config)
+    for role in arena.roles.values():
+        if role.policy in arena.frozen:
+            continue
+        if not re.fullmatch(r"[\w-]+", role.policy) or is_reserved(role.policy):
+            raise InputError(
+                "policy",
+                f"role {role.id} has policy {role.policy!r}, which is not a valid name",
+                f"Use letters, digits, _ and -; not {RESERVED}",
+            )
+        if role.temperature < MIN_TEMPERATURE:
+            raise InputError(
+                "temperature",
+                f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
+                f"Use at least {MIN_TEMPERATURE}",
+            )
+
+
+def _check_population(arena: Arena, config: Config) -> None:
+    unknown = set(config.population.roles) - arena.roles.keys()
+    if unknown:
+        raise InputError(
+            "population.roles",
+            f"the program has no role {min(unknown)}",
+            f"It has: {', '.join(arena.roles)}",
+        )
+    untrained = [role for role in config.population.roles if arena.roles[role].policy in arena.frozen]
+    if untrained:
+        raise InputError(
+            "population.roles",
+            f"{untrained[0]} plays {arena.roles[untrained[0]].policy}, which is not trained",
+            "Name roles that are trained",
+        )
+    models = set(config.population.fixed_opponents) - {BASE, *config.frozen}
+    if models:
+        raise InputError(
+            "population.fixed_opponents",
+            f"{min(models)} cannot play a role of a program",
+            f"Use {BASE}, or a name in [frozen]",
+        )
+
+
+def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:
+    """Import the file and call its class.
+
+    Raises:
+        InputError: the file or the class does not exist, or one of them raises.
+    """
+    kind: type[Arena] = own_class(settings.path, Arena, "program.path")
+    for name in ("run", "step", "play_step"):
+        if getattr(kind, name) is not getattr(Arena, name):
+            raise InputError(
+                "program.path",
+                f"{kind.__name__} overrides {name}, which training does not call",
+                "Override get_batch, adjust_rewards or end_step",
+            )
+    if "seed" not in inspect.signature(kind).parameters:
+        fix = "Write it as __init__(self, client, *, seed=0, ...)"
+        raise InputError("program.path", f"{kind.__name__} does not take a seed", fix)
+    arena = build_own(kind, "program", settings.options, client, seed=seed)
+    if not hasattr(arena, "credit_assigner"):
+        problem = f"{kind.__name__}.__init__ does not build the arena"
+        raise InputError("program.path", problem, "Begin it with super().__init__(client, seed=seed)")
+    return arena

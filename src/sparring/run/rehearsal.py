@@ -1,0 +1,281 @@
+"""A rehearsal: one episode of all that a run plays, with made-up answers in place of a model's."""
+
+import asyncio
+import io
+import json
+import random
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+from sparring.config import Config
+from sparring.config.play import GameSettings
+from sparring.config.programs import PythonProgram
+from sparring.core import (
+    Arena,
+    EpisodeError,
+    EpisodeRequest,
+    GenerateResult,
+    InputError,
+    Messages,
+    MockInferenceClient,
+    SparringError,
+    TrainingBatch,
+    trajectories_of,
+)
+from sparring.core.agents import AgentSpec
+from sparring.core.client import ModelResponse
+from sparring.core.errors import first_line, frames_of, module_of
+from sparring.core.own_code import (
+    awaitable,
+    called,
+    is_from_outside,
+    method_of,
+    own_code,
+    own_failure,
+    returned,
+)
+from sparring.core.play import PlaySpec, trajectories_of_roles
+from sparring.envs.catalog import library_of
+from sparring.envs.game import Game
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import PromptTemplate, get_template
+from sparring.learn.model_fit import Call
+from sparring.run.programs import build_program, measured
+from sparring.run.rewards import build_buffer
+
+LIMIT_SECONDS = 20.0
+"""The longest rehearsal; what takes longer is not checked."""
+_GRACE_SECONDS = 0.5
+"""What is left to code that waits, and not to code that blocks, before it is given up."""
+MOST_TURNS = 100
+MOST_CALLS = 1000
+"""How many calls of the model are kept: an endless conversation makes ever longer ones."""
+
+
+@dataclass
+class Rehearsal:
+    """What a rehearsal found: lines about what went well, notes, and the calls of the model."""
+
+    found: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+
+def rehearse(config: Config) -> Rehearsal:
+    """Play one episode of each environment, or of each kind in the program's first batch.
+
+    A user's own code runs, down to the rewards and the state of a checkpoint; what it prints is not shown.
+
+    Raises:
+        InputError: it failed.
+    """
+    rehearsal = Rehearsal()
+    play = _games if config.program is None else _program
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            _in_a_thread(lambda: play(config, rehearsal)).result(LIMIT_SECONDS + _GRACE_SECONDS)
+    except InputError:
+        raise
+    except SparringError as error:
+        field = "envs" if config.program is None else "program"
+        raise InputError(field, first_line(error), "Correct it") from error
+    except TimeoutError:
+        rehearsal.notes.append(f"an episode took more than {LIMIT_SECONDS:g} s and was not checked further")
+    return rehearsal
+
+
+def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> "Future[None]":
+    """Run a coroutine in a thread of its own, which ends with the process: own code may block."""
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(asyncio.wait_for(work(), LIMIT_SECONDS))
+        except BaseException as error:  # noqa: BLE001 - who waits for the outcome gets it
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    Thread(target=run, daemon=True).start()
+    return outcome
+
+
+class _MadeUp(MockInferenceClient):
+    """Answers by a function, likes all listed answers alike, and remembers its first questions."""
+
+    def __init__(self, answer: Callable[[], str], calls: list[Call], max_tokens: int) -> None:
+        super().__init__(lambda messages, seed: answer())
+        self.remembered = calls
+        self.default = max_tokens
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        *args: Any,
+        **options: Any,
+    ) -> ModelResponse:
+        """Return an answer; see the class."""
+        self._remember(messages, max_tokens or self.default)
+        return await super().complete(messages, temperature, max_tokens, *args, **options)
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Return one log-probability for each completion."""
+        self._remember(messages, 1)
+        return [-1.0] * len(completions)
+
+    def _remember(self, messages: Messages, max_tokens: int) -> None:
+        if len(self.remembered) < MOST_CALLS:
+            self.remembered.append((messages, max_tokens))
+
+
+class _Prompter(PromptTemplate):
+    """A template that remembers which answers would be legal moves."""
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self.template = template
+        self.name, self.strict = template.name, template.strict
+        self.legal: list[str] = []
+
+    def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate."""
+        self.legal = [self.template.answer(move) for move in game.legal_actions() or []]
+        return self.template.messages(game, pid)
+
+    def extract(self, text: str) -> tuple[str, bool]:
+        """See PromptTemplate."""
+        return self.template.extract(text)
+
+    def answer(self, action: str) -> str:
+        """See PromptTemplate."""
+        return self.template.answer(action)
+
+
+async def _games(config: Config, rehearsal: Rehearsal) -> None:
+    buffer = build_buffer(config, None, None)
+    for env in [*config.envs, *config.evaluation.envs]:
+        result = await _game(config, env, rehearsal)
+        for trajectory in trajectories_of(result.rollout):
+            buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        rehearsal.found.append(f"one episode of {env.name} with made-up answers")
+    buffer.get_batch(buffer.entries())
+    _check_state(buffer.state_dict(), "rewards")
+
+
+async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> GenerateResult:
+    template, draw = _Prompter(get_template(env.template)), random.Random(config.seed)
+    client = _MadeUp(
+        lambda: draw.choice(template.legal or ["a made-up answer"]),
+        rehearsal.calls,
+        config.inference.max_tokens,
+    )
+    arena = Arena(client, episode_timeout=2 * LIMIT_SECONDS, retries=0)
+    episode = GameEpisode(
+        env.id,
+        env.num_players,
+        template,
+        max_turns=min(env.max_turns, MOST_TURNS),
+        error_allowance=env.error_allowance,
+        calls=env.calls,
+    )
+    agents = tuple(AgentSpec("policy", policy) for policy in env.seats)
+    arena.add_episode(episode.episode_type, episode)
+    spec = PlaySpec(episode.name, env.num_players, agents, config.seed)
+    result = await arena.try_episode(episode.episode_type, spec, {"seed": config.seed})
+    reason = result.rollout.error or _raised(result.rollout.extras)
+    if reason and (library_of(env.id) == "python" or result.rollout.error):
+        problem = f"an episode of {env.name} with made-up answers failed: {reason}"
+        raise InputError(env.section, problem, "Correct it")
+    return result
+
+
+def _raised(extras: dict[str, Any]) -> str:
+    """Return the reason why a game raised on a move; empty if none did."""
+    return str(extras["game_info"][extras["invalid_pid"]]["reason"]) if extras.get("raised") else ""
+
+
+async def _program(config: Config, rehearsal: Rehearsal) -> None:
+    arena = build_program(config)
+    assert arena is not None
+    arena.client = _MadeUp(lambda: "a made-up answer", rehearsal.calls, config.inference.max_tokens)
+    arena.episode_timeout, arena.retries = 2 * LIMIT_SECONDS, 0
+    name = config.play.names[0]
+    await called(arena.startup, "the program's startup", "program")
+    with own_code(field="program"):
+        number, requests = await arena.begin_step()
+        first = {request.episode_type: request for request in reversed(requests)}
+        played, failed = await _played(arena, [*first.values()], name)
+        if config.uses_buffer:
+            _through_a_buffer(config, arena, played)
+        elif played:
+            returned(arena.end_step(number, played), TrainingBatch, method_of(arena, "end_step"))
+        state = returned(arena.state_dict(), dict, method_of(arena, "state_dict"))
+        _check_state(state, "program")
+    of_failed = f", which failed, as it may with such answers: {failed[0]}" if failed else ""
+    rehearsal.found.append(f"one episode of {name} with made-up answers{of_failed}")
+    if isinstance(config.program, PythonProgram):
+        measures = measured(await called(arena.evaluate, "the program's evaluate", "program"))
+        rehearsal.found += [f"its evaluate measures {', '.join(measures)}"] if measures else []
+    await called(arena.shutdown, "the program's shutdown", "program")
+
+
+async def _played(
+    arena: Arena, requests: list[EpisodeRequest], name: str
+) -> tuple[list[GenerateResult], list[str]]:
+    """Play episodes; return the results, and why others failed.
+
+    Raises:
+        InputError: one of them raised what no answer explains.
+    """
+    played, failed = [], []
+    for request in requests:
+        try:
+            artifact = await awaitable(arena.resolve_artifact(request), method_of(arena, "resolve_artifact"))
+            played.append(await arena.run_episode(request.episode_type, artifact, request.meta))
+        except InputError:
+            raise
+        except BaseException as error:
+            if is_from_outside(error):
+                raise
+            if not isinstance(error, EpisodeError) or _is_raised_by_the_core(error):
+                problem = f"an episode of {name} with made-up answers failed: {own_failure(error)}"
+                fix = "Correct it; raise an EpisodeError if an answer is at fault"
+                raise InputError("program", problem, fix) from error
+            failed.append(first_line(error))
+    return played, failed
+
+
+def _is_raised_by_the_core(error: EpisodeError) -> bool:
+    """Return whether the core refused what own code returned; other code raises because of an answer."""
+    *_, innermost = frames_of(error)
+    return module_of(innermost).startswith("sparring.core")
+
+
+def _through_a_buffer(config: Config, arena: Arena, results: list[GenerateResult]) -> None:
+    buffer = build_buffer(config, None, None)
+    pids = {role: pid for pid, role in enumerate(arena.roles)}
+    for result in results:
+        for trajectory in trajectories_of_roles(result, pids):
+            buffer.add_player_trajectory(trajectory, trajectory.env_id)
+    buffer.get_batch(buffer.entries())
+    _check_state(buffer.state_dict(), "rewards")
+
+
+def _check_state(state: dict[str, Any], field: str) -> None:
+    """Check that a checkpoint can hold a state.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        problem = f"its state_dict cannot be written as JSON ({error})"
+        raise InputError(field, problem, "Return plain numbers, texts, lists and tables") from error

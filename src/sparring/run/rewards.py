@@ -1,0 +1,119 @@
+"""The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
+
+from typing import Any
+
+from sparring.collection import transforms
+from sparring.collection.batch_log import BatchLog
+from sparring.collection.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
+from sparring.config import Config
+from sparring.config.play import EnvSettings
+from sparring.config.rewards import (
+    CreditSettings,
+    FinalReward,
+    GameRange,
+    PythonTransform,
+    SamplingReward,
+    StepReward,
+    WinDrawLoss,
+)
+from sparring.core import CreditAssigner, EpisodicRewardCredit, RAECredit, SPOCredit, derive_seed
+from sparring.core.credit import relative
+from sparring.core.own_classes import build_own, own_class
+from sparring.envs.catalog import reward_scale
+
+Composed = tuple[
+    transforms.ComposeFinalRewardTransforms | None,
+    transforms.ComposeStepRewardTransforms | None,
+    transforms.ComposeSamplingRewardTransforms | None,
+]
+
+CREDIT: dict[str, tuple[type[CreditAssigner], tuple[str, ...]]] = {
+    "grpo": (relative.GRPOCredit, ("normalize", "positive_only", "group")),
+    "rloo": (relative.RLOOCredit, ("group",)),
+    "reinforce_pp": (relative.ReinforcePPCredit, ()),
+    "reinforce_pp_baseline": (relative.ReinforcePPBaselineCredit, ("group",)),
+    "rae": (RAECredit, ("decay",)),
+    "spo": (SPOCredit, ("half_life",)),
+    "episodic": (EpisodicRewardCredit, ()),
+}
+"""The credit assigners by their ``type``, each with the settings that are its arguments."""
+
+TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
+    "role_advantage": transforms.RoleAdvantageFormatter,
+    "role_advantage_by_env": transforms.RoleAdvantageByEnvFormatter,
+    "reward_for_format": transforms.RewardForFormat,
+    "penalty_for_invalid_move": transforms.PenaltyForInvalidMove,
+    "same_prompt_baseline": transforms.SamePromptBaseline,
+    "normalize_rewards": transforms.NormalizeRewards,
+    "normalize_rewards_by_env": transforms.NormalizeRewardsByEnv,
+}
+"""The transforms whose arguments are their settings, by their ``type``."""
+
+
+def build_credit(settings: CreditSettings) -> CreditAssigner:
+    """Build the credit assigner that the configuration describes.
+
+    Raises:
+        InputError: one of the user's own cannot be built.
+    """
+    if settings.path is not None:
+        own: type[CreditAssigner] = own_class(settings.path, CreditAssigner, "credit.path")
+        return build_own(own, "credit", settings.options)
+    kind, arguments = CREDIT[settings.type]
+    return kind(**{name: getattr(settings, name) for name in arguments})
+
+
+def build_buffer(config: Config, tracker: MetricLogger | None, batch_log: BatchLog | None) -> BaseBuffer:
+    """Build the replay buffer with its reward transforms."""
+    kind = StepBuffer if config.buffer.type == "step" else EpisodeBuffer
+    return kind(
+        config.buffer.max_size,
+        tracker,
+        *composed_transforms(config),
+        seed=derive_seed(config.seed, "buffer"),
+        batch_log=batch_log,
+        critics=config.learning.own_critics,
+    )
+
+
+def composed_transforms(config: Config) -> Composed:
+    """Return the stacks of the three families of transforms; ``None`` for an empty one.
+
+    A credit assigner or a critic of all policies takes the place of the sampling transforms.
+
+    Raises:
+        InputError: a transform of the user's own cannot be built.
+    """
+    rewards, envs = config.rewards, config.envs
+    final = _built(rewards.final, transforms.FinalRewardTransform, "rewards.final", envs)
+    step = _built(rewards.step, transforms.StepRewardTransform, "rewards.step", envs)
+    sampling = _built(rewards.sampling, transforms.SamplingRewardTransform, "rewards.sampling", envs)
+    if config.credit is not None:
+        sampling = [transforms.CreditTransform(build_credit(config.credit))]
+    if config.learning.critic is not None:
+        sampling = []
+    return (
+        transforms.ComposeFinalRewardTransforms(final) if final else None,
+        transforms.ComposeStepRewardTransforms(step) if step else None,
+        transforms.ComposeSamplingRewardTransforms(sampling) if sampling else None,
+    )
+
+
+def _built(
+    settings: list[FinalReward] | list[StepReward] | list[SamplingReward],
+    family: type,
+    field: str,
+    envs: list[EnvSettings],
+) -> list[Any]:
+    built: list[Any] = []
+    for place, one in enumerate(settings):
+        table = f"{field}.{place}"
+        if isinstance(one, PythonTransform):
+            built.append(build_own(own_class(one.path, family, f"{table}.path"), table, one.options))
+        elif isinstance(one, GameRange):
+            built.append(transforms.DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
+        elif isinstance(one, WinDrawLoss):
+            built.append(transforms.WinDrawLossFormatter(one.win, one.draw, one.loss))
+        else:
+            built.append(TRANSFORMS[one.type](**one.model_dump(exclude={"type"})))
+    return built

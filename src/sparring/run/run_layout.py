@@ -1,0 +1,118 @@
+"""What a run writes into its directory, by name: only that is ever deleted there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparring.core.adapters import SAVED_FILES
+from sparring.core.files import LOCK, PARTIAL, finish_replacements, remove_directory, remove_partial
+from sparring.core.single_writer import EPOCH_FILE
+
+OWNER_FILE = ".tracker"
+"""The tracker actor that owns the directory, of a run on Ray."""
+GIVEN = "given"
+SINKS = ("wandb", "tensorboard")
+"""The folders in which other programs choose the names."""
+BEFORE_TUNING = ("metadata.json", "hyper_params.json", "state.json")
+"""What sparring finetune writes before its configuration; in other runs these are files of others."""
+_FILES = re.compile(
+    r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|exploitability\.json|report\.html|"
+    rf"{re.escape(LOCK)}|{re.escape(EPOCH_FILE)}|{re.escape(OWNER_FILE)}"
+)
+_IN_FOLDERS = {
+    "rollouts": re.compile(r"step-\d{6,}\.jsonl"),
+    "batches": re.compile(r"batch-\d{6,}\.jsonl\.gz"),
+    "evaluation": re.compile(r"step-\d{6,}-.+\.jsonl?"),
+}
+_SAVED = {
+    "checkpoints": r"step-\d{6,}",
+    "best": r"step-\d{6,}",
+    "population": r"(.+-)?ckpt-\d+",
+    "learner": r"\d{6,}",
+    "versions": r"\d{6,}",
+    "averages": r"\d{6,}",
+    "beginnings": r"\d{6,}",
+}
+"""The folders of saved directories, whose names are like this, or are so below one of a policy."""
+_JOURNAL = re.compile(r"snapshot-\d+\.json|entries-\d+\.jsonl|format")
+
+
+def growing_files(run: Path) -> Iterator[Path]:
+    """Yield the files of a run that grow at their end."""
+    for name in ("metrics.jsonl", "standings.jsonl"):
+        if (run / name).is_file():
+            yield run / name
+
+
+def log_files(run: Path) -> Iterator[Path]:
+    """Yield the files of a run that are written once."""
+    for folder, names in _IN_FOLDERS.items():
+        for path in sorted((run / folder).glob("*")):
+            if names.fullmatch(path.name):
+                yield path
+
+
+def foreign(run: Path) -> Iterator[Path]:
+    """Yield the files in a run's directory, and the links to directories, that no run writes."""
+    for path in run.rglob("*"):
+        if (path.is_symlink() or not path.is_dir()) and not _is_written(path.relative_to(run)):
+            yield path
+
+
+def _is_written(file: Path) -> bool:
+    top, name = file.parts[0], file.name
+    if name.startswith(".") and name.endswith(PARTIAL):
+        name = name[1:].removesuffix(PARTIAL)
+    if len(file.parts) == 1:
+        return _FILES.fullmatch(name) is not None
+    if top in _IN_FOLDERS:
+        return len(file.parts) == 2 and _IN_FOLDERS[top].fullmatch(name) is not None
+    if top == "state":
+        return _JOURNAL.fullmatch(name) is not None
+    return top in (GIVEN, *_SAVED) and name in SAVED_FILES
+
+
+def finish_writes(run: Path) -> None:
+    """Delete what a kill left of unfinished writes in a run's directory, or finish it.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    remove_partial(run, _FILES.pattern)
+    for name, files in _IN_FOLDERS.items():
+        remove_partial(run / name, files.pattern)
+    for journal in (run / "state").glob("*"):
+        remove_partial(journal, _JOURNAL.pattern)
+    for name, directories in _SAVED.items():
+        for folder in (run / name, *(run / name).glob("[!.]*")):
+            finish_replacements(folder, directories)
+            remove_partial(folder, directories)
+    for copy in (run / GIVEN).glob(f".*{PARTIAL}"):
+        remove_directory(copy)
+
+
+def steps_in(directory: Path) -> list[int]:
+    """Return the numbers of the directories whose names are like ``step-000012``, in order.
+
+    One that holds only files of others is none: it is what was left when ours were deleted.
+    """
+    found = [path for path in directory.glob("step-*") if re.fullmatch(_SAVED["checkpoints"], path.name)]
+    return sorted(int(path.name.removeprefix("step-")) for path in found if _is_saved(path))
+
+
+def _is_saved(directory: Path) -> bool:
+    files = [path.name for path in directory.rglob("*") if not path.is_dir()]
+    return not files or not SAVED_FILES.isdisjoint(files)
+
+
+def delete_after(directory: Path, step: int) -> None:
+    """Delete the files and directories of later steps, whose names begin like ``step-000012``."""
+    files = _IN_FOLDERS.get(directory.name)
+    for path in list(directory.glob("*")):
+        number = re.match(r"(?:step|batch)-(\d+)", path.name)
+        if number is None or int(number[1]) <= step:
+            continue
+        if path.is_dir():
+            remove_directory(path)
+        elif files is not None and files.fullmatch(path.name):
+            path.unlink()

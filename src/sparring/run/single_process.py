@@ -1,0 +1,88 @@
+"""A run in one process: its parts, built from a configuration."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from sparring.collection.sinks import JsonlSink
+from sparring.collection.tracker import Tracker
+from sparring.config import Config
+from sparring.run import assembly
+from sparring.run.embedded_serving import EmbeddedServing
+from sparring.run.game_source import GameSource
+from sparring.run.given_adapters import find_given, load_given, with_own_copies
+from sparring.run.local_games import LocalGames
+from sparring.run.local_learners import LocalLearners
+from sparring.run.metrics import LocalMetrics
+from sparring.run.program_source import ProgramSource
+from sparring.run.programs import build_program, policies_of
+from sparring.run.progress_views import print_line, working
+from sparring.run.run_directory import RunDirectory
+from sparring.run.source import Source
+from sparring.run.start import Work, resume_run, start_run
+from sparring.run.threads import available_cores
+from sparring.run.trainer import Trainer
+
+
+class SingleProcess:
+    """See :class:`sparring.run.start.Runtime`."""
+
+    def cores(self, config: Config) -> int:
+        """See ``Runtime``."""
+        return available_cores()
+
+    @contextmanager
+    def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:
+        """See ``Runtime``."""
+        yield build_trainer(config, directory, console).run
+
+
+def train(config: Config, run_dir: Path, console: Console) -> None:
+    """Train a new run in this process; see :func:`sparring.run.start.start_run`."""
+    start_run(config, run_dir, console, SingleProcess())
+
+
+def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | None = None) -> None:
+    """Continue a run in this process; see :func:`sparring.run.start.resume_run`."""
+    resume_run(run_dir, console, SingleProcess(), changes or {})
+
+
+def build_trainer(config: Config, directory: RunDirectory, console: Console) -> Trainer:
+    """Build the loop of a run with everything in this process.
+
+    Raises:
+        InputError: the model, the program or a given adapter cannot be loaded.
+    """
+    program = build_program(config)
+    policies = policies_of(program) if program is not None else config.policies
+    sources = None if directory.config_file.exists() else find_given(config, policies)
+    config = with_own_copies(config, directory, policies)
+    with working(console, f"loading {config.model.name}"):
+        model = assembly.build_policy(
+            config.model, config.lora, config.seed, partial(print_line, console), policies
+        )
+        load_given(config, model, policies, sources)
+    learners = {policy: assembly.build_learner(config, model, policy) for policy in policies}
+    engine = assembly.build_engine(config.inference, model)
+    directory.check_epoch()
+    lines = JsonlSink(directory.metrics_file)
+    tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))
+    metrics = LocalMetrics(tracker, lines)
+    results = {policy: learner.result for policy, learner in learners.items()}
+    exploiters = [] if config.league is None else config.league.exploiters
+    saving = LocalLearners(model, learners, directory, config.model.name, exploiters)
+    serving = EmbeddedServing(engine, results, model, directory, config.model.name)
+    for name in config.frozen:
+        engine.publish(name, name, 0)
+    calls = config.inference.max_queue
+    source: Source
+    if program is not None:
+        source = ProgramSource(config, directory, metrics, program, engine, serving, calls)
+    else:
+        games = LocalGames(config, directory, tracker, engine)
+        arena = assembly.build_arena(config, engine, calls)
+        source = GameSource(config, directory, metrics, games, serving, saving, arena)
+    return Trainer(config, directory, source, saving, metrics, console)

@@ -1,0 +1,104 @@
+"""Start or resume a run: its directory and lock, its number of threads, and its errors in one line."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from safetensors import SafetensorError
+
+from sparring.collection.start_log import note_session
+from sparring.config import Config, load_config
+from sparring.config.loading import dump_config
+from sparring.core import InputError, SparringError
+from sparring.run.progress_views import print_line
+from sparring.run.resume_point import check_resume
+from sparring.run.resumed_config import resumed_config
+from sparring.run.run_directory import RunDirectory
+from sparring.run.threads import with_chosen_threads
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Runtime(Protocol):
+    """Where a run takes place: in one process, or on a cluster."""
+
+    def cores(self, config: Config) -> int | None:
+        """Return how many cores an engine or a learner may use; ``None`` if each decides for its own node."""
+
+    def prepared(
+        self, config: Config, directory: RunDirectory, console: Console
+    ) -> AbstractContextManager[Work]:
+        """Prepare the run for as long as the context lasts, and return what trains to the end.
+
+        Raises:
+            InputError: the configuration cannot run here.
+        """
+
+
+def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> None:
+    """Train a new run into ``run_dir`` and print its results.
+
+    Raises:
+        InputError: the configuration cannot run here, or the directory is taken or not writable.
+        SparringError: the run had to stop; it can be resumed from what was saved.
+    """
+    _run(config, RunDirectory.create(run_dir), console, runtime)
+
+
+def resume_run(run_dir: Path, console: Console, runtime: Runtime, changes: Mapping[str, str | None]) -> None:
+    """Continue a run from what was saved last; from its beginning if nothing was.
+
+    Args:
+        run_dir: the run's directory.
+        console: the console to print on.
+        runtime: where the run takes place.
+        changes: fields of the configuration that change; see :func:`resumed_config`.
+
+    Raises:
+        InputError: the run does not exist, is in use, is finished or is damaged, or a change is wrong.
+        SparringError: the run had to stop again.
+    """
+    directory = RunDirectory.open(run_dir)
+    load_config(str(directory.config_file), {})  # nothing is written beside a config.toml of others
+    directory.lock()
+    try:
+        config = resumed_config(directory, changes)
+        for line in check_resume(directory, config):
+            print_line(console, line)
+        _run(config, directory, console, runtime, changed=bool(changes))
+    finally:
+        directory.unlock()
+
+
+def _run(
+    config: Config, directory: RunDirectory, console: Console, runtime: Runtime, *, changed: bool = False
+) -> None:
+    print_line(console, f"run directory: {directory.path}")
+    try:
+        settled, cores = config, runtime.cores(config)
+        if cores is not None:
+            settled = with_chosen_threads(config, cores, partial(print_line, console))
+        with runtime.prepared(settled, directory, console) as work:
+            if changed:  # the report is that of the run as it was, and says that it is complete
+                directory.report_file.unlink(missing_ok=True)
+            if changed or settled is not config or not directory.config_file.exists():
+                directory.write_config(dump_config(settled))
+            directory.check_epoch()
+            note_session(directory.path)
+            asyncio.run(work())
+    except InputError:
+        directory.remove_new()
+        raise
+    except SparringError as error:
+        raise directory.after_failure(str(error)) from error
+    except (OSError, SafetensorError) as error:
+        raise directory.cannot_be_written(error) from error
+    except BaseException:
+        directory.remove_new()
+        raise
+    finally:
+        directory.unlock()

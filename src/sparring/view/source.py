@@ -1,0 +1,175 @@
+"""RunDirectorySource: reads a run's directory repeatedly while it grows, or after the run has finished."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparring.core import InputError
+from sparring.core.files import is_locked, read_regular
+from sparring.view.episodes import LoggedEpisode, last_episode
+from sparring.view.evaluations import EvaluationFiles
+from sparring.view.files import Folder, decoded, number_of
+from sparring.view.fine_tuning import FineTuning, FineTuningFiles
+from sparring.view.metrics import MetricsTail
+from sparring.view.population import Meetings, PopulationTail
+from sparring.view.run_view import RunView
+
+MAX_STATE_BYTES = 1 << 26
+"""A larger state.json (one that contains a large buffer) is not read."""
+TAIL_BYTES = 1 << 23
+"""At most this many bytes at the end of a rollout log are read."""
+MAX_PARTS = 12
+"""At most this many sub-episodes of an episode are kept."""
+
+
+class _State(msgspec.Struct):
+    """The part of a checkpoint's state.json that is read."""
+
+    class _Source(msgspec.Struct):
+        class _Pool(msgspec.Struct):
+            matches: Meetings = {}
+
+        pool: _Pool = msgspec.field(default_factory=_Pool)
+
+    source: _Source = msgspec.field(default_factory=_Source)
+
+
+class RunDirectorySource:
+    """A :class:`sparring.view.run_view.ViewSource` of a run directory.
+
+    Missing or damaged files are left out. Nothing is ever written.
+
+    Args:
+        path: the run's directory.
+        whole: keep the long fields of evaluations, and the pairs of every moment of the population.
+    """
+
+    def __init__(self, path: Path, *, whole: bool = False) -> None:
+        self.path = path
+        self._config: dict[str, Any] = {}
+        self._metrics = MetricsTail(path / "metrics.jsonl")
+        self.evaluations = EvaluationFiles(path / "evaluation", whole=whole)
+        self._population = PopulationTail(path / "standings.jsonl", whole=whole)
+        self._checkpoints = Folder(path / "checkpoints")
+        self._meetings: Meetings = {}
+        self._meetings_of: Path | None = None
+        self._logs = Folder(path / "rollouts")
+        self._game: LoggedEpisode | None = None
+        self._game_of: tuple[Path, int] | None = None
+        self._tuning_files = FineTuningFiles(path)
+        self._tuning: FineTuning | None = None
+
+    def read(self) -> RunView:
+        """Read what is new; see :meth:`sparring.view.run_view.ViewSource.read`."""
+        trouble, in_use = "", True
+        try:
+            in_use = is_locked(self.path)  # asked first: what a process wrote before it ended is read
+            os.stat(self.path)
+            self._read_config()
+            self._metrics.read()
+            self.evaluations.read()
+            self._population.read()
+            self._read_meetings()
+            self._tuning = self._tuning_files.read(self._iterations())
+            self._read_game()
+        except OSError as error:
+            trouble = f"{self.path} cannot be read ({error.strerror})"
+        metrics = self._metrics
+        read = (metrics, self.evaluations, self._population)
+        return RunView(
+            name=self.path.resolve().name,
+            config=self._config,
+            series=metrics.series(),
+            latest=dict(metrics.latest),
+            found_warnings=list(metrics.warnings.values()),
+            lines=metrics.lines,
+            damaged_lines=metrics.damaged,
+            figures=self.evaluations.figures(),
+            damaged_evaluations=self.evaluations.damaged(),
+            meetings=self._meetings,
+            meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
+            moments=self._population.moments(),
+            game=self._game,
+            share_read=1.0 if trouble else min(one.share_read for one in read),
+            trouble=trouble,
+            in_use=in_use,
+            tuning=self._tuning,
+        )
+
+    def _read_config(self) -> None:
+        if self._config:
+            return
+        try:
+            self._config = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+        except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            self._config = {}
+
+    def _read_meetings(self) -> None:
+        """Read the match counts from the newest checkpoint; an unreadable checkpoint changes nothing."""
+        if not self._checkpoints.look():
+            return
+        newest = self._checkpoints.newest("")
+        if newest is None or newest == self._meetings_of:
+            return
+        path = newest / "state.json"
+        try:
+            state = decoded(read_regular(path, MAX_STATE_BYTES), _State)
+        except OSError:
+            return
+        if state is not None:
+            self._meetings, self._meetings_of = state.source.pool.matches, newest
+
+    def _read_game(self) -> None:
+        """Read the last game of the newest log."""
+        newest = self._newest_log() if self._tuning is None else self._tuning_files.newest_log()
+        if newest is None or newest == self._game_of:
+            return
+        try:
+            game = last_episode(newest[0], TAIL_BYTES)
+        except FileNotFoundError:
+            return
+        self._game = _shortened(game) if game is not None else self._game
+        self._game_of = newest
+
+    def _newest_log(self) -> tuple[Path, int] | None:
+        """Return the newest log and when it was written; ``None`` if no log has changed."""
+        if not self._logs.look():
+            return None
+        newest = self._logs.newest(".jsonl")
+        return None if newest is None else (newest, self._logs.entries[newest.name])
+
+    def _iterations(self) -> int | None:
+        """Return how many iterations a fine-tuning run is configured for."""
+        settings: Any = self._config
+        for name in ("finetune", "rl", "num_iterations"):
+            settings = settings.get(name) if isinstance(settings, dict) else None
+        return settings if isinstance(settings, int) else None
+
+
+def read_to_end(source: RunDirectorySource) -> RunView:
+    """Read a run directory to its end. Whoever names the directory has checked what kind its files are.
+
+    Raises:
+        InputError: it is not a directory, or it cannot be read.
+    """
+    if not source.path.is_dir():
+        raise InputError(str(source.path), "is not a run directory", "Name a directory under runs/.")
+    view = source.read()
+    while view.share_read < 1:
+        view = source.read()
+    if view.trouble:
+        raise InputError("run directory", view.trouble, "Make it readable.")
+    return view
+
+
+def _shortened(episode: LoggedEpisode) -> LoggedEpisode:
+    """Return an episode as a view carries it: of a prompt the last message, no ids, and not every part."""
+    for step in episode.rollout.steps:
+        step.prompt = step.prompt[-1:]
+        step.prompt_token_ids = step.completion_token_ids = None
+    episode.left_out += len(episode.children[MAX_PARTS:])
+    episode.children = [_shortened(child) for child in episode.children[:MAX_PARTS]]
+    return episode

@@ -1,0 +1,154 @@
+"""WholeRun: a run read to its end, with games or conversations to show. Damaged files are left out."""
+
+import gzip
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sparring.collection.batch_log import BatchLine
+from sparring.collection.start_log import Session, read_sessions
+from sparring.core import InputError
+from sparring.core.files import check_kinds
+from sparring.evaluation.figures import FigureName
+from sparring.evaluation.match_result import MatchResult
+from sparring.evaluation.nash_conv import NashConvResult
+from sparring.evaluation.result_files import decoded_evaluation
+from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
+from sparring.view.files import decoded, number_of
+from sparring.view.run_view import RunView
+from sparring.view.source import RunDirectorySource, read_to_end
+
+MAX_TRANSCRIPT = 8
+"""The number of games or conversations kept of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The logged games of one evaluation against an opponent or, for a program, its conversations."""
+
+    step: int
+    env_id: str
+    opponent: str
+    episodes: list[LoggedEpisode]
+
+
+@dataclass(frozen=True)
+class WholeRun(RunView):
+    """A run with everything that a report shows.
+
+    Args:
+        config_text: the configuration as it was written.
+        sessions: the starts of the run, oldest first.
+        episodes: games or conversations of training, chosen by :func:`select_episodes`.
+        episodes_in_log: the number from which they were chosen.
+        transcripts: the logged games or conversations of the first and the last evaluation, by step.
+        exact: the exact evaluations by environment and update.
+    """
+
+    config_text: str = ""
+    sessions: list[Session] = field(default_factory=list)
+    episodes: list[LoggedEpisode] = field(default_factory=list)
+    episodes_in_log: int = 0
+    transcripts: list[Transcript] = field(default_factory=list)
+    exact: dict[str, dict[int, NashConvResult]] = field(default_factory=dict)
+
+    def roles(self) -> list[str]:
+        """Return every role of a program that metrics or conversations name, sorted."""
+        found = set(super().roles())
+        read = [one for transcript in self.transcripts for one in transcript.episodes]
+        for episode in [*self.episodes, *read]:
+            for rollout in episode.all_rollouts():
+                found |= {step.role_id for step in rollout.steps} | set(rollout.rewards)
+        return sorted(found - {""})
+
+
+def load_run(run_dir: Path) -> WholeRun:
+    """Read a run directory.
+
+    Raises:
+        InputError: it is not a directory, or it cannot be read.
+    """
+    source = RunDirectorySource(run_dir, whole=True)
+    view = read_to_end(source)
+    config = run_dir / "config.toml"
+    logs = sorted((run_dir / "rollouts").glob("step-*.jsonl"), key=number_of)
+    if view.tuning is not None:
+        logs = sorted((run_dir / "rollouts").glob("test-*.jsonl"), key=number_of) or logs
+    episodes, in_log = select_episodes(logs, of_program=view.is_program)
+    if not view.is_program:
+        _add_reward_stages(episodes, sorted(run_dir.glob("*/batch-*.jsonl.gz")))
+    return WholeRun(
+        **vars(view),
+        config_text=config.read_text(encoding="utf-8", errors="replace") if config.exists() else "",
+        sessions=read_sessions(run_dir),
+        episodes=episodes,
+        episodes_in_log=in_log,
+        transcripts=_transcripts(run_dir / "evaluation"),
+        exact=source.evaluations.exact(),
+    )
+
+
+def beside_solo(run: WholeRun, solo: Path) -> WholeRun:
+    """Return a fine-tuning run with the accuracy of a solo verifier's run beside its own.
+
+    Raises:
+        InputError: the run is of another kind, or the other run measured no accuracy.
+    """
+    if run.tuning is None:
+        raise InputError("--solo", f"{run.name} is not a run of sparring finetune", "Leave it out")
+    check_kinds(solo)
+    figures = read_to_end(RunDirectorySource(solo)).figures
+    found = figures.get(FigureName("accuracy")) or figures.get(FigureName("training accuracy"))
+    if not found:
+        raise InputError("--solo", f"{solo} has measured no accuracy", "Name a run of a solo verifier")
+    accuracy = {float(step): figure.interval for step, figure in found.items()}
+    return replace(run, tuning=replace(run.tuning, solo=accuracy))
+
+
+def _transcripts(directory: Path) -> list[Transcript]:
+    """Return the logged episodes of the first and the last evaluation, by step."""
+    paths = sorted(directory.glob("step-*.jsonl"), key=lambda path: (number_of(path), path.name))
+    ends = {number_of(path) for path in (*paths[:1], *paths[-1:])}
+    found = []
+    for path in paths:
+        if number_of(path) in ends:
+            episodes = first_episodes(path, MAX_TRANSCRIPT)
+            found.append(Transcript(number_of(path), *_played(path.with_suffix(".json")), episodes))
+    return found
+
+
+def _played(evaluation: Path) -> tuple[str, str]:
+    """Return the environment and the opponent of a match; of anything else, the name of the file."""
+    try:
+        _, result = decoded_evaluation(evaluation.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return "", evaluation.stem
+    return (result.env_id, result.opponent) if isinstance(result, MatchResult) else ("", evaluation.stem)
+
+
+def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:
+    """Copy the reward stages from the batch logs into the games' steps, as ``info["reward_stages"]``.
+
+    Batches are numbered from 1, so in a lockstep run the games of a step are in the batch of the same number
+    or in a neighbouring one; only those files are read. A step that was never sampled gets no stages.
+    """
+    near = {episode.step + distance for episode in episodes for distance in (-1, 0, 1)}
+    lines = (line for path in batch_logs if number_of(path) in near for line in _unzipped_lines(path))
+    found = (entry for line in lines if (entry := decoded(line, BatchLine)) is not None)
+    stages = {(entry.rollout_id, entry.pid, entry.step_index): entry.rewards for entry in found}
+    for episode in episodes:
+        taken: defaultdict[int, int] = defaultdict(int)
+        for step in episode.rollout.steps:
+            key = (episode.rollout.id, step.pid, taken[step.pid])
+            taken[step.pid] += 1
+            if key in stages:
+                step.info["reward_stages"] = stages[key]
+
+
+def _unzipped_lines(path: Path) -> list[bytes]:
+    """Return the lines of a compressed file; empty if it is truncated."""
+    try:
+        return gzip.decompress(path.read_bytes()).splitlines()
+    except (OSError, EOFError, zlib.error):
+        return []

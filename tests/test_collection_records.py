@@ -1,0 +1,88 @@
+import pytest
+
+from sparring.collection import (
+    ComposeSamplingRewardTransforms,
+    NormalizeRewards,
+    StepBuffer,
+    records_from_steps,
+)
+from sparring.core import SparringError, Step, Trajectory
+from sparring.core.records import with_alternatives
+
+
+def make_step(**changes):
+    fields = {
+        "role_id": "player-1",
+        "prompt": [{"role": "user", "content": "2"}],
+        "completion": [],
+        "prompt_token_ids": [1, 2],
+        "completion_token_ids": [3, 0],
+        "completion_logprobs": [-0.5, -0.25],
+        "reward": 2.0,
+        "pid": 1,
+        "env_id": "Kuhn",
+        "policy_version": 4,
+    }
+    return Step(**{**fields, **changes})
+
+
+def encoded(prompt, text):
+    """Return the bytes of an answer and a stop token that the prompt names."""
+    return [*text.encode(), int(prompt[0]["content"])]
+
+
+def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
+    buffer = StepBuffer(10, None, None, None, ComposeSamplingRewardTransforms([NormalizeRewards()]))
+    for name, reward in (("game-a", 3.0), ("game-b", 1.0)):
+        steps = [make_step(info={"legal_answers": ["check", "bet"], "finish_reason": "length"})]
+        buffer.add_player_trajectory(Trajectory(1, "Kuhn", reward, steps, rollout_id=name), "Kuhn")
+    records = records_from_steps(buffer.get_batch(2), encode_answer=encoded)
+    record = next(record for record in records if record.rollout_id == "game-a")
+    assert record.role_id == "player-1"
+    assert record.prompt_token_ids == [1, 2]
+    assert record.completion_token_ids == [3, 0]
+    assert record.logprobs == [-0.5, -0.25]
+    assert (record.reward, record.advantage) == (3.0, 1.0)
+    assert record.alternatives == [[*b"check", 2], [*b"bet", 2]]
+    assert record.policy_version == 4
+    assert record.meta == {"pid": 1, "env_id": "Kuhn", "finish_reason": "length"}
+
+
+def test_without_an_encoder_there_are_no_alternatives():
+    (record,) = records_from_steps([make_step(advantage=0.5, info={"legal_answers": ["check"]})])
+    assert (record.reward, record.advantage) == (2.0, 0.5)
+    assert (record.rollout_id, record.meta["finish_reason"], record.alternatives) == ("", "", [])
+    assert with_alternatives([record], encoded)[0].alternatives == [[*b"check", 2]]
+    (record,) = records_from_steps([make_step()], encode_answer=encoded)
+    assert record.alternatives == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "goes_on"),
+    [
+        ("check katta <math", "length", True),
+        ("\nbet, because", "length", True),
+        ("check", "length", False),
+        ("checking", "length", False),
+        ("I check", "length", False),
+        ("check katta", "stop", False),
+    ],
+)
+def test_a_record_says_whether_a_cut_answer_went_on_after_a_legal_move(text, reason, goes_on):
+    info = {"legal_answers": ["check", "bet"], "finish_reason": reason}
+    step = make_step(completion=[{"role": "assistant", "content": text}], info=info)
+    (record,) = records_from_steps([step])
+    assert record.meta.get("goes_on", False) == goes_on
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
+def test_a_step_without_ids_or_logprobs_is_rejected_in_one_line(missing):
+    steps = [make_step(), make_step(**{missing: None}, info={"rollout_id": "game-7"})]
+    with pytest.raises(SparringError, match=r"^a step of role player-1 in rollout game-7 has no") as raised:
+        records_from_steps(steps)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_logprob_for_every_sampled_token_is_required():
+    with pytest.raises(SparringError, match="has 2 drawn tokens but 1 log-probabilities"):
+        records_from_steps([make_step(completion_logprobs=[-0.5])])

@@ -1,0 +1,273 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparring.collection import (
+    ComposeFinalRewardTransforms,
+    ComposeStepRewardTransforms,
+    NormalizeRewards,
+    NormalizeRewardsByEnv,
+    PenaltyForInvalidMove,
+    RewardForFormat,
+    RoleAdvantageByEnvFormatter,
+    RoleAdvantageFormatter,
+    SamePromptBaseline,
+    WinDrawLossFormatter,
+)
+from sparring.core import InputError, Step, Trajectory
+
+
+def make_step(reward=0.0, env_id="Kuhn", pid=0, prompt_ids=None, info=None):
+    """Return a step as a buffer gives it to the sampling transforms."""
+    made = Step("role", [], [], prompt_ids, [1], [-0.1], env_id=env_id, pid=pid, info=info or {})
+    made.advantage = reward
+    return made
+
+
+def make_trajectory(feedbacks):
+    steps = [make_step(info={"format_feedback": feedback}) for feedback in feedbacks]
+    return Trajectory(0, "Kuhn", 1.0, steps)
+
+
+def advantages_of(steps):
+    return [step.advantage for step in steps]
+
+
+def test_win_draw_loss_compares_the_scores():
+    assert WinDrawLossFormatter()({0: 2.0, 1: 5.0, 2: 0.0}) == {0: -1.0, 1: 1.0, 2: -1.0}
+    assert WinDrawLossFormatter(3.0, 0.5, -2.0)({0: 0.1, 1: 0.1}) == {0: 0.5, 1: 0.5}
+
+
+def test_role_advantage_reads_the_baseline_before_updating_it():
+    transform = RoleAdvantageFormatter(tau=0.5)
+    assert transform({0: 1.0, 1: -1.0}) == {0: 1.0, 1: -1.0}
+    assert transform({0: 1.0, 1: -1.0}) == {0: 0.5, 1: -0.5}
+    assert transform({0: 1.0}) == {0: 0.25}
+    assert transform({1: 0.0}) == {1: 0.75}
+
+
+def test_role_advantage_with_the_originals_tau_reaches_0_632_after_1000_wins():
+    transform = RoleAdvantageFormatter(tau=0.001)
+    for _ in range(1000):
+        transform({0: 1.0})
+    assert transform.role_advantage[0] == pytest.approx(1 - 0.999**1000)
+    assert transform.role_advantage[0] == pytest.approx(0.632, abs=0.001)
+
+
+def test_role_advantage_instances_share_no_baselines():
+    start = {0: 0.5}
+    first = RoleAdvantageFormatter(role_advantage=start)
+    first({0: 1.0, 1: 1.0})
+    assert start == {0: 0.5}
+    assert RoleAdvantageFormatter()({0: 1.0, 1: 1.0}) == {0: 1.0, 1: 1.0}
+    assert RoleAdvantageByEnvFormatter()({0: 1.0}, "Kuhn") == {0: 1.0}
+
+
+def test_role_advantage_by_env_keeps_a_baseline_for_each_environment_and_seat():
+    transform = RoleAdvantageByEnvFormatter(default_role_adv=0.5, tau=0.5)
+    assert transform({0: 1.0}, "Kuhn") == {0: 0.5}
+    assert transform({0: 1.0}, "Kuhn") == {0: 0.25}
+    assert transform({0: 1.0}, "Tak") == {0: 0.5}
+    assert transform({1: 1.0}, "Kuhn") == {1: 0.5}
+
+
+@pytest.mark.parametrize("cls", [RoleAdvantageFormatter, RoleAdvantageByEnvFormatter])
+def test_the_baseline_of_a_role_moves_by_tau_towards_the_reward(cls):
+    transform = cls(tau=0.25)
+    assert [transform({0: 8.0}, "Kuhn")[0] for _ in range(3)] == [8.0, 6.0, 4.5]
+    stays, follows = cls(tau=0.0), cls(tau=1.0)
+    assert [stays({0: 8.0}, "Kuhn")[0] for _ in range(2)] == [8.0, 8.0]
+    assert [follows({0: 8.0}, "Kuhn")[0] for _ in range(2)] == [8.0, 0.0]
+
+
+@pytest.mark.parametrize("tau", [-0.1, 1.5, math.nan])
+@pytest.mark.parametrize("cls", [RoleAdvantageFormatter, RoleAdvantageByEnvFormatter])
+def test_a_tau_outside_0_to_1_is_refused(cls, tau):
+    with pytest.raises(InputError, match="tau"):
+        cls(tau=tau)
+
+
+def test_final_transforms_continue_from_their_saved_baselines():
+    def build():
+        return ComposeFinalRewardTransforms(
+            [WinDrawLossFormatter(), RoleAdvantageFormatter(), RoleAdvantageByEnvFormatter()]
+        )
+
+    original = build()
+    for reward in (1.0, 1.0, -1.0):
+        original({0: reward}, "Kuhn")
+        original({1: -reward}, "Tak/v0, odd id")
+    restored = build()
+    restored.load_state_dict(json.loads(json.dumps(original.state_dict())))
+    for pid, env_id in [(0, "Kuhn"), (1, "Tak/v0, odd id"), (0, "new")]:
+        assert restored({pid: 1.0}, env_id) == original({pid: 1.0}, env_id)
+
+
+def test_a_state_of_other_transforms_is_refused():
+    state = ComposeFinalRewardTransforms([RoleAdvantageFormatter()]).state_dict()
+    with pytest.raises(InputError, match="RoleAdvantageFormatter"):
+        ComposeFinalRewardTransforms([WinDrawLossFormatter()]).load_state_dict(state)
+
+
+def test_a_stack_rejects_the_state_of_a_transform_that_is_no_stack():
+    state = RoleAdvantageFormatter().state_dict()
+    with pytest.raises(InputError, match=r"saved with \[\], but the buffer has \['RoleAdvantageFormatter'\]"):
+        ComposeFinalRewardTransforms([RoleAdvantageFormatter()]).load_state_dict(state)
+
+
+@pytest.mark.parametrize("info", [{}, {"format_feedback": {}}, {"format_feedback": {"other": True}}])
+def test_a_step_without_feedback_is_no_invalid_move_and_not_well_formatted(info):
+    trajectory = Trajectory(0, "Kuhn", 1.0, [make_step(info=info)])
+    assert PenaltyForInvalidMove(0.25, -1.0)(trajectory, 0, 1.0) == 1.25
+    assert RewardForFormat(1.0, -0.5)(trajectory, 0, 1.0) == 0.5
+
+
+def test_format_reward_and_invalid_move_penalty_by_hand():
+    trajectory = make_trajectory(
+        [
+            {"correct_answer_format": True},
+            {"correct_answer_format": False, "invalid_move": False},
+            {"correct_answer_format": True, "invalid_move": True},
+        ]
+    )
+    transform = ComposeStepRewardTransforms([RewardForFormat(1.5, -0.5), PenaltyForInvalidMove(1.0, -1.0)])
+    assert [transform(trajectory, index, 1.0) for index in range(3)] == [3.5, 1.5, 1.5]
+    assert RewardForFormat(0.25)(trajectory, 1, 1.0) == 1.0
+    assert RewardForFormat(penalty=0.25)(trajectory, 0, 1.0) == 1.0
+    assert [PenaltyForInvalidMove()(trajectory, index, 1.0) for index in (1, 2)] == [1.0, 1.0]
+
+
+def test_normalize_rewards_by_hand():
+    steps = [make_step(reward) for reward in (1.0, 1.0, -1.0, 3.0)]
+    assert advantages_of(NormalizeRewards()(steps)) == [0.0, 0.0, -2.0, 2.0]
+    # Population deviation of (0, 0, -2, 2) is sqrt(2), not the sample's sqrt(8 / 3).
+    z_scored = advantages_of(NormalizeRewards(z_score=True)(steps))
+    assert z_scored == pytest.approx([0.0, 0.0, -math.sqrt(2), math.sqrt(2)], rel=1e-7)
+    assert NormalizeRewards(True)([]) == []
+
+
+def test_z_scores_of_almost_constant_rewards_are_damped_by_the_epsilon():
+    steps = [make_step(0.0), make_step(2e-8)]
+    assert advantages_of(NormalizeRewards(z_score=True)(steps)) == pytest.approx([-0.5, 0.5])
+    steps = [make_step(0.0), make_step(1e-200)]
+    assert advantages_of(NormalizeRewardsByEnv(z_score=True)(steps)) == pytest.approx([0.0, 0.0])
+
+
+def test_normalize_by_env_keeps_environments_apart_and_the_order_of_steps():
+    rewards = [(1.0, "A"), (10.0, "B"), (5.0, "A"), (10.0, "B")]
+    centred, scaled = (
+        NormalizeRewardsByEnv(z_score)([make_step(*one) for one in rewards]) for z_score in (False, True)
+    )
+    assert [step.env_id for step in centred] == [step.env_id for step in scaled] == ["A", "B", "A", "B"]
+    assert advantages_of(centred) == pytest.approx([-2.0, 0.0, 2.0, 0.0], rel=1e-7)
+    assert advantages_of(scaled) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(1, 7), st.booleans())
+def test_constant_rewards_become_exactly_zero(reward, count, z_score):
+    for transform in (NormalizeRewards(z_score), NormalizeRewardsByEnv(z_score)):
+        assert advantages_of(transform([make_step(reward) for _ in range(count)])) == [0.0] * count
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from("AB")), min_size=1), st.booleans())
+def test_normalized_rewards_are_finite_and_centred_in_each_environment(entries, z_score):
+    steps = [make_step(reward, env_id) for reward, env_id in entries]
+    NormalizeRewardsByEnv(z_score)(steps)
+    for env_id in {env_id for _, env_id in entries}:
+        rewards = [step.advantage for step in steps if step.env_id == env_id]
+        assert all(map(math.isfinite, rewards))
+        assert math.fsum(rewards) == pytest.approx(0.0, abs=1e-3)
+
+
+def test_same_prompt_baseline_shrinks_the_prompts_mean_towards_the_seats():
+    steps = [
+        make_step(1.0, prompt_ids=[7, 8], info={"rollout_id": "a"}),
+        make_step(0.0, prompt_ids=[7, 8], info={"rollout_id": "b"}),
+        make_step(2.0, prompt_ids=[7, 8], info={"rollout_id": "c"}),
+        make_step(5.0, prompt_ids=[9], info={"rollout_id": "d"}),
+    ]
+    # (sum of the prompt's others + 4 * mean of the seat's others) / (number of the prompt's others + 4)
+    seats = [7 / 3, 8 / 3, 6 / 3, 3 / 3]
+    baselines = [(2 + 4 * seats[0]) / 6, (3 + 4 * seats[1]) / 6, (1 + 4 * seats[2]) / 6, seats[3]]
+    expected = [step.advantage - baseline for step, baseline in zip(steps, baselines, strict=True)]
+    assert advantages_of(SamePromptBaseline()(steps)) == pytest.approx(expected)
+
+
+def test_same_prompt_baseline_leaves_out_the_whole_episode_and_not_only_the_step():
+    win = [make_step(1.0, prompt_ids=[turn], info={"rollout_id": "win"}) for turn in range(40)]
+    losses = [
+        make_step(-1.0, prompt_ids=[100 * game + turn], info={"rollout_id": f"loss {game}"})
+        for game in (1, 2, 3)
+        for turn in range(2)
+    ]
+    SamePromptBaseline()([*win, *losses])
+    assert advantages_of(win) == pytest.approx([2.0] * 40)
+    assert advantages_of(losses) == pytest.approx([-2 / 3] * 6)
+
+
+def test_same_prompt_baseline_learns_from_one_game_in_each_seat():
+    steps = [
+        make_step(reward, pid=pid, prompt_ids=[pid, turn], info={"rollout_id": "only"})
+        for pid, reward in [(0, 1.0), (1, -1.0)]
+        for turn in range(5)
+    ]
+    assert advantages_of(SamePromptBaseline()(steps)) == [1.0] * 5 + [-1.0] * 5
+
+
+def test_same_prompt_baseline_counts_a_prompt_across_seats_and_environments():
+    steps = [make_step(1.0, "A", 0, [1]), make_step(3.0, "B", 1, [1])]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-2.0, 2.0]
+    steps = [make_step(reward, "A", pid, [1]) for pid, reward in enumerate([1.0, 3.0, 8.0])]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-4.5, -1.5, 6.0]
+
+
+def test_same_prompt_baseline_compares_the_steps_of_one_policy():
+    steps = [make_step(reward, prompt_ids=[1]) for reward in (1.0, 2.0, 30.0, 50.0)]
+    for step in steps[2:]:
+        step.policy = "exploiter"
+    assert advantages_of(SamePromptBaseline()(steps)) == [-1.0, 1.0, -20.0, 20.0]
+
+
+def test_same_prompt_baseline_counts_a_prompt_as_often_as_an_episode_came_to_it():
+    twice = [make_step(1.0, prompt_ids=[1], info={"rollout_id": "twice"}) for _ in range(2)]
+    once = [make_step(0.0, prompt_ids=[1], info={"rollout_id": "once"})]
+    elsewhere = [make_step(3.0, prompt_ids=[2], info={"rollout_id": "elsewhere"})]
+    SamePromptBaseline()([*twice, *once, *elsewhere])
+    # The two other steps at the prompt, and 4 times the mean of 1.0 and 3.0, the two other episodes.
+    assert advantages_of(once) == pytest.approx([-(2 * 1.0 + 4 * 2.0) / (2 + 4)])
+    assert advantages_of(twice) == pytest.approx([1.0 - (0.0 + 4 * 1.5) / (1 + 4)] * 2)
+    assert advantages_of(elsewhere) == [3.0 - 0.5]
+
+
+def test_same_prompt_baseline_counts_a_step_without_ids_in_its_seat_only():
+    steps = [make_step(1.0), make_step(4.0), make_step(0.0, pid=1)]
+    assert advantages_of(SamePromptBaseline()(steps)) == [-3.0, 3.0, 0.0]
+
+
+GAMES = st.lists(
+    st.tuples(
+        st.sampled_from([-1.0, 0.0, 1.0, 13.0]), st.integers(0, 1), st.lists(st.integers(0, 3), min_size=1)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(GAMES, st.floats(-5, 5))
+def test_same_prompt_baseline_never_depends_on_the_outcome_of_its_own_episode(games, outcome):
+    def advantages(games):
+        batch = [
+            make_step(reward, pid=pid, prompt_ids=[prompt], info={"rollout_id": str(number)})
+            for number, (reward, pid, prompts) in enumerate(games)
+            for prompt in prompts
+        ]
+        return advantages_of(SamePromptBaseline()(batch))
+
+    (_, pid, prompts), rest = games[0], games[1:]
+    before = advantages(games)[: len(prompts)]
+    after = advantages([(outcome, pid, prompts), *rest])[: len(prompts)]
+    baselines = [games[0][0] - advantage for advantage in before]
+    assert [outcome - advantage for advantage in after] == pytest.approx(baselines, abs=1e-9)

@@ -1,0 +1,217 @@
+"""Games and algorithms of one's own: the pages' examples train, in one process and on Ray, or say why not."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from doc_pages import DOCS, save_named_blocks
+from game_runs import SMALL, metrics_of
+from sparring.cli.main import main
+from sparring.cluster.train import train as train_on_ray
+from sparring.config import Config, load_config
+from sparring.core import InputError, SparringError
+from sparring.run.checks import check_config
+from sparring.run.single_process import train
+
+LOSSES = """
+from sparring.learn.algorithms import BaseAlgo
+
+
+class Scaled(BaseAlgo):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def loss(self, logprobs_S, tokens):
+        return -self.scale * logprobs_S.sum() / self.max_generation_len
+
+
+class WithoutLoss(BaseAlgo):
+    pass
+
+
+class Raises(BaseAlgo):
+    def loss(self, logprobs_S, tokens):
+        return logprobs_S.sum(dim=7)
+"""
+GAMES = """
+from sticks import Sticks
+
+
+class Broken(Sticks):
+    def __init__(self, env_id, num_players, seed):
+        raise ValueError("no sticks")
+
+
+class Seedless(Sticks):
+    def __init__(self, env_id, num_players):
+        super().__init__(env_id, num_players, 0)
+
+
+class Forgetful(Sticks):
+    def __init__(self, env_id, num_players, seed):
+        self.left = 10
+
+
+class Secret(Sticks):
+    possible_players = (2, 3)
+
+    def legal_actions(self):
+        return None
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    """The files of both pages, and some more."""
+    for page in ("tutorial-game.md", "howto-custom-algorithm.md"):
+        save_named_blocks(DOCS / page, tmp_path)
+    (tmp_path / "losses.py").write_text(LOSSES)
+    (tmp_path / "games.py").write_text(GAMES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def configure(model: Path, algorithm: str, **changes: str) -> Config:
+    one = {"learning.steps": "1", "model.name": str(model), "learning.algorithm": algorithm}
+    overrides = SMALL | one | {name.replace("__", "."): value for name, value in changes.items()}
+    return load_config("sticks.toml", overrides)
+
+
+def adapter(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"step-{step:06d}" / "adapter_model.safetensors")
+
+
+def has_learned(run: Path) -> bool:
+    before, after = adapter(run, 0), adapter(run, 1)
+    return any((before[name] != after[name]).any() for name in before)
+
+
+CLIPPED = '{path = "clipped.py:ClippedPolicyGradient", options = {clip = 0.1, regulariser = "uniform"}}'
+
+
+def test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray(files, model, loopback):
+    settings = {"learning__learning_rate": "0.01", "lora__target_modules": "['q_proj', 'v_proj']"}
+    train(configure(model, CLIPPED, **settings), files / "here", Console(file=io.StringIO()))
+    there = configure(model, CLIPPED, run__runtime="ray", **settings)
+    train_on_ray(there, files / "there", Console(file=io.StringIO()))
+    assert has_learned(files / "here")
+    one, other = adapter(files / "here", 1), adapter(files / "there", 1)
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    for run in (files / "here", files / "there"):
+        assert metrics_of(run)[-1]["learner/regulariser_weight"] > 0
+        assert [path.name for path in sorted((run / "evaluation").glob("*.json"))] == [
+            f"step-00000{step}-Sticks-random.json" for step in (0, 1)
+        ]
+        assert str(files) not in (run / "metrics.jsonl").read_text()
+        assert str(files) not in (run / "evaluation" / "step-000001-Sticks-random.json").read_text()
+
+
+@pytest.mark.parametrize(("scale", "learns"), [("0.0", False), ("1.0", True)])
+def test_only_the_loss_of_the_named_class_trains(files, model, scale, learns):
+    algorithm = f'{{path = "losses.py:Scaled", options = {{scale = {scale}}}}}'
+    train(configure(model, algorithm), files / "run", Console(file=io.StringIO()))
+    assert has_learned(files / "run") == learns
+
+
+def test_an_error_in_a_loss_of_ones_own_is_one_line_and_the_run_can_be_resumed(files, model):
+    config = configure(model, '{path = "losses.py:Raises"}')
+    line = r"the algorithm of default failed: IndexError\(.*in losses.py, line 20.*--resume"
+    with pytest.raises(SparringError, match=line):
+        train(config, files / "run", Console(file=io.StringIO()))
+    corrected = (files / "losses.py").read_text().replace("sum(dim=7)", "sum()")
+    (files / "other.py").write_text(corrected)
+    train(configure(model, '{path = "other.py:Raises"}'), files / "other", Console(file=io.StringIO()))
+    assert has_learned(files / "other")
+
+
+def test_an_algorithm_over_legal_answers_is_refused_if_one_of_its_games_lists_none(files):
+    games = "[[envs]]\nid = 'sticks.py:Sticks'\n\n[[envs]]\nid = 'games.py:Secret'\n"
+    (files / "two.toml").write_text(games)
+    line = r"^learning.algorithm: magnet learns from legal answers, and Secret \(envs.1\) lists none"
+    with pytest.raises(InputError, match=line):
+        check_config(load_config("two.toml", {}, "magnet"))
+    own = {"envs.1.policies": "['other', 'other']", "learning.policies.other.algorithm": "{type = 'ppo'}"}
+    (files / "one.toml").write_text(f"{games}\n[learning]\nmomentum = 0\n")
+    assert check_config(load_config("one.toml", own | {"learning.algorithm": "{type = 'magnet'}"}))
+
+
+def test_a_run_in_a_game_of_ones_own_is_evaluated_in_it_as_it_was_trained(files, model, capsys):
+    config = configure(model, '{type = "reinforce"}', envs__0__template="default")
+    train(config, files / "run", Console(file=io.StringIO()))
+    capsys.readouterr()
+    assert main(["eval", "run", "--env", "sticks.py:Sticks", "--games", "4", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["env_id"], result["opponent"], result["template"]) == ("Sticks", "random", "default")
+
+
+def test_a_game_of_ones_own_is_described_with_the_prompt_of_its_first_move(files, capsys):
+    assert main(["envs", "sticks.py:Sticks"]) == 0
+    said = capsys.readouterr().out
+    assert "moves    1, 2" in said
+    assert "sticks are left." in said
+    assert main(["envs", "games.py:Secret"]) == 0
+    assert "players  2-3" in capsys.readouterr().out
+
+
+def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model(files, model):
+    config = load_config("sticks.toml", {"model.name": str(model), "envs.0.id": "games.py:Secret"})
+    found = check_config(config)
+    assert any(line.startswith("opponents in ") and line.endswith(": base") for line in found)
+    with pytest.raises(InputError, match=r"^evaluation.opponents.0: .* does not list its legal moves"):
+        check_config(
+            load_config("sticks.toml", {"envs.0.id": "games.py:Secret", "evaluation.opponents": "['random']"})
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"envs.0.id": "games.py:Nim"},
+            "envs.0.id: .*games.py has no Game named 'Nim'",
+        ),
+        ({"envs.0.id": "losses.py:Scaled"}, "envs.0.id: .*losses.py has no Game named 'Scaled'"),
+        ({"envs.0.id": "nothing.py:Nim"}, "envs.0.id: there is no file .*nothing.py"),
+        ({"envs.0.id": "torn.py:Nim"}, "envs.0.id: .*torn.py cannot be imported: SyntaxError"),
+        ({"envs.0.id": "games.py:Broken"}, "envs.0.id: Broken cannot be started with 2 players: .*no sticks"),
+        (
+            {"envs.0.id": "games.py:Forgetful"},
+            r"envs.0.id: Forgetful.__init__ leaves out that of Game. Call super\(\).__init__",
+        ),
+        ({"envs.0.id": "games.py:Seedless"}, r"envs.0.id: Seedless cannot be started \(too many"),
+        (
+            {"envs.0.num_players": "3"},
+            "envs.0.num_players: .*Sticks does not support 3 players",
+        ),
+        ({"evaluation.opponents": "['optimal']"}, "evaluation.opponents.0: no optimal player for .*Sticks"),
+        ({"evaluation.nash_conv": "true"}, "evaluation.nash_conv: .*Sticks is not an OpenSpiel game"),
+        (
+            {"learning.algorithm.path": "losses.py:None_"},
+            "learning.algorithm.path: .* has no BaseAlgo named",
+        ),
+        (
+            {"learning.algorithm.path": "losses.py:Scaled"},
+            "learning.algorithm.options: Scaled does not take them",
+        ),
+        (
+            {"learning.algorithm": "{path = 'losses.py:Scaled', options = {scales = 1}}"},
+            r"learning.algorithm.options: Scaled does not take them .*It takes: scale$",
+        ),
+        (
+            {"learning.algorithm.path": "losses.py:WithoutLoss"},
+            "learning.algorithm.path: WithoutLoss cannot",
+        ),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_one_line_before_the_run_begins(files, model, changes, line):
+    (files / "torn.py").write_text("class Nim(")
+    with pytest.raises(InputError, match=f"^{line}") as raised:
+        check_config(load_config("sticks.toml", {"model.name": str(model)} | changes))
+    assert "\n" not in str(raised.value)
