@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.config import Config, dump_config, load_config, preset_names
@@ -287,8 +287,14 @@ FREE = {"*", "program", "roles", "start", "frozen", "fields"}
     st.sampled_from([one.written for one in config_fields() if not FREE & set(one.written)]),
     st.sampled_from([{"no": "such"}, [[[]]], date(2024, 1, 1)]),
 )
+@example(path=("inference", "stop"), wrong=[[[]]])  # games end answers as the run does
+@example(path=("finetune", "agents", "_default", "temperature"), wrong="x")  # agents are completed by it
 def test_any_invalid_value_gives_an_error_that_names_its_field(path, wrong):
-    config = {"envs": [{"id": "kuhn_poker"}]}
+    config = {
+        "envs": [{"id": "kuhn_poker"}],
+        "evaluation": {"envs": [{"id": "leduc_poker"}]},
+        "finetune": {"agents": {"prover": {}}},
+    }
     table = config
     for part in path[:-1]:
         table = table.setdefault(part, {})

@@ -6,9 +6,9 @@ Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``en
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sparring.config.algorithms import OverAnswersSettings
 from sparring.config.base import Name, Settings
@@ -34,6 +34,8 @@ from sparring.config.run import RaySettings, RunSettings, TrackingSettings
 from sparring.core import InputError
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
+Game = TypeVar("Game", bound=GameSettings)
+
 NOT_FOR_PROGRAMS = (
     *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
     *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
@@ -49,6 +51,14 @@ FOR_PROGRAMS = ("roles", "population.roles")
 """The sections and fields that games cannot use."""
 
 
+def _ending_as_the_run(game: Game, info: ValidationInfo) -> Game:
+    """Return a game with ``inference.stop``, which is validated before it, unless it has texts of its own."""
+    inference = info.data.get("inference")
+    if inference is None or "stop" in game.model_fields_set:
+        return game
+    return game.model_copy(update={"stop": inference.stop})
+
+
 class Config(Settings):
     """Everything that defines a run."""
 
@@ -58,6 +68,8 @@ class Config(Settings):
     """The base model."""
     lora: LoraSection = LoraSection()
     """The adapter that is trained."""
+    inference: InferenceSettings = InferenceSettings()
+    """The engine that generates answers."""
     envs: list[EnvSettings] = Field(default=[], max_length=1000)
     """Each game draws one of the environments by weight."""
     program: Program | None = None
@@ -72,8 +84,6 @@ class Config(Settings):
     opponents."""
     credit: CreditSettings | None = None
     """How the rewards of whole episodes become advantages; it replaces `rewards.sampling`."""
-    inference: InferenceSettings = InferenceSettings()
-    """The engine that generates answers."""
     collection: CollectionSettings = CollectionSettings()
     """How games are played."""
     rewards: RewardSettings = RewardSettings()
@@ -110,18 +120,19 @@ class Config(Settings):
         """What is played: games in the environments, or the program that replaces them."""
         return Games(self.envs) if self.program is None else self.program
 
-    @model_validator(mode="before")
+    @field_validator("envs")
     @classmethod
-    def _games_end_answers_as_the_run(cls, given: Any) -> Any:
-        """Give ``inference.stop`` to the games that have no texts of their own."""
-        match given:
-            case {"inference": {"stop": list() as stop}, "envs": list() as games}:
-                of_evaluations = given.get("evaluation")
-                more = of_evaluations.get("envs") if isinstance(of_evaluations, dict) else None
-                for game in [*games, *(more if isinstance(more, list) else ())]:
-                    if isinstance(game, dict):
-                        game.setdefault("stop", stop)
-        return given
+    def _games_end_answers_as_the_run(
+        cls, envs: list[EnvSettings], info: ValidationInfo
+    ) -> list[EnvSettings]:
+        return [_ending_as_the_run(env, info) for env in envs]
+
+    @field_validator("evaluation")
+    @classmethod
+    def _evaluated_games_too(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        return evaluation.model_copy(
+            update={"envs": [_ending_as_the_run(env, info) for env in evaluation.envs]}
+        )
 
     @model_validator(mode="after")
     def _games_or_a_program(self) -> "Config":

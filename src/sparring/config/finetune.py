@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from sparring.config.base import FilePath, Line, Name, Settings
 from sparring.core import InputError
@@ -146,15 +146,20 @@ class AgentParameters(Settings):
     `dpo` is for jobs with this method alone."""
 
 
-def _completed(agents: Any) -> Any:
+def _completed(agents: dict[str, AgentParameters]) -> dict[str, AgentParameters]:
     """Complete the table of each agent by that of ``_default``."""
-    default = agents.get(DEFAULT_AGENT) if isinstance(agents, dict) else None
-    if not isinstance(default, dict):
-        return agents
-    return {name: {**default, **one} if isinstance(one, dict) else one for name, one in agents.items()}
+    default = agents.get(DEFAULT_AGENT, AgentParameters())
+    return {
+        name: one.model_copy(
+            update={
+                field: getattr(default, field) for field in default.model_fields_set - one.model_fields_set
+            }
+        )
+        for name, one in agents.items()
+    }
 
 
-Agents = Annotated[dict[Name, AgentParameters], Field(max_length=1000), BeforeValidator(_completed)]
+Agents = Annotated[dict[Name, AgentParameters], Field(max_length=1000), AfterValidator(_completed)]
 
 
 def parameters_of(agents: dict[str, AgentParameters], name: str) -> AgentParameters:
