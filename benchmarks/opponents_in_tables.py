@@ -27,7 +27,7 @@ from magnet_in_tables import DECAY, UNIFORM, Adam, Method, Values, mean_with, no
 from measuring import pin_one_thread, print_table
 from sparring.population.league import League, LeaguePlayer, LeagueRule
 from sparring.population.model_pool import ModelPool
-from sparring.population.sampling_rule import SamplingRule
+from sparring.population.opponent_choice import SamplingRule
 
 GAMES = {
     "rps": ("turn_based_simultaneous_game(game=matrix_rps())", 150, 512),

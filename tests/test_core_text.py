@@ -12,7 +12,7 @@ from sparring.core import InputError, Rollout, VerboseLogger
 from sparring.core.text import one_line, printable, speech
 from sparring.evaluation.measures import MeasureResult
 from sparring.evaluation.tables import comparison_table
-from sparring.population.match_table import MatchRecord
+from sparring.population.results import MatchRecord
 from sparring.run.progress import RunProgress, print_ending, print_stopped
 from sparring.run.progress_views import print_line
 from sparring.view.cards import card_of

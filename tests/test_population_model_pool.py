@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparring.core import InputError, SparringError
 from sparring.population import ModelPool
-from sparring.population.opponent_weights import distance_weights, proportional_weights
+from sparring.population.opponent_choice import distance_weights, proportional_weights
 
 MODES = ["mirror", "fixed", "lagged", "random", "match-quality", "ts-dist", "exploration"]
 MODES += ["historical", "pfsp", "meta-nash"]

@@ -16,7 +16,7 @@ from run_files import nash
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.evaluation.result_files import write_evaluation
 from sparring.population import ModelPool
-from sparring.population.recent_results import DECAY
+from sparring.population.results import DECAY
 from sparring.population.standings import standings
 from sparring.run.standings_log import StandingsLog
 from sparring.view.population import MAX_MOMENTS, PopulationTail

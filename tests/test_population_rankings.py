@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.population import PayoffTable, meta_strategies
-from sparring.population.bradley_terry import Results, bradley_terry
 from sparring.population.meta_strategies import ResampledShare
 from sparring.population.payoffs import PayoffMatrix
 from sparring.population.rankings import beats, cycles, dominated, rank
+from sparring.population.ratings import Results, bradley_terry
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 ARENA_RANK = json.loads((Path(__file__).parent / "arena_rank.json").read_text())

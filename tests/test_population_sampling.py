@@ -14,8 +14,8 @@ from collectors import CHI_SQUARE_999, Playing, assert_drawn_as
 from sparring.config import Config
 from sparring.core import MockInferenceClient
 from sparring.population import ModelPool, SamplingRule
-from sparring.population.opponent_weights import pfsp_weights
-from sparring.population.recent_results import RecentResults
+from sparring.population.opponent_choice import pfsp_weights
+from sparring.population.results import RecentResults
 from sparring.run.assembly import build_pool, fixed_members
 
 

@@ -10,16 +10,16 @@ from textual.geometry import Size
 
 from run_files import nash
 from sparring.core import Rollout
+from sparring.core.text import number_text
 from sparring.evaluation.measures import MeasureResult
 from sparring.evaluation.result_files import write_evaluation
-from sparring.population.match_table import MatchRecord
+from sparring.population.results import MatchRecord
 from sparring.run.run_directory import RunDirectory
 from sparring.view import metrics
 from sparring.view.cards import card_of
 from sparring.view.charts import Chart, Line
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.metrics import Series
-from sparring.view.numbers import number_text
 from sparring.view.population import Population
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource

@@ -32,7 +32,7 @@ from sparring.core.single_writer import Epoch
 from sparring.engine.api_models import refuse_credentials
 from sparring.envs.generators import lend_generators_for_good
 from sparring.population.league import BuildLeague
-from sparring.population.sampling_rule import SamplingRule
+from sparring.population.opponent_choice import SamplingRule
 from sparring.run.learners import Saved, UpdateBatch
 
 MAX_RESTARTS = 20

@@ -23,8 +23,8 @@ from sparring.core.play import MODES_WITHOUT_COPIES
 from sparring.core.single_writer import Epoch
 from sparring.population.league import BuildLeague
 from sparring.population.model_pool import ModelPool
+from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import checkpoint_uid
-from sparring.population.sampling_rule import SamplingRule
 from sparring.population.standings import Standings, standings
 
 SNAPSHOT_EVERY = 500

@@ -23,6 +23,7 @@ from sparring.commands.tournament_tables import (
     shown,
 )
 from sparring.core.confidence_intervals import Interval
+from sparring.core.text import counted
 from sparring.population import PayoffTable
 from sparring.population.meta_strategies import ResampledShare
 from sparring.population.payoffs import PayoffMatrix
@@ -30,7 +31,6 @@ from sparring.population.rankings import MemberRank, Rankings
 from sparring.view.cards import Card, card_of
 from sparring.view.charts import COLOURS
 from sparring.view.episodes import first_episodes
-from sparring.view.numbers import counted
 from sparring.view.report.cards import Shared, cards_html
 from sparring.view.report.html import Page, list_html
 from sparring.view.report.plotly import GREY, Json, PlotlyFigure, members_figure, members_layout, plain

@@ -23,7 +23,7 @@ SampleMode = Literal[
 MODES_WITHOUT_COPIES: tuple[SampleMode, ...] = ("mirror", "fixed")
 """The modes that draw no earlier versions of the policies."""
 PfspForm = Literal["hard", "variance", "linear"]
-"""The weights of mode ``pfsp``; see :func:`sparring.population.opponent_weights.pfsp_weights`."""
+"""The weights of mode ``pfsp``; see :func:`sparring.population.opponent_choice.pfsp_weights`."""
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]
 """How a mixture over members is computed; see :func:`sparring.population.meta_strategies.meta_strategy`."""
 GameKind = Literal["train", "eval", "payoff"]

@@ -7,13 +7,13 @@ from sparring.population.environment_samplers import (
     WeightedEnvSampler,
 )
 from sparring.population.exploration import ExplorationTracker
-from sparring.population.match_table import MatchRecord, MatchTable
 from sparring.population.model_pool import ModelPool
+from sparring.population.opponent_choice import SamplingRule
 from sparring.population.payoff import Payoff
 from sparring.population.payoffs import PayoffMatrix, PayoffTable
 from sparring.population.pool_members import ENVIRONMENT_UID, POLICY_UID
 from sparring.population.ratings import Rating, TrueSkillRatings, ranks_of
-from sparring.population.sampling_rule import SamplingRule
+from sparring.population.results import MatchRecord, MatchTable
 
 __all__ = [
     "ENVIRONMENT_UID",

@@ -31,7 +31,7 @@ from typing import Any, Literal
 from sparring.core import Opponent, derive_seed
 from sparring.core.play import LeagueRole, PfspForm
 from sparring.population.model_pool import ModelPool
-from sparring.population.opponent_weights import pfsp_weights
+from sparring.population.opponent_choice import pfsp_weights
 
 HOPELESS = 0.1
 """A main exploiter that wins no more than this against a main player meets its copies."""

@@ -10,14 +10,12 @@ from typing import Any, Literal, Protocol, get_args
 from sparring.core import InputError, Opponent, SparringError, derive_seed
 from sparring.core.play import SampleMode
 from sparring.population.exploration import ExplorationTracker
-from sparring.population.match_table import MatchTable
-from sparring.population.opponent_choice import Evidence, OpponentChoice
+from sparring.population.opponent_choice import Evidence, OpponentChoice, SamplingRule
 from sparring.population.payoff_games import PayoffGames
 from sparring.population.payoffs import PayoffTable
 from sparring.population.pool_members import ENVIRONMENT_UID, POLICY_UID, PoolMembers, checkpoint_uid
 from sparring.population.ratings import TrueSkillRatings
-from sparring.population.recent_results import RecentResults
-from sparring.population.sampling_rule import SamplingRule
+from sparring.population.results import MatchTable, RecentResults
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
 # as one member; version 2 knew one policy.

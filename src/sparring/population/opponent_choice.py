@@ -1,16 +1,85 @@
 """OpponentChoice: the sample modes of a model pool, that is, whom it draws and whom it keeps."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
 
 from sparring.core import InputError, Opponent
+from sparring.core.play import PfspForm
 from sparring.population.exploration import ExplorationTracker
-from sparring.population.opponent_weights import distance_weights, pfsp_weights, proportional_weights
 from sparring.population.payoff_games import PayoffGames
 from sparring.population.pool_members import PoolMembers
 from sparring.population.ratings import TrueSkillRatings
-from sparring.population.recent_results import RecentResults
-from sparring.population.sampling_rule import SamplingRule
+from sparring.population.results import RecentResults
+
+
+@dataclass(frozen=True)
+class SamplingRule:
+    """Settings of the sample modes.
+
+    Attributes:
+        mirror_share: the probability of a mirror game in every mode but ``mirror``.
+        pfsp: the form of the weights of mode ``pfsp``.
+        payoff_games: games between every two members in mode ``meta-nash``.
+        weights: how often each fixed model is drawn in mode ``fixed``, by name; empty for all alike.
+    """
+
+    mirror_share: float = 0.0
+    pfsp: PfspForm = "hard"
+    payoff_games: int = 64
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+def proportional_weights(scores: list[float]) -> list[float]:
+    """Return score / sum(scores); uniform if all scores are 0."""
+    total = sum(scores)
+    if total <= 0:
+        return [1 / len(scores)] * len(scores)
+    return [score / total for score in scores]
+
+
+def distance_weights(distances: list[float]) -> list[float]:
+    """Return (1 - d / sum(d)) / (n - 1) for the n distances d, so closer candidates are more likely.
+
+    A single candidate has weight 1; if all candidates are at distance 0, they have equal weights.
+    (UnstableBaselines omits the division and normalises in place while the sum changes.)
+    """
+    count, total = len(distances), sum(distances)
+    if count == 1 or total <= 0:
+        return [1 / count] * count
+    return [(1 - distance / total) / (count - 1) for distance in distances]
+
+
+def pfsp_weights(win_rates: Sequence[float | None], form: PfspForm) -> list[float]:
+    """Return the weights of prioritised fictitious self-play, f(x) / sum(f).
+
+    x is the learner's win rate against a candidate, 0 to 1. The forms are those of AlphaStar (Vinyals et al.,
+    2019, and its published pseudocode, which calls them ``squared``, ``variance`` and ``linear_capped``):
+
+    - ``hard``: f(x) = (1 - x)^2, those that the learner beats least.
+    - ``variance``: f(x) = x (1 - x), those nearest to the learner's strength.
+    - ``linear``: f(x) = min(0.5, 1 - x), all that the learner does not beat alike.
+
+    As in AlphaStar, weights that are all 0 become uniform. AlphaStar takes 0.5 for an unknown win rate; here
+    a candidate with ``None`` has the largest weight of the others, so that it gets games and a win rate.
+    """
+    f = _pfsp_form(form)
+    known = [f(rate) for rate in win_rates if rate is not None]
+    largest = max(known, default=1.0)
+    return proportional_weights([largest if rate is None else f(rate) for rate in win_rates])
+
+
+def _pfsp_form(form: PfspForm) -> Callable[[float], float]:
+    match form:
+        case "hard":
+            return lambda x: (1 - x) ** 2
+        case "variance":
+            return lambda x: x * (1 - x)
+        case "linear":
+            return lambda x: min(0.5, 1 - x)
+        case _:
+            assert_never(form)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparring.core.confidence_intervals import NORMAL_95, Interval
-from sparring.population.bradley_terry import Results, bradley_terry
 from sparring.population.meta_strategies import RESAMPLES, ResampledShare, resampled_shares
 from sparring.population.payoff import Seating
 from sparring.population.payoffs import PayoffMatrix, PayoffTable
-from sparring.population.ratings import Rating, TrueSkillRatings
+from sparring.population.ratings import Rating, Results, TrueSkillRatings, bradley_terry
 
 LEAST_GAMES = 20
 """A pair with fewer games says nothing beyond noise: normal intervals of so few games are too narrow."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparring.core.confidence_intervals import Interval, wilson_interval
-from sparring.population.bradley_terry import Results, bradley_terry
 from sparring.population.model_pool import ModelPool
 from sparring.population.rankings import LEAST_GAMES, cycles
+from sparring.population.ratings import Results, bradley_terry
 
 
 @dataclass(frozen=True)

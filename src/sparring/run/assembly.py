@@ -27,8 +27,8 @@ from sparring.envs.scripted import PLAYER_NAMES
 from sparring.learn.model_files import resolve_model
 from sparring.population.league import League, LeaguePlayer, LeagueRule
 from sparring.population.model_pool import ModelPool
+from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
-from sparring.population.sampling_rule import SamplingRule
 from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from sparring.run.threads import available_cores, base_dtype, chosen_threads
 

@@ -34,12 +34,12 @@ from sparring.core.errors import shown
 from sparring.core.own_classes import build_own, own_class
 from sparring.core.own_code import list_of, method_of, own_code, returned
 from sparring.core.played import is_bounded
+from sparring.core.text import counted
 from sparring.evaluation.measures import MeasureResult
 from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.run.rewards import build_credit
-from sparring.view.numbers import counted
 
 LONGEST_NAME = 100
 """Characters of the name of a measure, which names a file."""

@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core.shell_command import shell_command
+from sparring.core.text import duration_text
 from sparring.evaluation.progress import Count, Progress
 from sparring.run.progress_views import print_line, view_of
 from sparring.run.time_estimate import TimeEstimate
-from sparring.view.numbers import duration_text
 from sparring.view.warnings import WarningLog
 
 

@@ -1,6 +1,6 @@
 """TimeEstimate: measure the first updates of a run, and say how long the others will take on this machine."""
 
-from sparring.view.numbers import counted, duration_text
+from sparring.core.text import counted, duration_text
 
 MEASURED = 3
 """Number of updates that are measured, after a first one, in which much happens that happens only once."""

@@ -14,11 +14,11 @@ from sparring.core.agents import AgentSpec
 from sparring.core.episode import Utterance
 from sparring.core.messages import Messages
 from sparring.core.play import GameSummary
+from sparring.core.text import counted
 from sparring.finetune.trees import Node
 from sparring.programs.proofs.state import ProofState, Round
 from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move
 from sparring.view.files import converted
-from sparring.view.numbers import counted
 
 Tone = Literal["", "good", "warn", "bad"]
 Mark = tuple[str, Tone]

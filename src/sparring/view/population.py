@@ -6,8 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from sparring.core.confidence_intervals import Interval, wilson_interval
-from sparring.population.match_table import MatchRecord
+from sparring.core.text import counted
 from sparring.population.pool_members import copy_of
+from sparring.population.results import MatchRecord
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.view.files import decoded
 from sparring.view.metrics import LineTail
@@ -83,8 +84,7 @@ class Population(Standings):
         if found is None:
             return f"{uid} beats {other}"
         low, mid, high = (f"{100 * value:.0f}" for value in found.score)
-        games = f"{found.games:,} game{'' if found.games == 1 else 's'}"
-        return f"{uid} beats {other} {mid}% ({low} to {high}, {games})"
+        return f"{uid} beats {other} {mid}% ({low} to {high}, {counted(found.games, 'game')})"
 
 
 def population_of_meetings(meetings: Meetings, step: int | None) -> Population | None:

@@ -6,6 +6,7 @@ from itertools import groupby
 from math import isinf
 
 from sparring.core.confidence_intervals import Interval
+from sparring.core.text import counted, duration_text, number_text
 from sparring.evaluation.figures import (
     DRAWS,
     ENDED_BY_INVALID,
@@ -23,7 +24,6 @@ from sparring.evaluation.nash_conv import UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
 from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program
 from sparring.view.fine_tuning import FineTuneJob
-from sparring.view.numbers import counted, duration_text, number_text
 from sparring.view.run_view import RunView
 
 BEFORE, AFTER = "var(--before)", "var(--accent)"

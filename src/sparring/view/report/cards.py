@@ -9,8 +9,8 @@ from typing import Any
 
 from sparring.core import Step
 from sparring.core.messages import Messages
+from sparring.core.text import counted
 from sparring.view.cards import KINDS, Card, CardTurn, in_a_line, tokens_text
-from sparring.view.numbers import counted
 from sparring.view.report.html import badge_html
 
 MAX_TURNS = 80

@@ -10,7 +10,7 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from sparring.view.numbers import number_text
+from sparring.core.text import number_text
 from sparring.view.report.plotly import Json, PlotlyFigure
 from sparring.view.tables import Bar, Cell, Row, Table
 

@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from sparring.view.numbers import duration_text
+from sparring.core.text import duration_text
 from sparring.view.run_view import RunView
 from sparring.view.watch.plot import MUTED, Piece, content_of
 

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from textual.geometry import Size
 
+from sparring.core.text import number_text
 from sparring.population.pool_members import copy_of
 from sparring.population.standings import Standing
-from sparring.view.numbers import number_text
 from sparring.view.population import Population
 from sparring.view.run_view import RunView
 from sparring.view.tables import Row, Table, before_and_after, jobs_table, tiles_of

@@ -8,9 +8,8 @@ from operator import itemgetter
 
 from textual.content import Content
 
-from sparring.core.text import printable
+from sparring.core.text import number_text, printable
 from sparring.view.charts import COLOURS, Chart, Line
-from sparring.view.numbers import number_text
 
 MUTED = "$foreground 60%"
 TINY = 1e-200
