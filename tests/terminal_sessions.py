@@ -10,9 +10,6 @@ import time
 
 import pytest
 
-# The live view asks for the terminal's background before it draws.
-BACKGROUND = (b"\x1b]11;?", b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c")
-
 SECONDS = 60.0
 
 

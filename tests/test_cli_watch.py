@@ -8,7 +8,7 @@ import pytest
 
 from sparring.cli.main import main
 from sparring.cli.watch import newest_run
-from terminal_sessions import BACKGROUND, in_terminal, pretend_a_terminal
+from terminal_sessions import in_terminal, pretend_a_terminal
 from watched_runs import append, run_of
 
 
@@ -86,7 +86,7 @@ def test_the_command_loads_nothing_heavy(runs):
     assert done.stdout == "[]\n"
 
 
-def test_a_session_in_a_terminal_asks_for_its_background_draws_and_ends_by_a_key(runs):
+def test_a_session_in_a_terminal_draws_and_ends_by_a_key(runs):
     command = [sys.executable, "-c", "from sparring.cli.main import run; run()", "watch", "old"]
-    shown = in_terminal(command, BACKGROUND, (b"update 1 of 100", b"q"))
+    shown = in_terminal(command, (b"update 1 of 100", b"q"))
     assert shown.endswith(b"\x1b[?1006l") or b"\x1b[?1049l" in shown, "the screen is given back"

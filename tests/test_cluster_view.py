@@ -15,7 +15,7 @@ from sparring.cluster import view as live_view
 from sparring.cluster.view import ClusterSource
 from sparring.core import InputError
 from sparring.view.run_view import RunView
-from terminal_sessions import BACKGROUND, in_terminal, pretend_a_terminal
+from terminal_sessions import in_terminal, pretend_a_terminal
 
 CLUSTER = """
     import sys
@@ -195,7 +195,7 @@ def test_the_terminal_interface_asks_for_the_background_and_shows_the_run_of_a_h
     assert cluster.tell("start", "sparring-shown", tmp_path / "demo") == "started"
     assert cluster.tell("flush", 7) == "7"
     command = [sys.executable, "-c", SHOW, cluster.address]
-    in_terminal(command, BACKGROUND, (b"demo", b""), (b"update 7", b"q"))
+    in_terminal(command, (b"demo", b""), (b"update 7", b"q"))
 
 
 @pytest.mark.parametrize("address", ["host:port", "ray://", "127.0.0.1"])

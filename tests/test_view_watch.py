@@ -27,9 +27,8 @@ from sparring.view.tables import Cell, Table
 from sparring.view.watch import panels
 from sparring.view.watch.header import header
 from sparring.view.watch.plot import draw_chart
-from sparring.view.watch.terminal_interface import VIEWS, TerminalInterface
+from sparring.view.watch.terminal_interface import DARK, LIGHT, VIEWS, TerminalInterface
 from sparring.view.watch.text import card_text, table_text
-from sparring.view.watch.themes import DARK, LIGHT
 from sparring.view.whole_run import load_run
 from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, said, text_of, write_log
@@ -271,12 +270,13 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("size", "light"), [(SIZES[0], False), (SIZES[1], True)])
-async def test_every_view_is_there_at_every_size(games_run, size, light):
-    app = TerminalInterface(RunDirectorySource(games_run), light=light)
+@pytest.mark.parametrize(("size", "colours", "theme"), [(SIZES[0], "15;0", DARK), (SIZES[1], "0;15", LIGHT)])
+async def test_every_view_is_there_at_every_size(games_run, monkeypatch, size, colours, theme):
+    monkeypatch.setenv("COLORFGBG", colours)
+    app = TerminalInterface(RunDirectorySource(games_run))
     async with app.run_test(size=size) as pilot:
         await look(app, pilot)
-        assert app.theme == (LIGHT if light else DARK).name
+        assert app.theme == theme
         for number, name in enumerate(VIEWS, start=1):
             await pilot.press(str(number))
             await pilot.pause()
@@ -374,9 +374,9 @@ async def test_keys_switch_the_theme_and_quit(games_run):
     async with app.run_test() as pilot:
         await look(app, pilot)
         await pilot.press("t")
-        assert app.theme == LIGHT.name
+        assert app.theme == LIGHT
         await pilot.press("t")
-        assert app.theme == DARK.name
+        assert app.theme == DARK
         await pilot.press("q")
     assert app.return_code == 0
 

@@ -37,9 +37,8 @@ def watch(
             run_dir, source = _directory_source(run)
             _require_terminal(f"Run it in a terminal, or use: {shell_command('report', run_dir)}")
         from sparring.view.watch.terminal_interface import TerminalInterface
-        from sparring.view.watch.themes import has_light_terminal
 
-        TerminalInterface(source, light=has_light_terminal()).run()
+        TerminalInterface(source).run()
 
 
 def _require(field: str, package: str, extra: str) -> None:

@@ -157,7 +157,6 @@ class TerminalInterface:
     def run(self) -> None:
         """Show the run until a key ends the view; see docs/howto-watch.md."""
         from sparring.view.watch import terminal_interface
-        from sparring.view.watch.themes import has_light_terminal
 
         source = HandleSource(self.tracker)
-        terminal_interface.TerminalInterface(source, light=has_light_terminal()).run()
+        terminal_interface.TerminalInterface(source).run()

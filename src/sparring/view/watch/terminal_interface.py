@@ -1,6 +1,7 @@
 """TerminalInterface: a live view of a run in the terminal, from any source of views."""
 
 import asyncio
+import os
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -9,7 +10,6 @@ from textual.widgets import ContentSwitcher, Footer
 
 from sparring.view.run_view import RunView, ViewSource
 from sparring.view.watch.panels import population_panel, ratings_panel
-from sparring.view.watch.themes import DARK, LIGHT
 from sparring.view.watch.widgets import (
     CURVES,
     RATES,
@@ -21,6 +21,7 @@ from sparring.view.watch.widgets import (
     PanelsView,
 )
 
+DARK, LIGHT = "textual-dark", "textual-light"
 PERIOD = 1.0
 """Seconds between two reads of the source."""
 CATCH_UP = 0.02
@@ -33,12 +34,8 @@ NOT_OF_TUNING = ("ratings", "population")
 class TerminalInterface(App[None]):
     """Shows a run until the user quits; see docs/howto-watch.md for the views.
 
-    The source is read in a thread, so that a slow source never blocks the keyboard.
-
-    Args:
-        source: provides the views, for example a
-            :class:`sparring.view.source.RunDirectorySource`.
-        light: start with dark text on a light background.
+    The source is read in a thread, so that a slow source never blocks the keyboard. The theme is light if
+    COLORFGBG says that the terminal is.
     """
 
     CSS = """
@@ -81,11 +78,10 @@ class TerminalInterface(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: ViewSource, *, light: bool = False) -> None:
+    def __init__(self, source: ViewSource) -> None:
         super().__init__()
         self.source = source
         self.view = RunView("", share_read=0.0)
-        self.light = light
         self.header = HeaderLine(self.view)
         self._looking = False
 
@@ -103,9 +99,8 @@ class TerminalInterface(App[None]):
 
     def on_mount(self) -> None:
         """Read the source now and then every second."""
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = (LIGHT if self.light else DARK).name
+        background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+        self.theme = LIGHT if background in ("7", "15") else DARK
         self.current().focus()
         self._look_soon()
         self.set_interval(PERIOD, self._look_soon)
@@ -159,4 +154,4 @@ class TerminalInterface(App[None]):
 
     def action_switch_theme(self) -> None:
         """Switch between the dark and the light theme."""
-        self.theme = (DARK if self.theme == LIGHT.name else LIGHT).name
+        self.theme = DARK if self.theme == LIGHT else LIGHT
