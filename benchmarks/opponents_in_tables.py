@@ -19,13 +19,15 @@ import argparse
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from game_trees import FloatArray, IntArray, Tree
 from magnet_in_tables import DECAY, UNIFORM, Adam, Method, Values, mean_with, normalised, step_of
 from measuring import pin_one_thread, print_table
-from sparring.population.league import League, LeaguePlayer, LeagueRule
+from sparring.config.league import LeagueSettings
+from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 
@@ -41,12 +43,12 @@ ADD_EVERY, ACTIVE, SNAPSHOT_UPDATES = 5, 8, 10
 METHOD, EPOCHS = Method("magnet", alpha=0.6, momentum=0.8), 2
 AVERAGES = {"recent": (0.95, 8), "all": (0.99, 1)}
 """Decay and power of each average."""
-PLAYERS = (
-    LeaguePlayer("default", "main", 2.0),
-    LeaguePlayer("attacker", "main_exploiter"),
-    LeaguePlayer("finder", "league_exploiter"),
-)
-RULES: dict[str, SamplingRule | LeagueRule] = {
+PLAYERS = {
+    "default": {"role": "main", "share": 2.0},
+    "attacker": {"role": "main_exploiter"},
+    "finder": {"role": "league_exploiter"},
+}
+RULES: dict[str, SamplingRule | dict[str, Any]] = {
     "mirror": SamplingRule(),
     "lagged": SamplingRule(),
     "random": SamplingRule(),
@@ -56,8 +58,13 @@ RULES: dict[str, SamplingRule | LeagueRule] = {
     "pfsp variance": SamplingRule(pfsp="variance"),
     "pfsp linear": SamplingRule(pfsp="linear"),
     "pfsp hard, 0.5 mirror": SamplingRule(pfsp="hard", mirror_share=0.5),
-    "league": LeagueRule(PLAYERS, snapshot_updates=SNAPSHOT_UPDATES),
-    "league, 0.7 self-play": LeagueRule(PLAYERS, 0.7, 0.1, snapshot_updates=SNAPSHOT_UPDATES),
+    "league": {"players": PLAYERS, "snapshot_updates": SNAPSHOT_UPDATES},
+    "league, 0.7 self-play": {
+        "players": PLAYERS,
+        "self_play": 0.7,
+        "forgotten": 0.1,
+        "snapshot_updates": SNAPSHOT_UPDATES,
+    },
 }
 """The rules by their names, whose first word is the sample mode."""
 
@@ -123,9 +130,9 @@ class Training:
         self.draws = random.Random(seed)
         self.generator = np.random.default_rng(seed)
         mode = name.replace(",", "").split()[0]
-        if isinstance(rule, LeagueRule):
+        if isinstance(rule, dict):
             self.pool = ModelPool("pfsp", ACTIVE, seed=seed)
-            self.league: League | None = League(rule, self.pool, seed)
+            self.league: League | None = League(LeagueSettings.model_validate(rule), self.pool, seed)
         else:
             self.pool, self.league = ModelPool(mode, ACTIVE, seed=seed, rule=rule), None
         self.learners = {one: Learner(tree) for one in (self.league.players if self.league else ["default"])}

@@ -6,19 +6,22 @@ from pool_requests import PLAY, ask
 from sparring.collection.games_in_flight import GameResult
 from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import LeagueTurn
+from sparring.config.league import LeagueSettings
 from sparring.core.adapters import AdapterRef, Weights
-from sparring.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule
+from sparring.population.league import SNAPSHOT_GAMES, League
 from sparring.population.model_pool import ModelPool
 
 PLAYERS = ("default", "attacker")
 GAMES = 4 * SNAPSHOT_GAMES
 LOCKSTEP = replace(PLAY, games_per_step=GAMES, max_staleness=0)
-RULE = LeagueRule((LeaguePlayer("default", "main"), LeaguePlayer("attacker", "main_exploiter")))
+SETTINGS = LeagueSettings.model_validate(
+    {"players": {"default": {"role": "main"}, "attacker": {"role": "main_exploiter"}}}
+)
 PATHS = {"default": "average/1", "attacker": "attacker/1"}
 
 
 def build_league(pool: ModelPool) -> League:
-    return League(RULE, pool, seed=0)
+    return League(SETTINGS, pool, seed=0)
 
 
 def open_pool(directory=None) -> PoolService:

@@ -5,25 +5,27 @@ from collections import Counter
 
 import pytest
 
+from sparring.config.league import LeagueSettings
 from sparring.population import ModelPool
-from sparring.population.league import SNAPSHOT_GAMES, League, LeaguePlayer, LeagueRule, forgotten
+from sparring.population.league import SNAPSHOT_GAMES, League, forgotten
 
-MAIN = LeaguePlayer("default", "main")
-ATTACKER = LeaguePlayer("attacker", "main_exploiter")
-FINDER = LeaguePlayer("finder", "league_exploiter")
+MAIN = {"default": {"role": "main"}}
+ATTACKER = {"attacker": {"role": "main_exploiter"}}
+FINDER = {"finder": {"role": "league_exploiter"}}
 DRAWS = 4000
 
 
-def league(*players, copies=(), fixed=(), **rule):
+def league(*players, copies=(), fixed=(), add_every=10, **rule):
     """A league with these players and, by policy and update, copies that are not rated."""
     pool = ModelPool("pfsp", max_active_lora=8)
-    for player in players:
-        pool.add_policy(player.name)
+    together = dict(one for player in players for one in player.items())
+    for name in together:
+        pool.add_policy(name)
     for policy, update in copies:
         pool.add_checkpoint(None, update, policy)
     for name in fixed:
         pool.add_fixed(name)
-    return League(LeagueRule(players, **rule), pool, seed=3)
+    return League(LeagueSettings.model_validate({"players": together, **rule}), pool, 3, add_every)
 
 
 def rate(league, player, uid, wins, losses):
@@ -108,7 +110,7 @@ def test_a_main_exploiter_turns_to_copies_while_the_main_player_is_too_strong():
 
 
 def test_players_learn_by_their_shares_in_both_seats_alike():
-    heavy = LeaguePlayer("default", "main", share=2.0)
+    heavy = {"default": {"role": "main", "share": 2.0}}
     one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)])
     rng = random.Random(0)
     games = [one.draw(rng) for _ in range(DRAWS)]
@@ -119,9 +121,9 @@ def test_players_learn_by_their_shares_in_both_seats_alike():
 
 
 def test_players_of_one_seat_meet_those_of_the_other():
-    first = LeaguePlayer("first", "main", seats=(0,))
-    second = LeaguePlayer("second", "main", seats=(1,))
-    attacker = LeaguePlayer("attacker", "main_exploiter", seats=(1,))
+    first = {"first": {"role": "main", "seats": [0]}}
+    second = {"second": {"role": "main", "seats": [1]}}
+    attacker = {"attacker": {"role": "main_exploiter", "seats": [1]}}
     one = league(first, second, attacker, copies=[("first", 0), ("second", 0), ("attacker", 3)])
     rng = random.Random(0)
     met = {(game.player, game.seat, game.opponent) for game in (one.draw(rng) for _ in range(DRAWS))}
@@ -136,7 +138,7 @@ def test_players_of_one_seat_meet_those_of_the_other():
 
 
 def test_several_main_players_meet_each_other_in_self_play():
-    one = league(MAIN, LeaguePlayer("second", "main"), copies=[("default", 0)], self_play=1.0, forgotten=0.0)
+    one = league(MAIN, {"second": {"role": "main"}}, copies=[("default", 0)], self_play=1.0, forgotten=0.0)
     assert_in_shares(drawn(one, lambda game: game.opponent), {"default": 0.5, "second": 0.5})
 
 
@@ -204,7 +206,7 @@ RARELY = {"main_snapshot_win_rate": 0.6, "add_every": 1000, "snapshot_updates": 
 
 
 def test_a_main_player_of_one_seat_is_frozen_when_it_beats_the_copies_of_the_other_seat():
-    first, second = LeaguePlayer("first", "main", seats=(0,)), LeaguePlayer("second", "main", seats=(1,))
+    first, second = {"first": {"role": "main", "seats": [0]}}, {"second": {"role": "main", "seats": [1]}}
     one = league(first, second, copies=[("first", 0), ("second", 0)], **RARELY)
     assert one.due(2) == []
     rate(one, "first", "second-ckpt-0", wins=90, losses=10)

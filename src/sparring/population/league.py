@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Literal
 
+from sparring.config.league import LeagueSettings
 from sparring.core import Opponent, derive_seed
-from sparring.core.play import LeagueRole, PfspForm
+from sparring.core.play import PfspForm
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import pfsp_weights
 
@@ -51,30 +52,6 @@ WinRates = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class LeaguePlayer:
-    """A policy of the league. ``share`` is relative to the other players'; it plays these ``seats``."""
-
-    name: str
-    role: LeagueRole
-    share: float = 1.0
-    seats: tuple[int, ...] = (0, 1)
-
-
-@dataclass(frozen=True)
-class LeagueRule:
-    """The players and the settings of a league; see :class:`sparring.config.league.LeagueSettings`."""
-
-    players: tuple[LeaguePlayer, ...]
-    self_play: float = 0.35
-    forgotten: float = 0.15
-    snapshot_win_rate: float = 0.7
-    snapshot_updates: int = 40
-    main_snapshot_win_rate: float | None = None
-    add_every: int = 10
-    """Updates between the copies of a main player; see ``population.add_every``."""
-
-
-@dataclass(frozen=True)
 class Pairing:
     """A game of the league: ``player`` learns in ``seat``, and ``opponent`` has the other one.
 
@@ -91,17 +68,19 @@ class League:
     """Draws the games of a league; see the module.
 
     Args:
-        rule: the players and settings.
+        settings: the players and the shares of their games.
         pool: has every player as a policy and the copies of all players; its recent results are the win
             rates.
         seed: the run's seed.
+        add_every: updates between the copies of a main player; see ``population.add_every``.
     """
 
-    def __init__(self, rule: LeagueRule, pool: ModelPool, seed: int) -> None:
-        self.rule = rule
+    def __init__(self, settings: LeagueSettings, pool: ModelPool, seed: int, add_every: int = 10) -> None:
+        self.settings = settings
         self.pool = pool
         self.seed = seed
-        self.players = {player.name: player for player in rule.players}
+        self.add_every = add_every
+        self.players = settings.players
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""
 
@@ -109,29 +88,28 @@ class League:
 
     def draw(self, rng: random.Random) -> Pairing:
         """Return a game: who learns, by shares; its seat, uniformly; its opponent, by its role."""
-        players = self.rule.players
-        player = rng.choices(players, [one.share for one in players])[0]
-        seat = rng.choice(player.seats)
-        match player.role:
+        player = rng.choices(list(self.players), [one.share for one in self.players.values()])[0]
+        seat = rng.choice(self.players[player].seats)
+        match self.players[player].role:
             case "main":
                 opponent, reason = self._for_main(player, 1 - seat, rng)
             case "main_exploiter":
                 opponent, reason = self._for_main_exploiter(player, 1 - seat, rng)
             case "league_exploiter":
                 opponent, reason = self._by_pfsp(self._frozen(1 - seat), player, "linear", rng), "pfsp"
-        return Pairing(player.name, seat, opponent, reason)
+        return Pairing(player, seat, opponent, reason)
 
     def count(self, player: str, reason: str) -> None:
         """Count a game that was drawn."""
         self.games[f"{player}/{reason}"] += 1
 
-    def _for_main(self, player: LeaguePlayer, seat: int, rng: random.Random) -> tuple[str, Reason]:
+    def _for_main(self, player: str, seat: int, rng: random.Random) -> tuple[str, Reason]:
         toss = rng.random()
-        if toss >= self.rule.self_play + self.rule.forgotten:
+        if toss >= self.settings.self_play + self.settings.forgotten:
             return self._by_pfsp(self._frozen(seat), player, "hard", rng), "pfsp"
         other = self._main(seat, rng)
-        if toss >= self.rule.self_play:
-            exploiters = [one.name for one in self.rule.players if one.role == "main_exploiter"]
+        if toss >= self.settings.self_play:
+            exploiters = [name for name, one in self.players.items() if one.role == "main_exploiter"]
             found = forgotten(
                 self._win_rates(player, self._frozen(seat, exploiters)),
                 self._win_rates(player, self._frozen(seat, [other])),
@@ -140,9 +118,9 @@ class League:
                 return rng.choices(list(found), pfsp_weights(list(found.values()), "hard"))[0], "forgotten"
         return other, "self_play"
 
-    def _for_main_exploiter(self, player: LeaguePlayer, seat: int, rng: random.Random) -> tuple[str, Reason]:
+    def _for_main_exploiter(self, player: str, seat: int, rng: random.Random) -> tuple[str, Reason]:
         main = self._main(seat, rng)
-        rate = self.pool.recent.win_rate([player.name], main)
+        rate = self.pool.recent.win_rate([player], main)
         if rate is None or rate > HOPELESS:
             return main, "main"
         return self._by_pfsp(self._frozen(seat, [main]), player, "variance", rng), "pfsp"
@@ -151,16 +129,14 @@ class League:
         return rng.choice(self._mains(seat))
 
     def _mains(self, seat: int) -> list[str]:
-        return [one.name for one in self.rule.players if one.role == "main" and seat in one.seats]
+        return [name for name in self.settings.mains if seat in self.players[name].seats]
 
-    def _by_pfsp(
-        self, members: Sequence[Opponent], player: LeaguePlayer, form: PfspForm, rng: random.Random
-    ) -> str:
+    def _by_pfsp(self, members: Sequence[Opponent], player: str, form: PfspForm, rng: random.Random) -> str:
         rates = self._win_rates(player, members)
         return rng.choices(list(rates), pfsp_weights(list(rates.values()), form))[0]
 
-    def _win_rates(self, player: LeaguePlayer, members: Sequence[Opponent]) -> WinRates:
-        return {one.uid: self.pool.recent.win_rate([player.name], one.uid) for one in members}
+    def _win_rates(self, player: str, members: Sequence[Opponent]) -> WinRates:
+        return {one.uid: self.pool.recent.win_rate([player], one.uid) for one in members}
 
     def _frozen(self, seat: int, policies: Sequence[str] | None = None) -> list[Opponent]:
         """Return the active members that may have a seat, of all policies or of these; oldest first.
@@ -183,7 +159,7 @@ class League:
         This depends only on the copies and the results between players and copies, which evaluations do not
         change. So it is the same when a run is resumed, and empty once the copies are made.
         """
-        return [one.name for one in self.rule.players if self._is_due(one, update)]
+        return [player for player in self.players if self._is_due(player, update)]
 
     def starts_again(self, player: str, update: int) -> bool:
         """Return whether a player that was frozen after an update starts again from where it began."""
@@ -198,34 +174,35 @@ class League:
             self.pool.start_again(player)
         return again
 
-    def _is_due(self, player: LeaguePlayer, update: int) -> bool:
-        last = max((one.iteration or 0 for one in self._copies([player.name])), default=0)
-        rate = self.rule.snapshot_win_rate
-        if player.role == "main":
-            if self.rule.main_snapshot_win_rate is None:
+    def _is_due(self, player: str, update: int) -> bool:
+        last = max((one.iteration or 0 for one in self._copies([player])), default=0)
+        settings = self.settings
+        rate = settings.snapshot_win_rate
+        if player in settings.mains:
+            if settings.main_snapshot_win_rate is None:
                 return False
-            rate = self.rule.main_snapshot_win_rate
-        elif update - last >= self.rule.snapshot_updates:
+            rate = settings.main_snapshot_win_rate
+        elif update - last >= settings.snapshot_updates:
             return True
-        least = min(self.rule.add_every, self.rule.snapshot_updates) / 2
-        if update == last or (len(player.seats) == 1 and update - last < least):
+        least = min(self.add_every, settings.snapshot_updates) / 2
+        if update == last or (len(self.players[player].seats) == 1 and update - last < least):
             return False
-        return all(self._beats(player.name, uid, rate) for uid in self.targets(player))
+        return all(self._beats(player, uid, rate) for uid in self.targets(player))
 
-    def targets(self, player: LeaguePlayer) -> list[str]:
+    def targets(self, player: str) -> list[str]:
         """Return whom a player is to beat before it is frozen, of those that it may meet.
 
         For a main exploiter these are the main players; for a league exploiter all active copies; for a main
         player its own active copies or, if it plays one seat, those of the main players of the other one.
         """
-        seats = {1 - seat for seat in player.seats}
+        role, seats = self.players[player].role, {1 - seat for seat in self.players[player].seats}
         mains = list(dict.fromkeys(name for seat in sorted(seats) for name in self._mains(seat)))
-        if player.role == "main_exploiter":
+        if role == "main_exploiter":
             return mains
-        if player.role == "main":
-            policies = [player.name] if player.name in mains else mains
+        if role == "main":
+            policies = [player] if player in mains else mains
         else:
-            policies = [one.name for one in self.rule.players if seats & {*one.seats}]
+            policies = [name for name, one in self.players.items() if seats & {*one.seats}]
         copies = self._copies(policies)
         return [one.uid for one in copies if one.active]
 

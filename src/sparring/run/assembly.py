@@ -25,7 +25,7 @@ from sparring.core.adapters import TRAINED, average_of
 from sparring.envs.game_episode import GameEpisode, build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.learn.model_files import resolve_model
-from sparring.population.league import League, LeaguePlayer, LeagueRule
+from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
@@ -210,23 +210,9 @@ def build_pool(config: Config, policies: Sequence[str], tracker: LocalHandle | N
 
 def build_league(config: Config, pool: ModelPool) -> League | None:
     """Build the league, if one is configured, whose members are in the pool."""
-    settings = config.league
-    if settings is None:
+    if config.league is None:
         return None
-    players = (
-        LeaguePlayer(name, player.role, player.share, tuple(player.seats))
-        for name, player in settings.players.items()
-    )
-    rule = LeagueRule(
-        tuple(players),
-        settings.self_play,
-        settings.forgotten,
-        settings.snapshot_win_rate,
-        settings.snapshot_updates,
-        settings.main_snapshot_win_rate,
-        config.population.add_every,
-    )
-    return League(rule, pool, config.seed)
+    return League(config.league, pool, config.seed, config.population.add_every)
 
 
 def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
