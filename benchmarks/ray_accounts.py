@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffers import EpisodeBuffer, StepBuffer
 from sparring.collection.games_in_flight import GamesInFlight
 from sparring.collection.pool import PoolService
+from sparring.collection.rollout_log import BatchLog
 from sparring.config import Config, load_config
 from sparring.run.rewards import composed_transforms
 

@@ -33,7 +33,7 @@ from sparring.cluster.engines.host import EngineRequest  # noqa: E402
 from sparring.cluster.engines.service import EngineService  # noqa: E402
 from sparring.cluster.handles import found  # noqa: E402
 from sparring.cluster.services.collector import CollectorService  # noqa: E402
-from sparring.collection.buffer_entries import Demand  # noqa: E402
+from sparring.collection.buffer_state import Demand  # noqa: E402
 from sparring.collection.buffers import StepBuffer  # noqa: E402
 from sparring.collection.collector import Limits  # noqa: E402
 from sparring.collection.games_in_flight import PlaySettings  # noqa: E402

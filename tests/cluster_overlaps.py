@@ -22,12 +22,12 @@ from sparring.cluster.metrics import RemoteMetrics
 from sparring.cluster.services.collector import CollectorService
 from sparring.cluster.services.tracker import TrackerService
 from sparring.cluster.serving import ClusterServing
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffer import BufferService, Demand, FinishedGame
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.games_in_flight import GameResult, PlaySettings
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
+from sparring.collection.rollout_log import BatchLog
 from sparring.collection.scheduler import EnvSpec
 from sparring.compat.unstable.learner import LearningLoop
 from sparring.config import Config

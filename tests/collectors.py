@@ -6,7 +6,7 @@ from collections import Counter
 
 from sparring.collection import StepBuffer, Tracker
 from sparring.collection.buffer import BufferService
-from sparring.collection.buffer_entries import Demand
+from sparring.collection.buffer_state import Demand
 from sparring.collection.collector import Collector, Limits, arena_of_games
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool import PoolService

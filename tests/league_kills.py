@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from sparring.config import load_config
-from sparring.run.embedded_serving import EmbeddedServing
 from sparring.run.local_learners import LocalLearners
+from sparring.run.serving import EmbeddedServing
 from sparring.run.single_process import train
 
 PLACES = {

@@ -24,7 +24,7 @@ from sparring.collection.buffers import EpisodeBuffer, StepBuffer
 from sparring.collection.local_handle import LocalHandle
 from sparring.config import Config
 from sparring.core import SparringError
-from sparring.run.game_feed import BatchInBuffer
+from sparring.run.game_source import BatchInBuffer
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sparring.cluster.train import resume, train
 from sparring.collection import read_metrics
 from sparring.core import SparringError
 from sparring.learn.checkpoints import load_adapter
-from sparring.run.game_feed import GameFeed
+from sparring.run.game_source import GameFeed
 from sparring.run.single_process import train as train_locally
 
 PLAYERS = ("default", "attacker", "finder")

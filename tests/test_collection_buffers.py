@@ -22,7 +22,7 @@ from sparring.collection import (
     StepRewardTransform,
     WinDrawLossFormatter,
 )
-from sparring.collection.batch_log import reward_stages
+from sparring.collection.rollout_log import reward_stages
 from sparring.core import InputError, SparringError, Step, Trajectory
 
 BUFFERS = [StepBuffer, EpisodeBuffer]

@@ -7,7 +7,7 @@ import pytest
 
 from collectors import DICE, FlakyClient, Playing, answer
 from live_server import engine_over
-from sparring.collection.buffer_entries import Demand
+from sparring.collection.buffer_state import Demand
 from sparring.collection.collector import Collector
 from sparring.core import InputError, MockInferenceClient, SparringError
 from sparring.learn.policy import TRAINED

@@ -14,7 +14,7 @@ from sparring.collection import (
     StepBuffer,
 )
 from sparring.collection.buffer import BufferService
-from sparring.collection.buffer_entries import Demand, FinishedGame
+from sparring.collection.buffer_state import Demand, FinishedGame
 from sparring.core import GenerateResult, InputError, Rollout, Step, Trajectory
 from sparring.core.play import trajectories_of_roles
 

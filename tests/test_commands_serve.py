@@ -34,7 +34,7 @@ from sparring.finetune.jobs.records import ServedBase
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.delivery_file import save_proven_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
-from sparring.run.publishing import publish_models
+from sparring.run.assembly import publish_models
 from tiny_models import perturb_adapter, tiny_model
 
 BASE_NAME = tiny_model("llama").name

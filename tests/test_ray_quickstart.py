@@ -21,7 +21,7 @@ from ray_simulation import SimulatedHost
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.services.collector import CollectorService
 from sparring.collection.buffer import BufferService
-from sparring.collection.buffer_entries import Demand
+from sparring.collection.buffer_state import Demand
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService

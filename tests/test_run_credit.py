@@ -7,8 +7,8 @@ import pytest
 from game_runs import configure, metrics_of, run
 from program_runs import adapter
 from program_runs import configure as configure_program
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffers import StepBuffer
+from sparring.collection.rollout_log import BatchLog
 from sparring.collection.transforms import CreditTransform
 from sparring.config import load_config
 from sparring.config.rewards import CreditSettings

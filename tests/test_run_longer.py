@@ -11,7 +11,7 @@ from sparring.cli.main import main
 from sparring.config import dump_config, load_config
 from sparring.core import InputError
 from sparring.evaluation import MatchResult, write_evaluation
-from sparring.run.resumed_config import resumed_config
+from sparring.run.resume import resumed_config
 from sparring.run.run_directory import RunDirectory
 from sparring.run.single_process import resume
 

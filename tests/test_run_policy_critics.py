@@ -8,8 +8,8 @@ from core_programs import played
 from game_runs import cut_back, metrics_of, resumed
 from program_runs import adapter
 from seat_runs import MIXED
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffers import EpisodeBuffer, StepBuffer
+from sparring.collection.rollout_log import BatchLog
 from sparring.collection.transforms import NormalizeRewards, SamplingRewardTransform
 from sparring.config import load_config
 from sparring.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory

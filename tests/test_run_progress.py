@@ -9,9 +9,8 @@ from rich.console import Console
 
 from sparring.core.shell_command import shell_command
 from sparring.run import progress_views
-from sparring.run.progress import RunProgress, print_stopped
+from sparring.run.progress import RunProgress, TimeEstimate, print_stopped
 from sparring.run.progress_views import BarsView, LinesView, view_of, working
-from sparring.run.time_estimate import TimeEstimate
 
 FIGURES = {"answers/zero_advantage_share": 1.0, "answers/cut_share": 1.0, "answers/tokens": 16.0}
 FIGURES |= {"learner/legal_mass": 1.0, "answers/entropy_estimate": 4.25, "learner/mismatch": 1e-7}

@@ -11,8 +11,8 @@ from sparring.config.population import EvaluationSettings
 from sparring.core import InputError
 from sparring.evaluation import MatchResult, read_evaluation, write_evaluation
 from sparring.evaluation.result_files import evaluated_steps
+from sparring.run.best import has_settled
 from sparring.run.checks import check_config
-from sparring.run.settled import has_settled
 from sparring.run.single_process import resume
 
 

@@ -11,7 +11,7 @@ from program_files import write_program
 from program_runs import SMALL
 from sparring.config import load_config
 from sparring.core import TrainingRecord
-from sparring.run.figures import answer_figures
+from sparring.run.metrics import answer_figures
 from sparring.run.single_process import train
 from sparring.view.warnings import WarningLog, warnings_of
 

@@ -33,7 +33,7 @@ def finetune(
         if words or name is not None or dry_run:
             raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")
         from sparring.commands.finetune import resume_finetune
-        from sparring.run.run_kinds import check_kind
+        from sparring.run.run_layout import check_kind
         from sparring.run.run_names import find_run
 
         run = find_run(resume, "--resume")

@@ -40,7 +40,7 @@ def psro(
     from sparring.population.meta_strategies import check_installed
     from sparring.run.checks import check_config, renaming
     from sparring.run.progress_views import print_line, working
-    from sparring.run.run_kinds import PSRO_FILE
+    from sparring.run.run_layout import PSRO_FILE
     from sparring.run.run_names import check_plain_name
 
     words, overrides = split_arguments(arguments or [])

@@ -13,10 +13,11 @@ def report(
     ] = None,
 ) -> None:
     """Rebuild a run's report.html and print its path."""
+    from sparring.run.run_directory import RunDirectory
     from sparring.run.run_names import find_run
+    from sparring.view.report.page import build_report
 
     run_dir = find_run(run)
     solo_dir = None if solo is None else find_run(solo, "--solo")
-    from sparring.run.report import rebuild
 
-    print(rebuild(run_dir, solo_dir))
+    print(build_report(RunDirectory.open(run_dir).path, solo_dir))

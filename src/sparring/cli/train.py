@@ -42,7 +42,7 @@ def train(
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
     words, overrides = split_arguments(arguments or [])
     if resume is not None:
-        from sparring.run.resumed_config import STEPS
+        from sparring.run.resume import STEPS
 
         changes = {STEPS: overrides.pop(STEPS)} if STEPS in overrides else {}
         given = [*words, *(f"--{key}" for key in overrides)]
@@ -107,9 +107,9 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             f"Use only: {shell_command('train', '--resume', run)}",
         )
     from sparring.run.progress_views import working
-    from sparring.run.resumed_config import ADDRESS, resumed_config
+    from sparring.run.resume import ADDRESS, resumed_config
     from sparring.run.run_directory import RunDirectory
-    from sparring.run.run_kinds import check_kind
+    from sparring.run.run_layout import check_kind
     from sparring.run.run_names import find_run
 
     run_dir = find_run(run, "--resume")

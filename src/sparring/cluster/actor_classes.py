@@ -21,10 +21,10 @@ from sparring.cluster.remote_logger import RemoteLogger
 from sparring.cluster.services.collector import CollectorService
 from sparring.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
 from sparring.cluster.services.tracker import TrackerService
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffers import BaseBuffer, MetricLogger
 from sparring.collection.pool import PoolService
+from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
 from sparring.core.adapters import TRAINED
 from sparring.core.garbage_collection import raise_collection_thresholds

@@ -10,9 +10,9 @@ from ray.exceptions import RayError
 
 from sparring.cluster.handles import Named, found
 from sparring.cluster.run_actors import RunActors
-from sparring.collection.buffer_entries import Demand, Ready
+from sparring.collection.buffer_state import Demand, Ready
 from sparring.config import Config
-from sparring.run.game_feed import BatchInBuffer, GameFeed
+from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory

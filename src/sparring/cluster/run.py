@@ -34,8 +34,7 @@ from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
-from sparring.run.source import Source
-from sparring.run.trainer import Trainer
+from sparring.run.trainer import Source, Trainer
 
 LOOK_EVERY = 0.5
 HEARTBEAT_SECONDS = 2.0

@@ -9,9 +9,10 @@ from sparring.cluster.program_collectors import ProgramCollectors
 from sparring.core.adapters import AdapterRef
 from sparring.run.learners import Saved
 from sparring.run.metrics import RunMetrics
+from sparring.run.serving import Serving
 
 
-class ClusterServing:
+class ClusterServing(Serving):
     """See :class:`sparring.run.serving.Serving`.
 
     Args:
@@ -69,12 +70,6 @@ class ClusterServing:
         """See ``Serving``. The engines also report to the tracker by themselves, every few seconds."""
         for engine, load in (await self.client.loads()).items():
             metrics.log({f"inference/{engine}/{name}": value for name, value in load.items()})
-
-    def reset(self) -> None:
-        """See ``Serving``; the engines report to the tracker by themselves."""
-
-    def forget(self) -> None:
-        """See ``Serving``; the engines keep their caches when a run is resumed in part."""
 
     async def close(self) -> None:
         """See ``Serving``."""

@@ -1,8 +1,7 @@
 """The games of a run: who plays next, what became of each, the buffer that they fill, logs and metrics."""
 
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffers import BaseBuffer, EpisodeBuffer, StepBuffer
-from sparring.collection.rollout_log import RolloutLog
+from sparring.collection.rollout_log import BatchLog, RolloutLog
 from sparring.collection.sinks import JsonlSink, Metrics, Sink, TensorBoardSink, WandbSink, read_metrics
 from sparring.collection.tracker import Tracker, is_wall_clock
 from sparring.collection.transforms import (

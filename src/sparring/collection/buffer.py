@@ -11,9 +11,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from sparring.collection import buffer_entries as entries
-from sparring.collection.buffer_entries import Demand, Drawn, FinishedGame, PackedGames, Ready
-from sparring.collection.buffer_state import BufferState
+from sparring.collection import buffer_state as entries
+from sparring.collection.buffer_state import BufferState, Demand, Drawn, FinishedGame, PackedGames, Ready
 from sparring.collection.buffers import BaseBuffer
 from sparring.collection.journal import Journaled
 from sparring.collection.rollout_log import RolloutLog
@@ -28,7 +27,7 @@ COUNTED_TOGETHER: tuple[tuple[GameKind, ...], ...] = (("train", "eval"), ("payof
 
 
 class BufferService:
-    """See the module.
+    """The module's buffer, which collectors and learner call.
 
     Args:
         buffer: the buffer, new and empty.
@@ -37,7 +36,7 @@ class BufferService:
             the batch does not depend on which game finished first.
         directory: the journal's directory; ``None`` keeps no journal.
         rollouts: the directory that logged games are written to.
-        epoch: the run's epoch; see :class:`Journal`.
+        epoch: the run's epoch; once it is over, writes fail.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class BufferService:
 
     @property
     def state(self) -> BufferState:
-        """The state; any call raises a SparringError if it cannot be restored."""
+        """The state; raises the SparringError for which it cannot be restored."""
         return self._kept.state
 
     def check(self) -> None:
-        """Return if the service can work; raise the SparringError if its state cannot be restored."""
+        """Raise the SparringError for which the state cannot be restored, if any."""
         _ = self.state
 
     @property
@@ -81,7 +80,7 @@ class BufferService:
     # Steps
 
     def size(self) -> int:
-        """Return the number of steps stored, including those of games that are not sorted in yet."""
+        """Return the number of stored steps, those of games that are not sorted in yet included."""
         return self.state.buffer.size() + self.state.waiting_steps()
 
     def stop(self) -> None:
@@ -125,10 +124,8 @@ class BufferService:
     async def draw(self, update: int, demand: Demand, wait: float = 5.0) -> Drawn | None:
         """Return the batch of ``update`` (from 1) when it is ready; ``None`` after ``wait`` seconds.
 
-        The batch of the update that was drawn last is returned unchanged.
-
-        Raises:
-            SparringError: too many games failed, none of their steps can be trained on, or no more will come.
+        A repeated call returns the same batch. Raises SparringError if too many games failed, none of their
+        steps can be trained on, or no more will come.
         """
         state = self.state
         with contextlib.suppress(TimeoutError):
@@ -156,21 +153,18 @@ class BufferService:
         return None if drawn is None else Ready(len(drawn.steps), drawn.dropped, drawn.games)
 
     def learned_batch(self, update: int) -> int:
-        """Record that the learner has made and saved ``update``: its batch is no longer needed.
-
-        Returns how many training games are consumed: learned, or left over by a draw that gave no batch.
-        """
+        """Record that the learner has saved ``update``; return how many training games are consumed."""
         if update > self.learned:
             self._kept.do(entries.LearnedBatch(update))
             self._save()
         return self.state.consumed
 
     def forget_after(self, version: int) -> int:
-        """Forget what the versions after ``version`` played and drew: the learner lost them.
+        """Forget what the versions after ``version``, which the learner lost, played and drew.
 
-        Everything stored is removed and counted as cleared, and all games that have ended are consumed, so
-        that as many others may be played. The batch of the next update stays if it is drawn: then the buffer
-        never knew the lost version. A repeated call changes nothing.
+        Everything stored is counted as cleared and all games that have ended as consumed, so that as many
+        others may be played. The batch of the next update stays if it is drawn: then the buffer never knew
+        the lost version.
 
         Returns:
             The update of the newest batch that is left, learned or drawn.
@@ -180,7 +174,7 @@ class BufferService:
         return self.learned + 1 if self.state.has_drawn(self.learned + 1) else self.learned
 
     def log_late(self, update: int) -> None:
-        """Write the games that ended since the batch of ``update`` was drawn, with those of that update.
+        """Write the games that ended since the batch of ``update`` was drawn with those of that update.
 
         A checkpoint after the update then has them. For a buffer without a journal.
         """
@@ -203,17 +197,13 @@ class BufferService:
         return self.state.state_dict()
 
     def _save(self) -> None:
-        """Start the journal afresh: batches that were learned are no longer needed."""
         if self._kept.journal is not None:
             self._kept.journal.snapshot(self.state.state_dict(), self.state.games())
 
     def check_failures(self, update: int, failed_share: float) -> None:
-        """Check that no larger share of the games failed since the last draw, before ``update``.
+        """Raise a SparringError if too large a share failed since the last draw; payoff games count apart.
 
-        Payoff games count apart from the others.
-
-        Raises:
-            SparringError: too many failed. They are logged, and forgotten.
+        The failed games are logged, and forgotten.
         """
         state = self.state
         for kinds in COUNTED_TOGETHER:
@@ -226,7 +216,6 @@ class BufferService:
                 raise
 
     def _write_rollouts(self) -> None:
-        """Write the games of batches that were drawn, also of one that was drawn before a kill."""
         to_write = self.state.to_write
         for update in list(to_write):
             self._log(update, to_write[update])

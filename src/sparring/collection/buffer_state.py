@@ -1,27 +1,137 @@
 """BufferState: what the buffer of a run stores, as the entries of its journal make it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never, get_args
 
 import msgspec
 
-from sparring.collection import buffer_entries as entries
-from sparring.collection.buffer_entries import Demand, Drawn, FinishedGame
 from sparring.collection.buffers import BaseBuffer
-from sparring.collection.serialization import plain
-from sparring.collection.step_classes import plain_groups
+from sparring.collection.journal import JournalEntry
+from sparring.collection.serialization import Packed, packed, plain, plain_groups
+from sparring.core import Rollout, Step, Trajectory
 from sparring.core.play import GameKind
 from sparring.population.payoffs import NumberRanges
+
+
+@dataclass(frozen=True)
+class FinishedGame:
+    """A game that has ended.
+
+    Attributes:
+        index: the game's number among those of its kind in the run.
+        trajectories: those of the trained seats; empty if the game failed or is not to be learned from.
+        rollout: the rollout, if it is to be logged.
+        error: the reason why the game failed.
+    """
+
+    index: int
+    trajectories: list[Trajectory]
+    rollout: Rollout | None = None
+    error: str | None = None
+    kind: GameKind = "train"
+
+
+class PackedGames:
+    """Games as msgpack, encoded once for both transport and journal. ``names``: kind and number of each."""
+
+    def __init__(self, games: Sequence[FinishedGame]) -> None:
+        self.names = [(game.kind, game.index) for game in games]
+        self.packed = packed(list(games))
+
+    def games(self) -> list[FinishedGame]:
+        """Return the games."""
+        return _GAMES.decode(self.packed)
+
+
+_GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The size of an update's batch, and the condition on which it is ready.
+
+    Attributes:
+        batch_size: entries of the batch; ``None`` takes everything.
+        entries: the batch is ready when this many entries are stored,
+        games: or when this many training games have ended since the previous batch.
+        failed_share: a larger share of failed games since the last batch is an error.
+        versions: the version of each policy that is not the number of the run's updates.
+    """
+
+    batch_size: int | None = None
+    entries: int | None = None
+    games: int | None = None
+    failed_share: float = 1.0
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Drawn(Packed):
+    """The batch of an update: ``dropped`` steps were too old, ``games`` training games of the run had ended.
+
+    If everything was too old it is empty, and this update's batch can be requested once more.
+    """
+
+    update: int
+    steps: list[Step] = field(default_factory=list)
+    dropped: int = 0
+    games: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The size of a :class:`Drawn` batch; nothing is drawn if ``steps`` is 0."""
+
+    steps: int
+    dropped: int
+    games: int
+
+
+class AddGames(JournalEntry, frozen=True):
+    """Games of a collector, all of them new. Without a journal they need not be packed."""
+
+    games: bytes | list[FinishedGame]
+
+    def unpacked(self) -> list[FinishedGame]:
+        """Return the games."""
+        return _GAMES.decode(self.games) if isinstance(self.games, bytes) else self.games
+
+
+class DrawBatch(JournalEntry, frozen=True):
+    """The batch of an update is drawn; everything without ``batch_size``."""
+
+    update: int
+    batch_size: int | None
+    versions: dict[str, int]
+
+
+class LearnedBatch(JournalEntry, frozen=True):
+    """The learner has made and saved an update."""
+
+    update: int
+
+
+class ForgetFailures(JournalEntry, frozen=True):
+    """Too many games failed before an update: they are consumed, so that a resumed run plays others."""
+
+    update: int
+
+
+class ForgetVersionsAfter(JournalEntry, frozen=True):
+    """The learner has lost the versions after this one."""
+
+    version: int
+
+
+BufferEntry = AddGames | DrawBatch | LearnedBatch | ForgetFailures | ForgetVersionsAfter
+
 
 Of = TypeVar("Of")
 
 
 class BufferState:
-    """See the module. It depends on nothing but the entries, so the same entries give the same state.
-
-    Args:
-        buffer: the buffer, new and empty.
-        max_staleness, in_order: see :class:`BufferService`.
+    """The same entries give the same state.
 
     Attributes:
         ended: the numbers of all games that have ended, by kind.
@@ -46,25 +156,21 @@ class BufferState:
         self._to_log: list[FinishedGame] = []
         self._at_last_draw = _by_kind(int)
 
-    def apply(self, entry: entries.BufferEntry) -> Any:
-        """Change the state as an entry says, and return the answer to who asked for the change.
-
-        Raises:
-            SparringError: the change is impossible.
-        """
+    def apply(self, entry: BufferEntry) -> Any:
+        """Change the state as an entry says, and return the answer to who asked for the change."""
         match entry:
-            case entries.AddGames():
+            case AddGames():
                 for game in entry.unpacked():
                     self._add(game)
-            case entries.DrawBatch(update, batch_size, versions):
+            case DrawBatch(update, batch_size, versions):
                 return self._draw(update, batch_size, versions)
-            case entries.LearnedBatch(update):
+            case LearnedBatch(update):
                 self._learned_batch(update)
-            case entries.ForgetFailures(update):
+            case ForgetFailures(update):
                 self._forget_failures()
                 if late := self.take_late():
                     self.to_write[update] = late
-            case entries.ForgetVersionsAfter(version):
+            case ForgetVersionsAfter(version):
                 self._forget_after(version)
             case _:
                 assert_never(entry)

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from sparring.collection.batch_log import BatchLog, reward_stages
-from sparring.collection.step_classes import groups_of, plain_groups
+from sparring.collection.rollout_log import BatchLog, reward_stages
+from sparring.collection.serialization import groups_of, plain_groups
 from sparring.collection.transforms import (
     FinalRewardTransform,
     RewardTransform,
@@ -38,15 +38,14 @@ class MetricLogger(Protocol):
 class BaseBuffer(ABC):
     """Common part of both buffers: ingestion, transforms, counters and checkpoint state.
 
-    A stored step is a copy, of its step's own class, that has the trajectory's ``env_id`` and as its
-    ``reward`` that after the step transforms. Of the stages before, ``info["reward_stages"]`` keeps ``final``
-    (the game's reward) and ``final_transformed``. The buffer also sets ``info["rollout_id"]`` and
-    ``info["step_index"]`` (index in the trajectory). A drawn step has its ``advantage`` from the sampling
-    transforms, or else its reward.
+    A stored step is a copy, of its step's own class, that has the trajectory's ``env_id`` and the ``reward``
+    after the step transforms. ``info`` gets ``reward_stages`` (``final``: the game's reward,
+    ``final_transformed``), ``rollout_id`` and ``step_index``, the index in the trajectory. A drawn step has
+    its ``advantage`` from the sampling transforms, or else its reward.
 
-    A forgiven invalid move (``info["invalid_rewards"]``, see GameEpisode) starts from the reward that it
-    would have had if it had ended the game, if that is lower than the game's reward, because a later win does
-    not make it a good move. ``final`` is the game's reward even then.
+    A forgiven invalid move (``info["invalid_rewards"]``) starts from the reward of a game that it had ended,
+    if that is lower, because a later win does not make it a good move; ``final`` is the game's reward even
+    then.
 
     Args:
         max_buffer_size: maximum number of stored steps.
@@ -55,13 +54,9 @@ class BaseBuffer(ABC):
         step_reward_transformation: applied to each step, given the transformed final reward.
         sampling_reward_transformation: applied to the steps of each batch when it is drawn.
         buffer_strategy: how entries of a full buffer are evicted; only ``random`` is supported.
-        seed: seed of the buffer's own generator.
         batch_log: writes every drawn batch; ``None`` disables this.
-        critics: policies with a critic, which makes advantages of their rewards. The sampling transforms do
-            not see their steps, so that they are in no mean and no baseline.
-
-    Raises:
-        InputError: the size is not positive or the strategy is unknown.
+        critics: policies with a critic, which makes advantages of their rewards; the sampling transforms do
+            not see their steps.
     """
 
     def __init__(
@@ -109,18 +104,13 @@ class BaseBuffer(ABC):
     def get_batch(self, batch_size: int) -> list[Any]:
         """Draw ``batch_size`` random entries without replacement, remove them and set their advantages.
 
-        Raises:
-            InputError: ``batch_size`` is not positive.
-            SparringError: fewer entries are stored, or the sampling transforms did not set an advantage that
-                is a finite number, changed a reward, or returned a step that they were not given.
+        Raises InputError if ``batch_size`` is not positive, and SparringError if fewer entries are stored or
+        the sampling transforms misbehave.
         """
 
     @abstractmethod
     def stored_groups(self) -> list[list[Step]]:
-        """Return the stored steps in groups: the ``groups`` of a state with which a buffer stores the same.
-
-        The lists are not changed later, and of the steps nothing but the advantages.
-        """
+        """Return the stored steps in groups, from which :meth:`load_state_dict` stores the same again."""
 
     @abstractmethod
     def _entries_of(self, steps: list[Step]) -> list[list[Step]]:
@@ -135,16 +125,10 @@ class BaseBuffer(ABC):
         return len(self._entries)
 
     def add_player_trajectory(self, player_traj: Trajectory, env_id: str) -> None:
-        """Add one player's trajectory, then evict random entries while the buffer exceeds its size.
+        """Add a player's trajectory, if it has steps; evict random entries while the buffer exceeds its size.
 
-        Trajectories of games that were still in flight at ``stop()`` are accepted too.
-
-        Args:
-            player_traj: one role's part of a rollout. It is ignored if it has no steps, and not changed.
-            env_id: the environment's id for the transforms and in the stored steps.
-
-        Raises:
-            SparringError: a transform returned a reward that is not a finite number; nothing is then stored.
+        Trajectories of games that were still in flight at ``stop()`` are accepted too. Raises SparringError
+        if a transform returned a reward that is not a finite number; nothing is then stored.
         """
         if not player_traj.steps:
             return
@@ -156,11 +140,7 @@ class BaseBuffer(ABC):
             self.evicted += len(self._take_one())
 
     def draw(self, batch_size: int | None) -> list[Step]:
-        """Draw ``batch_size`` entries, or all if fewer are stored or it is ``None``; return their steps.
-
-        Raises:
-            SparringError: see :meth:`get_batch`.
-        """
+        """Draw ``batch_size`` entries, or all if fewer are stored or it is ``None``; return their steps."""
         stored = self.entries()
         batch = self.get_batch(min(batch_size or stored, stored)) if stored else []
         return [step for part in batch for step in (part if isinstance(part, list) else [part])]
@@ -168,18 +148,11 @@ class BaseBuffer(ABC):
     def drop_stale(
         self, current_version: int, max_staleness: int, versions: Mapping[str, int] | None = None
     ) -> int:
-        """Remove steps played more than ``max_staleness`` policy versions before the current one.
+        """Remove steps played more than ``max_staleness`` policy versions ago; return how many.
 
-        Later steps of the same episode stay. Nevertheless long games lose more steps than short ones, because
-        more versions pass while they are played; batches report the share by game length.
-
-        Args:
-            current_version: the version of every policy that is not in ``versions``.
-            max_staleness: how many versions a step may be older.
-            versions: the version of a policy, which is lower if it had no step in some update.
-
-        Returns:
-            The number of removed steps.
+        Later steps of an episode stay, but long games lose more steps than short ones, because more versions
+        pass while they are played; batches report the share by game length. ``versions`` has the version of
+        each policy that is not at ``current_version``.
         """
         known = versions or {}
 
@@ -227,9 +200,8 @@ class BaseBuffer(ABC):
     def state_dict(self, *, with_steps: bool = True) -> dict[str, Any]:
         """Return everything that later batches depend on, as plain JSON-able data.
 
-        Without steps, their ``groups`` must be added before the state is loaded: see :meth:`stored_groups`.
-        ``stop()`` is a signal to the running process and not part of the state. ``info`` is restored as from
-        JSON, with keys as strings and tuples as lists.
+        Without steps, their ``groups`` must be added before the state is loaded. ``stop()`` is not part of
+        the state.
         """
         return {
             "groups": plain_groups(self.stored_groups() if with_steps else []),
@@ -243,11 +215,10 @@ class BaseBuffer(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that ``state_dict`` returned, replacing all stored data.
+        """Restore a state, replacing all stored data; ``info`` is as JSON returns it.
 
-        Raises:
-            InputError: the state was saved with other transforms, or has steps of a class that the program
-                does not define.
+        Raises InputError if it was saved with other transforms, or has steps of a class that is not defined
+        here.
         """
         for stage, transform in self._transforms().items():
             saved = state["transforms"][stage]
@@ -281,7 +252,6 @@ class BaseBuffer(ABC):
         self._size += len(steps)
 
     def _transformed_steps(self, trajectory: Trajectory, env_id: str) -> list[Step]:
-        """Return copies of the trajectory's steps with their rewards after the first two stages."""
         final, turns = trajectory.final_reward, trajectory.num_turns or len(trajectory.steps)
         of_forgiven = self._rewards_of_forgiven_moves(trajectory, env_id)
         of_others = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
@@ -309,7 +279,6 @@ class BaseBuffer(ABC):
         return steps
 
     def _rewards_of_forgiven_moves(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
-        """Return the transformed rewards of forgiven invalid moves by index; transforms keep their state."""
         transform = self.final_reward_transformation
         state = transform.state_dict() if transform is not None else {}
         rewards = {}
@@ -322,7 +291,6 @@ class BaseBuffer(ABC):
         return rewards
 
     def _final_transformed(self, rewards: dict[int, float], pid: int, env_id: str) -> float:
-        """Return the reward of ``pid`` after the final transforms of the rewards of all players."""
         if self.final_reward_transformation is None:
             return rewards[pid]
         with own_code():
@@ -354,10 +322,7 @@ class BaseBuffer(ABC):
         return [part for part in parts if part]
 
     def _assign_advantages(self, steps: list[Step]) -> list[Step]:
-        """Let the sampling transforms set the advantages of policies without a critic.
-
-        Return the steps that are left.
-        """
+        """Let the sampling transforms judge policies without a critic; return what is left."""
         judged = [step for step in steps if step.policy not in self.critics]
         if self.sampling_reward_transformation is None or not judged:
             return steps
@@ -393,12 +358,10 @@ class BaseBuffer(ABC):
         return metrics
 
     def _count_by_turns(self, steps: list[Step], place: int) -> None:
-        """Count steps by the length of their games, as added (``place`` 0) or dropped as stale (1)."""
         for step in steps:
             self._by_turns.setdefault(_range_of(step.info["game_turns"]), [0, 0])[place] += 1
 
     def _take(self, batch_size: int) -> list[list[Step]]:
-        """Remove ``batch_size`` random entries and return them."""
         if batch_size < 1:
             raise InputError("batch_size", f"{batch_size} is not positive", "Ask for 1 or more.")
         if batch_size > len(self._entries):
@@ -421,11 +384,11 @@ class StepBuffer(BaseBuffer):
     """Stores the steps of all trajectories in one flat list and draws single steps."""
 
     def get_batch(self, batch_size: int) -> list[Step]:
-        """Draw ``batch_size`` random steps; see :meth:`BaseBuffer.get_batch`."""
+        """Draw ``batch_size`` random steps."""
         return [step for entry in self._draw(batch_size) for step in entry]
 
     def stored_groups(self) -> list[list[Step]]:
-        """See :meth:`BaseBuffer.stored_groups`."""
+        """Return the steps, ``GROUP`` at a time."""
         steps = [step for entry in self._entries for step in entry]
         return [steps[first : first + GROUP] for first in range(0, len(steps), GROUP)]
 
@@ -440,15 +403,11 @@ class EpisodeBuffer(BaseBuffer):
     """
 
     def get_batch(self, batch_size: int) -> list[list[Step]]:
-        """Draw ``batch_size`` random episodes; see :meth:`BaseBuffer.get_batch`.
-
-        The sampling transforms receive the steps of all episodes in one flat list. If they leave out all
-        steps of an episode, the episode is missing from the batch.
-        """
+        """Draw ``batch_size`` random episodes, without those that the sampling transforms leave out."""
         return self._draw(batch_size)
 
     def stored_groups(self) -> list[list[Step]]:
-        """See :meth:`BaseBuffer.stored_groups`."""
+        """Return the episodes."""
         return list(self._entries)
 
     def _entries_of(self, steps: list[Step]) -> list[list[Step]]:

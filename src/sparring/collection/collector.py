@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.collection.buffer import BufferService
-from sparring.collection.game_queue import NO_LIMIT
-from sparring.collection.games_in_flight import PlaySettings
+from sparring.collection.games_in_flight import NO_LIMIT, PlaySettings
 from sparring.collection.pool import PoolService
 from sparring.collection.results import Played, TakeIn, play
 from sparring.collection.scheduler import GameJob
@@ -52,16 +51,7 @@ class Collector:
     """Plays games and passes them on to buffer, tracker and pool.
 
     In lockstep, games are passed on in the order of their jobs when all have ended (:meth:`play_all`);
-    otherwise as they finish (:meth:`play_until`). A failed game is kept as a failed rollout, after the arena
-    has retried transient failures.
-
-    Args:
-        arena: runs the episodes.
-        pool: hands out the games and receives the results.
-        buffer: receives all games.
-        tracker: receives what is measured of them.
-        concurrency: maximum number of games in flight.
-        take_in: what becomes of a game that has ended.
+    otherwise as they finish (:meth:`play_until`). At most ``concurrency`` games are in flight.
     """
 
     NAME = "here"
@@ -87,11 +77,7 @@ class Collector:
         self._in_flight: set[asyncio.Task[Played]] = set()
 
     async def play_all(self, on_game: OnGame) -> None:
-        """Play every game that may start: payoff games first, then those of training and evaluation.
-
-        Raises:
-            InputError: the user's input is wrong; the other games are cancelled.
-        """
+        """Play every game that may start: payoff games first, then those of training and evaluation."""
         await self._play_payoffs(on_game)
         await self._play(self._next(NO_LIMIT, NO_LIMIT), on_game)
 
@@ -99,13 +85,8 @@ class Collector:
         """Keep ``concurrency`` games in flight and take them in as they finish, until ``enough()``.
 
         Games that are still in flight continue at the next call. ``eval_share`` of the started games are
-        evaluation games.
-
-        Returns ``False`` if more than ``100 * concurrency`` games were not enough, because too few can be
+        evaluation games. Returns ``False`` if ``100 * concurrency`` games were not enough: too few can be
         trained on.
-
-        Raises:
-            InputError: the user's input is wrong.
         """
         await self._play_payoffs(on_game)
         accounts, taken = self.pool.ledger.accounts, 0
@@ -151,7 +132,6 @@ class Collector:
             self._pass_on(await all_results(map(play_in_turn, jobs)))
 
     def _pass_on(self, played: Sequence[Played]) -> None:
-        """Tell buffer, tracker and pool, as a collector of a cluster does."""
         taken = self.take_in(played)
         self.buffer.add_games(taken.games)
         self.tracker.put(taken.values, taken.counts)

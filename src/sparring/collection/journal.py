@@ -35,8 +35,8 @@ class Journal(Generic[Entry]):
     """Snapshots and entries in a directory: ``snapshot-000003.json`` and ``entries-000003.jsonl``.
 
     An entry is in the file before :meth:`append` returns, so it survives the process (but not a power
-    failure; a snapshot does). A service loads its snapshot, replays the entries, and has its state back. A
-    last line that a kill or a full disk has truncated was never acknowledged, and is ignored.
+    failure; a snapshot does). A last line that a kill or a full disk has truncated was never acknowledged,
+    and is ignored.
 
     While a thread writes a large snapshot, entries already go to the new file; until it is in place, the old
     snapshot is followed by the entries of both files.
@@ -65,10 +65,7 @@ class Journal(Generic[Entry]):
     def load(self) -> tuple[Any | None, list[Entry]]:
         """Return the last snapshot (``None`` before the first) and the entries since; call it first.
 
-        The rows of a snapshot are in its state again, under their names.
-
-        Raises:
-            InputError: a file is damaged, or was written by another version of sparring.
+        Raises InputError if a file is damaged, or was written by another version of sparring.
         """
         self._check_format()
         numbers = self._numbers(r"snapshot-(\d+)\.json")
@@ -82,11 +79,7 @@ class Journal(Generic[Entry]):
         return state, entries
 
     def append(self, entry: Entry) -> None:
-        """Add an entry.
-
-        Raises:
-            OSError: the entry cannot be written, and is not in the file.
-        """
+        """Add an entry; if that raises an OSError, it is not in the file."""
         self._check_epoch()
         line = _encoded(entry) + b"\n"
         with self._entries_file(self._number).open("ab", buffering=0) as file:
@@ -97,11 +90,7 @@ class Journal(Generic[Entry]):
 
     @contextmanager
     def noted(self, entry: Entry) -> Iterator[None]:
-        """Add an entry, then execute it in the body; if the body fails, the entry is removed.
-
-        Raises:
-            OSError: the entry cannot be written; the body did not run.
-        """
+        """Add an entry, then execute it in the body; if the body fails, the entry is removed."""
         self.append(entry)
         try:
             yield
@@ -110,12 +99,9 @@ class Journal(Generic[Entry]):
             raise
 
     def replay(self, entries: list[Entry], do: Callable[[Entry], Any]) -> None:
-        """Execute the entries of :meth:`load` again.
+        """Execute the entries of :meth:`load` again; if the last one fails, it is removed.
 
-        A kill may have come between a last entry and its failure; then the entry is removed now.
-
-        Raises:
-            SparringError: an entry fails; if it is the last, it is removed.
+        A kill may have come between its failure and its removal.
         """
         for place, entry in enumerate(entries, 1):
             try:
@@ -126,7 +112,7 @@ class Journal(Generic[Entry]):
                 raise
 
     def is_long(self, entries: int) -> bool:
-        """Return whether there are this many entries, and as many bytes as in the snapshot before them.
+        """Whether there are this many entries, and as many bytes as in the snapshot before them.
 
         So what a service writes again in snapshots is never more than what it has written in entries.
         """
@@ -135,15 +121,9 @@ class Journal(Generic[Entry]):
     def snapshot(self, state: Any, rows: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Replace snapshot and entries by ``state``, completely or not at all.
 
-        If there are many rows, a thread encodes them after the call has returned; a further snapshot waits
-        for it, and raises its error. Nobody may change the rows' sequences or what is in them.
-
-        Args:
-            state: JSON-able; a mapping if there are rows.
-            rows: large parts of the state, by the name that they have in it.
-
-        Raises:
-            OSError: the snapshot cannot be written; the old files are unchanged.
+        ``rows`` are large parts of the state, by the name that they have in it. Many are encoded by a thread
+        after the call has returned; a further snapshot waits for it, and raises its error. Nobody may change
+        them.
         """
         self._check_epoch()
         self.settle()
@@ -160,10 +140,7 @@ class Journal(Generic[Entry]):
         self._writing.start()
 
     def settle(self) -> None:
-        """Wait until no snapshot is being written.
-
-        Raises: the error of the snapshot that was.
-        """
+        """Wait until no snapshot is being written, and raise its error."""
         if self._writing is not None:
             self._writing.join()
         self._writing = None
@@ -177,7 +154,6 @@ class Journal(Generic[Entry]):
         return self._writing is not None and self._writing.is_alive()
 
     def _begin(self, number: int) -> None:
-        """Write entries to a new file from now on."""
         self._entries_file(number).unlink(missing_ok=True)
         self._number, self._end, self._last = number, 0, (number, 0)
         self.length = self._written = 0
@@ -301,15 +277,8 @@ Kept = TypeVar("Kept", bound=Restorable[Any])
 class Journaled(Generic[Kept]):
     """The state of a service with its journal: every change is written before it is made.
 
-    If the state cannot be restored, every use of it raises the reason.
-
-    (Were it raised here, in the constructor of an actor, Ray would pass on only its text.)
-
-    Args:
-        new: the state without any change.
-        directory: the journal's directory; ``None`` keeps no journal.
-        epoch: the run's epoch; see :class:`Journal`.
-        entries: the union of the entries' types.
+    If the state cannot be restored, every use of it raises the reason. (Were it raised here, in the
+    constructor of an actor, Ray would pass on only its text.)
     """
 
     def __init__(self, new: Kept, directory: str | None, epoch: Epoch | None, entries: Any) -> None:
@@ -325,11 +294,7 @@ class Journaled(Generic[Kept]):
 
     @property
     def state(self) -> Kept:
-        """The state.
-
-        Raises:
-            SparringError: the journal is damaged, or the epoch is over.
-        """
+        """The state, or the SparringError for which it cannot be restored."""
         if self._failure is not None:
             raise self._failure
         return self._state

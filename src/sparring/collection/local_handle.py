@@ -6,10 +6,7 @@ from typing import Any
 
 
 class LocalHandle:
-    """Calls a service of this process as Ray calls an actor: ``await handle.size.remote()``.
-
-    Nothing yields to the event loop but what waits for something.
-    """
+    """Calls a service of this process as Ray calls an actor: ``await handle.size.remote()``."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
@@ -23,14 +20,12 @@ class _LocalMethod:
         self._method = method
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method; return an awaitable. One that is a coroutine itself runs when it is awaited."""
+        """Call the method; return an awaitable."""
         result = self._method(*args, **kwargs)
         return result if inspect.isawaitable(result) else _Answer(result)
 
 
 class _Answer:
-    """An answer that is there."""
-
     def __init__(self, result: Any) -> None:
         self._result = result
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.collection import pool_entries as entries
+from sparring.collection import pool_state as entries
 from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
 from sparring.collection.journal import Journaled
 from sparring.collection.pool_state import Jobs, LeagueTurn, PoolState
@@ -33,12 +33,7 @@ SNAPSHOT_EVERY = 500
 
 @dataclass(frozen=True)
 class Published:
-    """The pool when new weights were announced, before the first game with them.
-
-    Attributes:
-        accounts: the account of all games; see :meth:`PoolService.accounts`.
-        standings: who of the pool beats whom, if its mode draws copies.
-    """
+    """The accounts and, if its mode draws copies, the standings of the pool when weights were announced."""
 
     accounts: dict[str, int]
     standings: Standings | None
@@ -58,7 +53,7 @@ class Copies:
 
 
 class PoolService:
-    """See the module. Its methods run one at a time on one event loop, except those that wait.
+    """The module's pool. Its methods run one at a time on one event loop, except those that wait.
 
     Args:
         sample_mode, max_active_lora, tracker, lag_range, seed, rule: as for :class:`ModelPool`; the tracker
@@ -66,7 +61,7 @@ class PoolService:
         policies: the policies that play and learn.
         build_league: builds the run's league, if it has one.
         directory: the journal's directory; ``None`` keeps no journal.
-        epoch: the run's epoch; see :class:`Journal`.
+        epoch: the run's epoch; once it is over, writes fail.
     """
 
     def __init__(
@@ -95,11 +90,11 @@ class PoolService:
 
     @property
     def state(self) -> PoolState:
-        """The state; any call raises a SparringError if it cannot be restored."""
+        """The state; raises the SparringError for which it cannot be restored."""
         return self._kept.state
 
     def check(self) -> None:
-        """Return if the service can work; raise the SparringError if its state cannot be restored."""
+        """Raise the SparringError for which the state cannot be restored, if any."""
         _ = self.state
 
     @property
@@ -120,11 +115,7 @@ class PoolService:
     # Members
 
     def add_checkpoint(self, path: str | None, iteration: int, policy: str = TRAINED) -> str:
-        """Register a checkpoint; see :meth:`ModelPool.add_checkpoint`. A repeated call changes nothing.
-
-        Raises:
-            InputError: another checkpoint of the policy has this iteration.
-        """
+        """Register a checkpoint as :meth:`ModelPool.add_checkpoint`. A repeated call changes nothing."""
         uid = checkpoint_uid(iteration, policy)
         if not self.state.knows(uid, path, "checkpoint"):
             self._kept.do(entries.AddCheckpoint(path, iteration, policy))
@@ -140,10 +131,7 @@ class PoolService:
         active: bool = True,
         policy: str = "",
     ) -> str:
-        """Register a model that is not trained; see :meth:`ModelPool.add_fixed`.
-
-        A repeated call changes nothing.
-        """
+        """Register a model that is not trained, as :meth:`ModelPool.add_fixed`; once."""
         uid = f"fixed-{name}"
         if not self.state.knows(uid, name, kind):
             self._kept.do(entries.AddFixed(name, prior_mu, kind, active, policy))
@@ -159,7 +147,7 @@ class PoolService:
         """Return the players of the league that are to be frozen after update ``step``, by what they won.
 
         All games of the update have ended, and its weights are not published. None are due once
-        :meth:`freeze_players` has been called for the update.
+        :meth:`freeze_players` has been called for it.
         """
         league = self.state.league
         if league is None or self._has_turned(step):
@@ -168,13 +156,9 @@ class PoolService:
         return league.due(step)
 
     def freeze_players(self, step: int, paths: dict[str, str | None]) -> LeagueTurn:
-        """Freeze the players of the league that are due after update ``step``; return what was done.
+        """Freeze the players of the league that are due after update ``step``, with these adapters.
 
         A repeated call changes nothing, whatever its paths.
-
-        Args:
-            step: the update.
-            paths: the adapter that training has produced by now, by player that is due.
         """
         if not self._has_turned(step):
             self._kept.do(entries.FreezePlayers(step, paths))
@@ -189,7 +173,7 @@ class PoolService:
         return self.pool.current_uid(policy)
 
     def latest_ckpt(self) -> str | None:
-        """Return the uid of the latest checkpoint, like :meth:`current_uid`."""
+        """Return the uid of the latest checkpoint."""
         return self.pool.current_uid()
 
     def ckpt_path(self, uid: str) -> tuple[str | None, str] | None:
@@ -199,12 +183,8 @@ class PoolService:
     def push_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         """Rate the two-player games of an evaluation, (uid, other uid, reward, environment) each, once.
 
-        An update that is measured again with more games gives only those that are not rated yet.
-
-        Args:
-            step: the update that is measured.
-            size: how many games its matches have; an evaluation of a known step and size changes nothing.
-            games: the games that are to be rated.
+        ``size``: the games of a match. An evaluation of a known step and size changes nothing; one with more
+        games gives only those that are not rated yet.
         """
         if (step, size) not in self.state.ledger.matches:
             self._kept.do(entries.RateMatch(step, size, games))
@@ -242,8 +222,7 @@ class PoolService:
     def forget_after(self, step: int) -> None:
         """Forget the checkpoints and matches of later updates, which the learner lost and makes again.
 
-        Games against such a checkpoint get another opponent, so no collector may be playing. A repeated call
-        changes nothing.
+        Games against such a checkpoint get another opponent, so no collector may be playing.
         """
         self._kept.do(entries.ForgetAfter(step))
 
@@ -284,8 +263,8 @@ class PoolService:
     def register(self, collector: str, settings: PlaySettings) -> int:
         """Register a collector, or register it again after a kill; return how many games it had.
 
-        Raises:
-            InputError: an evaluation opponent is not in the pool, or another collector has other settings.
+        Raises InputError if an evaluation opponent is not in the pool, or another collector has other
+        settings.
         """
         queue = self.state.queue
         if queue is not None and queue.settings != settings:
@@ -306,17 +285,9 @@ class PoolService:
     ) -> Jobs:
         """Hand out games, once there is at least one, or play ends, or ``wait`` seconds pass.
 
-        A waiting collector is also woken when its own games end, because it can then take more.
-
-        Args:
-            collector: the calling collector, which must be registered.
-            number: number of the request, rising by one. A repeated last request gets the same answer.
-            training: maximum training games.
-            evaluation: maximum evaluation games.
-            wait: seconds to wait.
-
-        Raises:
-            SparringError: the collector is not registered.
+        ``number`` rises with each request; a repeated last request gets the same answer. A waiting collector
+        is also woken when its own games end, because it can then take more. Raises SparringError if it is not
+        registered.
         """
         state = self.state
         if state.queue is None:
@@ -337,7 +308,7 @@ class PoolService:
         return self.hand_out(collector, number, training, evaluation)
 
     def hand_out(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
-        """Hand out games now, perhaps none; see :meth:`next_jobs`."""
+        """Hand out games now, perhaps none."""
         jobs: Jobs = self._kept.do(entries.HandOut(collector, number, training, evaluation))
         return jobs
 
@@ -372,8 +343,7 @@ class PoolService:
         """Return the account of all games.
 
         ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
-        were too old to be learned. In mode ``meta-nash``, ``unplayed_pairs`` of active members have not
-        finished a game.
+        were too old. In mode ``meta-nash``, ``unplayed_pairs`` of active members have not finished a game.
         """
         ledger, accounts = self.ledger, self.ledger.accounts
         more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
@@ -384,8 +354,7 @@ class PoolService:
     def checkpoint_summary(self) -> dict[str, Any]:
         """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process.
 
-        In lockstep the games of the last update are rated when it is published, which is later; their payoffs
-        count already.
+        In lockstep the games of the last update are rated when it is published; their payoffs count already.
         """
         pool = self.pool.state_dict() | {"played": self.state.played().state_dict()}
         return {"pool": pool, "accounts": self.accounts()}

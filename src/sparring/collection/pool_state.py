@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
-from sparring.collection import pool_entries as entries
-from sparring.collection.game_queue import GameQueue
-from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
+from sparring.collection.games_in_flight import GameQueue, GamesInFlight, PlaySettings
+from sparring.collection.journal import JournalEntry
 from sparring.collection.results import GameResult
 from sparring.collection.scheduler import GameJob
 from sparring.collection.serialization import Packed, plain
@@ -19,15 +18,114 @@ from sparring.population.model_pool import ModelPool
 from sparring.population.pool_members import iteration_of
 
 
+class AddCheckpoint(JournalEntry, frozen=True):
+    """A checkpoint of a policy joins the pool."""
+
+    path: str | None
+    iteration: int
+    policy: str
+
+
+class AddFixed(JournalEntry, frozen=True):
+    """A model that is not trained joins the pool."""
+
+    name: str
+    prior_mu: float
+    kind: Literal["fixed", "script"]
+    active: bool
+    policy: str = ""
+
+
+class AddPolicy(JournalEntry, frozen=True):
+    """A policy's running average joins the pool."""
+
+    uid: str
+
+
+class RateMatch(JournalEntry, frozen=True):
+    """Games of an evaluation, ``size`` a match, are rated: (uid, other uid, reward, environment) each."""
+
+    step: int
+    size: int
+    games: list[tuple[str, str, float, str]]
+
+
+class RateHeldGames(JournalEntry, frozen=True):
+    """All games of an update have ended, so they are rated."""
+
+
+class FreezePlayers(JournalEntry, frozen=True):
+    """Players of a league join the pool after an update, with these adapters."""
+
+    step: int
+    paths: dict[str, str | None]
+
+
+class Publish(JournalEntry, frozen=True):
+    """The policies have new weights."""
+
+    weights: Weights
+    consumed: int
+
+
+class ForgetAfter(JournalEntry, frozen=True):
+    """The learner has lost the updates after this one."""
+
+    step: int
+
+
+class Register(JournalEntry, frozen=True):
+    """A collector starts, or starts again."""
+
+    collector: str
+    settings: PlaySettings
+
+
+class HandOut(JournalEntry, frozen=True):
+    """Games go to a collector, at most this many of each kind, as the answer to its request ``number``."""
+
+    collector: str
+    number: int
+    training: int
+    evaluation: int
+
+
+class Finish(JournalEntry, frozen=True):
+    """Games have ended."""
+
+    results: list[GameResult]
+
+
+class Stop(JournalEntry, frozen=True):
+    """Play ends."""
+
+
+class Resume(JournalEntry, frozen=True):
+    """Play goes on after a stop."""
+
+
+PoolEntry = (
+    AddCheckpoint
+    | AddFixed
+    | AddPolicy
+    | RateMatch
+    | RateHeldGames
+    | FreezePlayers
+    | Publish
+    | ForgetAfter
+    | Register
+    | HandOut
+    | Finish
+    | Stop
+    | Resume
+)
+
+
 @dataclass(frozen=True)
 class Jobs(Packed):
-    """An answer to a collector: games to play, and the adapters that play them.
+    """Games to play, the newest weights (also for games in flight), and the adapter of each other name.
 
-    Attributes:
-        jobs: the games.
-        weights: the newest weights, also for games in flight.
-        adapters: the adapter behind each other name in the jobs.
-        stopped: play has ended; games in flight are to be abandoned.
+    ``stopped``: play has ended, and games in flight are to be abandoned.
     """
 
     jobs: list[GameJob]
@@ -38,13 +136,7 @@ class Jobs(Packed):
 
 @dataclass(frozen=True)
 class LeagueTurn:
-    """What a league did after an update.
-
-    Attributes:
-        step: the update.
-        again: the exploiters that start again.
-        figures: the league's figures, before the first game of the next update was drawn.
-    """
+    """What a league did after an update: the exploiters that start ``again``, and its figures."""
 
     step: int
     again: list[str] = field(default_factory=list)
@@ -52,18 +144,12 @@ class LeagueTurn:
 
 
 class PoolState:
-    """See the module. It depends on nothing but the entries, so the same entries give the same state.
-
-    Args:
-        pool: the members and their ratings.
-        policies: the policies, all of them members.
-        league: the league that chooses the players of training games, if there is one.
+    """The same entries give the same state.
 
     Attributes:
         ledger: the games that were handed out.
         queue: the games to come; ``None`` until a collector has registered.
         weights: the newest weights.
-        stopped: play has ended.
         last_answer: the last answer to each collector, with the number of its request.
         turn: what the league did last.
     """
@@ -78,40 +164,36 @@ class PoolState:
         self.last_answer: dict[str, tuple[int, Jobs]] = {}
         self.turn = LeagueTurn(0)
 
-    def apply(self, entry: entries.PoolEntry) -> Any:
-        """Change the state as an entry says, and return the answer to who asked for the change.
-
-        Raises:
-            InputError: the change is impossible; nothing is changed.
-        """
+    def apply(self, entry: PoolEntry) -> Any:
+        """Change the state as an entry says, and return the answer to who asked for the change."""
         match entry:
-            case entries.AddCheckpoint(path, iteration, policy):
+            case AddCheckpoint(path, iteration, policy):
                 self._rate_held_games()
                 return self.pool.add_checkpoint(path, iteration, policy)
-            case entries.AddFixed(name, prior_mu, kind, active, policy):
+            case AddFixed(name, prior_mu, kind, active, policy):
                 return self.pool.add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
-            case entries.AddPolicy(uid):
+            case AddPolicy(uid):
                 return self.pool.add_policy(uid)
-            case entries.RateMatch(step, size, games):
+            case RateMatch(step, size, games):
                 return self._rate_match(step, size, games)
-            case entries.RateHeldGames():
+            case RateHeldGames():
                 self._rate_held_games()
-            case entries.FreezePlayers(step, paths):
+            case FreezePlayers(step, paths):
                 self._freeze_players(step, paths)
-            case entries.Publish(weights, consumed):
+            case Publish(weights, consumed):
                 self._rate_held_games()
                 self.weights, self.ledger.consumed = weights, consumed
-            case entries.ForgetAfter(step):
+            case ForgetAfter(step):
                 return self._forget_after(step)
-            case entries.Register(collector, settings):
+            case Register(collector, settings):
                 return self._register(collector, settings)
-            case entries.HandOut(collector, number, training, evaluation):
+            case HandOut(collector, number, training, evaluation):
                 return self._hand_out(collector, number, training, evaluation)
-            case entries.Finish(results):
+            case Finish(results):
                 return self._finish(results)
-            case entries.Stop():
+            case Stop():
                 self.stopped = True
-            case entries.Resume():
+            case Resume():
                 self.stopped = False
             case _:
                 assert_never(entry)
@@ -247,10 +329,9 @@ class PoolState:
             self._rate_held_games(payoffs=True)
 
     def _rate_held_games(self, *, payoffs: bool = False) -> None:
-        """Rate the payoff games that are held, or the others, once all have ended, in order of their numbers.
+        """Rate the payoff games that are held, or the others, in order of their numbers, once all have ended.
 
-        Draws from the pool and ratings then do not depend on which game ended first. Games of training come
-        before those of evaluations; both are held in lockstep only.
+        Draws from the pool and ratings then do not depend on which game ended first.
         """
         held = [one for one in self.ledger.unrated if one[0].is_payoff == payoffs]
         self.ledger.unrated = [one for one in self.ledger.unrated if one[0].is_payoff != payoffs]
@@ -265,6 +346,5 @@ class PoolState:
 
 
 def _place(one: tuple[GameJob, GameResult]) -> tuple[int, int]:
-    """Return the place of a game among those that are rated together."""
     job, _ = one
     return not job.is_training, job.meta.index

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparring.collection.buffer_entries import FinishedGame
-from sparring.collection.game_values import Values, eval_values, trajectory_values
+from sparring.collection.buffer_state import FinishedGame
 from sparring.collection.scheduler import GameJob
+from sparring.collection.tracker import Values, eval_values, trajectory_values
 from sparring.core import Arena, Rollout, Trajectory, trajectories_of
 
 
 @dataclass(frozen=True)
 class GameResult:
-    """The result of a game.
+    """The result of a game; a ``filtered`` one is left out of training and ratings on purpose.
 
-    ``filtered``: the game finished and is deliberately left out of training and ratings. ``raised``: the type
-    of error that the game raised on a move. ``failure``: the type of error that made the game fail.
-    ``invalid_seat``: the seat whose invalid move ended the game.
+    ``raised`` and ``failure`` are types of errors: of a move on which the game raised, and of a game that
+    failed. ``invalid_seat`` ended the game by an invalid move.
     """
 
     name: str
@@ -38,11 +37,7 @@ class Played:
     rollout: Rollout
 
     def result(self, filter_opponent_invalid: bool) -> GameResult:
-        """Return the result.
-
-        Args:
-            filter_opponent_invalid: leave training games out that an untrained seat lost by an invalid move.
-        """
+        """Return the result; games that an untrained seat lost by an invalid move may be left out."""
         rollout, name = self.rollout, self.job.name
         retried = rollout.meta.get("retried", 0)
         if rollout.error is not None:
@@ -63,12 +58,11 @@ class Played:
         )
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
-        """Return what may be learned: the trajectories of the trained seats of a finished training game."""
+        """Return the trajectories of the trained seats of a finished training game."""
         learns = self.job.is_training and result.status == "finished"
         return trajectories_of(self.rollout) if learns else []
 
     def _opponent_was_invalid(self) -> bool:
-        """Return whether an untrained seat ended the game by an invalid move."""
         invalid_pid = self.rollout.extras.get("invalid_pid")
         return invalid_pid is not None and invalid_pid not in self.job.spec.trained_pids
 
@@ -82,14 +76,7 @@ async def play(arena: Arena, job: GameJob) -> Played:
 
 @dataclass(frozen=True)
 class TakenIn:
-    """Games that have ended, as those receive them who need to know.
-
-    Attributes:
-        games: for the buffer.
-        values: measurements for the tracker, by the full name of their metric.
-        counts: how many games were measured, by the prefix of their metrics.
-        results: for the pool.
-    """
+    """Games that have ended: for the buffer, as values and counts by metric for the tracker, for the pool."""
 
     games: list[FinishedGame]
     values: Values
@@ -101,10 +88,7 @@ class TakenIn:
 class TakeIn:
     """What becomes of a game that has ended, wherever it was played.
 
-    Attributes:
-        filter_opponent_invalid: leave games out of training that an untrained seat lost by an invalid move.
-        shown, shown_per: of every ``shown_per`` consecutive training games, the first ``shown`` are logged.
-            Games that failed always are.
+    Of every ``shown_per`` consecutive training games the first ``shown`` are logged, and all that failed.
     """
 
     filter_opponent_invalid: bool = False
@@ -128,10 +112,6 @@ class TakeIn:
 def _values_of(
     played: Sequence[Played], results: Sequence[GameResult], trajectories: Sequence[Sequence[Trajectory]]
 ) -> tuple[Values, dict[str, int]]:
-    """Return the measurements of the games that finished, and the number of games by prefix.
-
-    A training game counts once for each trained seat, a payoff game not at all.
-    """
     values: defaultdict[str, list[float]] = defaultdict(list)
     counts: defaultdict[str, int] = defaultdict(int)
     for one, result, of_seats in zip(played, results, trajectories, strict=True):

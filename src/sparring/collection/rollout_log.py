@@ -1,13 +1,15 @@
-"""RolloutLog: keeps every rollout of a run on disk as schema-versioned JSON lines."""
+"""What was played, on disk: the rollouts of each update, and the batches that were learned."""
 
+import gzip
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from sparring.core import InputError, Rollout, SparringError
+from sparring.core import InputError, Rollout, SparringError, Step
 from sparring.core.files import remove_partial, sync, write_file
 
 ROLLOUT_SCHEMA_VERSION = 1
@@ -34,26 +36,18 @@ class _SchemaVersion(msgspec.Struct):
 class RolloutLog:
     """Writes and reads ``directory/step-000012.jsonl``, one file per training step, one rollout per line.
 
-    Failed rollouts are kept as well; ``rollout.error`` holds the reason. Floats are restored exactly. An
-    artifact that is a dataclass (``PlaySpec``) is read as a plain dictionary. Dictionary keys are read as
-    strings, except in ``extras["final_rewards"]`` and ``extras["game_info"]``, whose keys are player ids;
-    tuples are read as lists.
-
-    Args:
-        directory: the ``rollouts`` directory of a run; created with the first file.
+    Failed rollouts are kept as well. Floats are restored exactly. A dataclass among the artifacts is read as
+    a dictionary, tuples as lists, and keys as strings except those of ``extras["final_rewards"]`` and
+    ``extras["game_info"]``, which are player ids.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def write(self, step: int, rollouts: list[Rollout]) -> None:
-        """Write the rollouts of a training step, replacing its earlier file.
+        """Replace the file of a training step, completely or not at all; without rollouts it has none.
 
-        The file appears complete or not at all. A step without rollouts has no file.
-
-        Raises:
-            SparringError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
-            OSError: the directory cannot be written.
+        Raises SparringError for a value that JSON cannot represent (NaN, half a surrogate pair), and OSError.
         """
         path = self._path(step)
         if not rollouts:
@@ -64,8 +58,7 @@ class RolloutLog:
     def read(self, step: int) -> list[Rollout]:
         """Return the rollouts of a training step, in the order they were written.
 
-        Raises:
-            InputError: the step has no file, a line is damaged or missing, or its schema is unknown.
+        Raises InputError if the step has no file, a line is damaged or missing, or its schema is unknown.
         """
         path = self._path(step)
         try:
@@ -95,17 +88,13 @@ class RolloutLog:
         return sorted(int(match[1]) for match in matches if match)
 
     def __iter__(self) -> Iterator[tuple[int, Rollout]]:
-        """Yield (training step, rollout) for the whole log; errors as in ``read``."""
+        """Yield (training step, rollout) for the whole log."""
         for step in self.steps():
             for rollout in self.read(step):
                 yield step, rollout
 
     def truncate_after(self, step: int) -> int:
-        """Delete the files of training steps after ``step``, and the remains of interrupted writes.
-
-        Returns:
-            The number of deleted steps.
-        """
+        """Delete the files of later steps and remains of interrupted writes; return how many steps."""
         later = [other for other in self.steps() if other > step]
         for other in later:
             self._path(other).unlink()
@@ -119,17 +108,7 @@ class RolloutLog:
 
 
 def write_rollouts(path: Path, step: int, rollouts: list[Rollout]) -> None:
-    """Write a file in the log's format, replacing an existing one. It appears complete or not at all.
-
-    Args:
-        path: path of the file; its directory is created if missing.
-        step: the update in which, or after which, the rollouts were played.
-        rollouts: one per line.
-
-    Raises:
-        SparringError: a rollout contains a value that JSON cannot represent: NaN, half a surrogate pair.
-        OSError: the directory cannot be written.
-    """
+    """Write a file in the log's format as :meth:`RolloutLog.write` does; its directory is created."""
     content = b"".join(
         _encode(LogLine(ROLLOUT_SCHEMA_VERSION, step, number, len(rollouts), rollout)) + b"\n"
         for number, rollout in enumerate(rollouts, 1)
@@ -176,4 +155,62 @@ def _damaged(path: Path, number: int, problem: str) -> InputError:
         f"{path}, line {number}",
         f"the line is damaged: {problem}",
         "Restore the file, or resume the run from a checkpoint before this step.",
+    )
+
+
+BATCH_SCHEMA_VERSION = 1
+
+
+class BatchLine(msgspec.Struct):
+    """A step of a batch: whose it was, the last message of its prompt, and its reward at each stage."""
+
+    role_id: str
+    pid: int
+    env_id: str
+    rollout_id: str
+    step_index: int
+    policy_version: int
+    obs: str
+    act: str
+    rewards: dict[str, Any]
+    schema_version: int = BATCH_SCHEMA_VERSION
+
+
+class BatchLog:
+    """Writes each batch to ``directory/batch-000012.jsonl.gz``, one step per line."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def write(self, number: int, steps: list[Step]) -> None:
+        """Write batch ``number``, counted from 1."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lines = b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps)
+        write_file(self._path(number), gzip.compress(lines, compresslevel=1, mtime=0))
+
+    def read(self, number: int) -> list[dict[str, Any]]:
+        """Return the lines of batch ``number``."""
+        lines = gzip.decompress(self._path(number).read_bytes()).splitlines()
+        return [msgspec.json.decode(line) for line in lines]
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"batch-{number:06d}.jsonl.gz"
+
+
+def reward_stages(step: Step) -> dict[str, float]:
+    """Return what a drawn step earned at each stage, and its advantage as ``sampled``."""
+    return {**step.info.get("reward_stages", {}), "step": step.reward, "sampled": step.advantage}
+
+
+def _line(step: Step) -> BatchLine:
+    return BatchLine(
+        role_id=step.role_id,
+        pid=step.pid,
+        env_id=step.env_id,
+        rollout_id=step.info.get("rollout_id", ""),
+        step_index=step.info.get("step_index", 0),
+        policy_version=step.policy_version,
+        obs=step.prompt[-1]["content"] if step.prompt else "",
+        act=step.completion_text,
+        rewards=reward_stages(step),
     )

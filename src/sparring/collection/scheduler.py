@@ -19,8 +19,8 @@ from sparring.population.pool_members import POLICY_UID
 class EnvSpec:
     """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
 
-    ``trained_seats`` is the number of seats that are trained; 0 leaves it to the pool's mode. ``policies``
-    are those of the seats; empty if ``default`` has every seat.
+    ``trained_seats`` of 0 leaves their number to the pool's mode. ``policies`` are those of the seats; empty
+    if ``default`` has every seat.
     """
 
     key: str
@@ -62,16 +62,14 @@ class GameJob:
 class GameScheduler:
     """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.
 
+    In a mirror game the policies play every seat and every seat is trained. Otherwise one seat (or the
+    environment's ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from
+    the pool play the others: the same one for all seats of a policy.
+
     Args:
-        pool: chooses opponents; the policy is a member (:meth:`ModelPool.add_policy`). In a mirror game the
-            policies play every seat and every seat is trained. Otherwise one seat (or the environment's
-            ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from the
-            pool play the others: the same one for all seats of a policy.
+        pool: chooses opponents; the policies are members.
         environments: draws the environment of each training game.
         evaluation: pairs of environment and opponent uid, used in turn.
-        seed: the run's seed.
-        temperature: sampling temperature of all seats.
-        max_tokens: token limit of an answer.
         league: chooses the players of training games, in place of the pool's mode, if there is one.
         pin_evaluation: play evaluation games with the pool's latest checkpoint; otherwise with the current
             policy, which may change during a game.
@@ -156,7 +154,7 @@ class GameScheduler:
         return self._job("eval", index, env, me, uids, set())
 
     def next_payoff_jobs(self, most: int | None = None) -> list[GameJob]:
-        """Return the payoff games that the pool waits for, at most so many. No seat of theirs is trained.
+        """Return at most so many of the payoff games that the pool waits for; no seat of theirs is trained.
 
         Two games in a row, which differ in the order of seats, have the same environment.
         """
@@ -206,5 +204,5 @@ class GameScheduler:
         return {"next_train": self.next_train, "next_eval": self.next_eval}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from :meth:`state_dict`."""
+        """Continue from a state."""
         self.next_train, self.next_eval = state["next_train"], state["next_eval"]

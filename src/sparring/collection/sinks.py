@@ -29,13 +29,7 @@ class JsonlSink:
     """Appends each object as one JSON line; a line is on the disk when ``write`` returns.
 
     A half-written last line, left by a killed process, is cut off on opening. Values that are not finite are
-    written as null, because JSON cannot represent them.
-
-    Args:
-        path: the file; it and its directory are created if missing.
-
-    Raises:
-        InputError: the file cannot be opened for writing.
+    written as null. Raises InputError if the file cannot be opened for writing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,26 +44,18 @@ class JsonlSink:
         self.truncate(_end_of_last_line(path))
 
     def write(self, metrics: Metrics) -> None:
-        """Append one line and force it to the disk.
-
-        Raises:
-            OSError: the line cannot be written; no part of it remains in the file.
-        """
+        """Append one line and force it to the disk; after an OSError, no part of it remains in the file."""
         line = msgspec.json.encode(metrics) + b"\n"
         append_at(self._file, self._end, line)
         os.fsync(self._file.fileno())
         self._end += len(line)
 
     def offset(self) -> int:
-        """Return the file's size in bytes after the last line, as stored in a checkpoint."""
+        """Return the file's size in bytes after the last line."""
         return self._end
 
     def truncate(self, offset: int) -> None:
-        """Delete everything after ``offset`` bytes: lines that a killed run wrote after its checkpoint.
-
-        Raises:
-            InputError: the file is shorter than that, so lines from before the checkpoint are lost.
-        """
+        """Delete everything after ``offset`` bytes; raise an InputError if the file is shorter."""
         size = self.path.stat().st_size
         if size < offset:
             raise InputError(
@@ -89,13 +75,8 @@ class JsonlSink:
 class WandbSink:
     """Sends metrics to Weights & Biases. ``WANDB_MODE=offline`` keeps them on this machine.
 
-    Args:
-        project: the project's name.
-        run_name: display name, under which the W&B runs of a resumed training run are grouped.
-        directory: the directory for wandb's files; the working directory if ``None``.
-
-    Raises:
-        InputError: the package is not installed, or there is no key or no network.
+    The W&B runs of a resumed run are grouped under ``run_name``. Raises InputError if the package is not
+    installed, or there is no key or no network.
     """
 
     def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
@@ -113,7 +94,7 @@ class WandbSink:
 
 
 def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
-    """Return a new run of Weights & Biases; for the arguments and errors see WandbSink."""
+    """Return a new run of Weights & Biases."""
     wandb: Any = _import_extra("wandb")
     try:
         return wandb.init(
@@ -128,14 +109,7 @@ def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -
 
 
 class TensorBoardSink:
-    """Writes metrics as TensorBoard scalars.
-
-    Args:
-        directory: the log directory.
-
-    Raises:
-        InputError: the package is not installed.
-    """
+    """Writes metrics as TensorBoard scalars; raises InputError if the package is not installed."""
 
     def __init__(self, directory: Path) -> None:
         _import_extra("tensorboard")
@@ -156,12 +130,9 @@ class TensorBoardSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a metrics file in order; a missing file gives an empty list.
+    """Return the objects of a metrics file in order, without a half-written last line; [] without a file.
 
-    A half-written last line is left out.
-
-    Raises:
-        InputError: a line before the last is not a JSON object.
+    Raises InputError if a line before the last is not a JSON object.
     """
     if not path.exists():
         return []
@@ -192,16 +163,10 @@ def end_of_step(path: Path, step: int) -> int:
 
 
 def _end_of_last_line(path: Path) -> int:
-    """Return the offset after the last newline; 0 without one."""
     return path.read_bytes().rfind(b"\n") + 1
 
 
 def _import_extra(package: str) -> ModuleType:
-    """Import a package of one of our extras.
-
-    Raises:
-        InputError: the package is not installed.
-    """
     try:
         return importlib.import_module(package)
     except ImportError as error:

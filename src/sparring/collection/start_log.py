@@ -16,10 +16,7 @@ SESSIONS = "sessions.json"
 class Session(msgspec.Struct):
     """One start of a run, an entry of ``sessions.json``; it does not identify the machine.
 
-    Attributes:
-        started: UTC, ISO 8601.
-        gpus: the names of those that torch sees.
-        failure: why this start had to stop; ``None`` if it did not, or was killed.
+    ``started`` is UTC in ISO 8601; ``failure`` is why this start had to stop, if it did and was not killed.
     """
 
     started: str = ""
@@ -34,11 +31,7 @@ class Session(msgspec.Struct):
 
 
 def note_session(run: Path) -> None:
-    """Add this process to the sessions of a run. A file that cannot be read is replaced by a new one.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
+    """Add this process to the sessions of a run. A file that cannot be read is replaced by a new one."""
     import torch  # only training needs it, and a list of runs reads this file too
 
     session = Session(
@@ -55,11 +48,7 @@ def note_session(run: Path) -> None:
 
 
 def note_failure(run: Path, problem: str) -> None:
-    """Record in the last session why that start of the run had to stop.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
+    """Record in the last session why that start of the run had to stop."""
     sessions = read_sessions(run)
     if sessions:
         sessions[-1].failure = problem
@@ -67,7 +56,7 @@ def note_failure(run: Path, problem: str) -> None:
 
 
 def failure_of(run: Path) -> str | None:
-    """Return why the last start of the run had to stop; ``None`` if it did not, or was killed."""
+    """Return why the last start of the run had to stop, if it did and was not killed."""
     sessions = read_sessions(run)
     return sessions[-1].failure if sessions else None
 

@@ -6,30 +6,79 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparring.collection.game_values import eval_values, trajectory_values
 from sparring.collection.sinks import Metrics, Sink, WandbSink
 from sparring.core import Trajectory
+
+Values = dict[str, list[float]]
+"""Measurements by the full name of their metric."""
+
+
+def trajectory_values(traj: Trajectory, player_id: int, env_id: str) -> Values:
+    """Measure a finished training game for one trained seat; names begin with ``collection-{env_id}/``.
+
+    Outcomes and invalid moves give one number per game, format success and lengths one per answer. The
+    observation is the prompt's last message. Lengths in tokens are left out for answers without ids.
+    """
+    feedbacks = traj.format_feedbacks
+    drawn = [step.completion_token_ids for step in traj.steps]
+    measured: dict[str, list[float]] = {
+        "Game Length": [traj.num_turns],
+        "Invalid Move Rate": [any(feedback.get("invalid_move") for feedback in feedbacks)],
+        "Format Success Rate": [
+            one["correct_answer_format"] for one in feedbacks if "correct_answer_format" in one
+        ],
+        "Response Length (char)": [len(step.completion_text) for step in traj.steps],
+        "Observation Length (char)": [len(step.prompt[-1]["content"]) for step in traj.steps if step.prompt],
+        "Response Length (tokens)": [len(ids) for ids in drawn if ids is not None],
+    }
+    rewards = traj.final_rewards or {player_id: traj.final_reward}
+    return _named(f"collection-{env_id}", _outcome(rewards, player_id) | measured)
+
+
+def eval_values(rewards: Mapping[int, float], player_id: int, env_id: str) -> Values:
+    """Measure an evaluation game for one seat; names begin with ``evaluation-{env_id}/``."""
+    return _named(f"evaluation-{env_id}", _outcome(rewards, player_id))
+
+
+def _outcome(rewards: Mapping[int, float], player_id: int) -> dict[str, list[float]]:
+    """Return a game's result for a seat: it wins with more than every other, and draws if it shares the best.
+
+    A lone player wins with a reward of at least 1 (solved) and loses otherwise.
+    """
+    reward = rewards[player_id]
+    others = [value for pid, value in rewards.items() if pid != player_id]
+    won = reward > max(others) if others else reward >= 1
+    drawn = bool(others) and reward == max(others)
+    return {
+        "Reward": [reward],
+        f"Reward (pid={player_id})": [reward],
+        "Win Rate": [won],
+        "Draw Rate": [drawn],
+        "Loss Rate": [not won and not drawn],
+    }
+
+
+def _named(prefix: str, measured: dict[str, list[float]]) -> Values:
+    return {
+        f"{prefix}/{name}": [float(value) for value in values] for name, values in measured.items() if values
+    }
+
 
 WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "_idle_share", "/idle_share", "/tok_s")
 
 
 def is_wall_clock(name: str) -> bool:
-    """Return whether a metric measures this machine's time and so differs between two equal runs.
-
-    Such metrics are ``wall_time``, everything under ``time/``, and names that end in ``_seconds``,
-    ``_per_second``, ``idle_share`` or ``/tok_s`` (the inference actors' name for tokens per second).
-    """
+    """Return whether a metric measures this machine's time and so differs between two equal runs."""
     return name == "wall_time" or name.startswith("time/") or name.endswith(WALL_CLOCK_SUFFIXES)
 
 
 class Tracker:
     """Collects scalars, averages them over rolling windows and sends them to sinks.
 
-    There are two kinds of values. **Windowed** values (games, evaluation games, inference statistics) are
-    averaged over their last ``window`` entries. **Exact** values (``log``, ``log_learner``, ratings) are sent
-    as last given. Either kind appears in a flush only if something new arrived since the previous flush, so
-    a line never repeats a stale figure. Except for ``is_wall_clock`` names, the output is a function of the
-    calls made and of nothing else.
+    **Windowed** values (games, evaluation games, inference statistics) are averaged over their last
+    ``window`` entries. **Exact** values (``log``, ``log_learner``, ratings) are sent as last given. Either
+    kind appears in a flush only if something new arrived since the previous one. Except for ``is_wall_clock``
+    names, the output is a function of the calls made and of nothing else.
 
     Names: ``collection-{env}/...``, ``evaluation-{env}/...``, ``inference/{actor}/...``, ``learner/...``,
     ``model-pool/{uid}/...``, ``exploration/{env}/...``.
@@ -39,9 +88,6 @@ class Tracker:
         wandb_project: also send everything to this Weights & Biases project.
         sinks: receive the flushed metrics, in order.
         window: the number of entries in a rolling mean.
-
-    Raises:
-        InputError: ``wandb_project`` is set but the package wandb is not installed.
     """
 
     def __init__(
@@ -69,19 +115,17 @@ class Tracker:
         self._last_metrics: Metrics = {}
 
     def add_trajectory(self, traj: Trajectory, player_id: int, env_id: str) -> None:
-        """Record one trained seat of a finished training game; see :func:`trajectory_values`."""
+        """Record one trained seat of a finished training game."""
         self.put(trajectory_values(traj, player_id, env_id), {f"collection-{env_id}": 1})
 
     def add_eval_episode(self, rewards: Mapping[int, float], player_id: int, env_id: str) -> None:
-        """Record one evaluation game of the seat ``player_id``; see :func:`eval_values`."""
+        """Record one evaluation game of the seat ``player_id``."""
         self.put(eval_values(rewards, player_id, env_id), {f"evaluation-{env_id}": 1})
 
     def put(self, values: Mapping[str, Sequence[float]], games: Mapping[str, int]) -> None:
         """Record windowed values under their full names, and count their games.
 
-        Args:
-            values: new values by name, in order.
-            games: the number of new games by prefix; the total so far is the exact ``{prefix}/Games``.
+        ``games`` has the number of new games by prefix; the total so far is the exact ``{prefix}/Games``.
         """
         for name, new in values.items():
             self._put(name, *new)
@@ -110,9 +154,9 @@ class Tracker:
         Args:
             match_counts: games so far, by pair of uids.
             ts_dict: ``{"mu": mean, "sigma": standard deviation}`` by uid, in TrueSkill's units, and other
-                figures of the model.
-            exploration: measures of the variety of play by environment, such as the share of n-grams of
-                actions that were seen once (``Pct. Unique Action 2-gram``).
+                figures.
+            exploration: measures of the variety of play by environment, such as ``Pct. Unique Action
+                2-gram``.
         """
         self._match_counts = dict(match_counts)
         games: defaultdict[str, int] = defaultdict(int)
@@ -185,7 +229,7 @@ class Tracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state from ``state_dict``, after which the same calls give the same flushes."""
+        """Restore a state, after which the same calls give the same flushes."""
         self._windows = {name: deque(values, maxlen=self.window) for name, values in state["windows"].items()}
         self._fresh = set(state["fresh"])
         self._exact = dict(state["exact"])
@@ -195,7 +239,6 @@ class Tracker:
         self._exploration = {env_id: dict(measures) for env_id, measures in state["exploration"].items()}
 
     def _put(self, name: str, *values: float) -> None:
-        """Append values to the rolling window of ``name``."""
         if not values:
             return
         window = self._windows.get(name)

@@ -22,13 +22,10 @@ SEAT_WEIGHT = 4.0
 
 
 class RewardTransform:
-    """Base of all reward transforms. A transform with memory, such as a baseline, overrides both methods.
-
-    States are plain JSON-able dictionaries with string keys.
-    """
+    """Base of all reward transforms. One with memory, such as a baseline, overrides both methods."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a checkpoint must keep; empty for a transform without memory."""
+        """Return the state that a checkpoint must keep, as plain JSON-able data; empty without memory."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -36,27 +33,19 @@ class RewardTransform:
 
 
 class ComposedTransforms(RewardTransform, Generic[Transform]):
-    """The common part of the transforms that apply others one after the other."""
+    """Transforms that are applied one after the other."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = list(transforms)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the transforms' states in order, each with the name of its class.
-
-        Raises:
-            EpisodeError: a transform's ``state_dict`` returned no dictionary, or what JSON cannot hold.
-        """
+        """Return the transforms' states in order, each with the name of its class."""
         return {
             "transforms": [{"type": type(one).__name__, "state": state_of(one)} for one in self.transforms]
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the transforms' states.
-
-        Raises:
-            InputError: the state was saved by another stack of transforms.
-        """
+        """Restore the transforms' states; raise an InputError for those of another stack."""
         saved = state.get("transforms", [])
         saved_names = [entry["type"] for entry in saved]
         names = [type(transform).__name__ for transform in self.transforms]
@@ -73,9 +62,8 @@ class ComposedTransforms(RewardTransform, Generic[Transform]):
 class FinalRewardTransform(RewardTransform, ABC):
     """Maps the rewards of all players of a game, by player id, to new rewards of the same players.
 
-    A buffer adds one trajectory at a time. It passes the rewards of everybody who played, trained or not, and
-    the trajectory's steps start from the new reward of its own player. A game of self-play therefore reaches
-    a transform once for each trained player. A trajectory without ``final_rewards`` has only its own.
+    A buffer passes the rewards of everybody who played, trained or not, once for each trained player, whose
+    steps start from the new reward. A trajectory without ``final_rewards`` has only its own.
     """
 
     @abstractmethod
@@ -85,8 +73,8 @@ class FinalRewardTransform(RewardTransform, ABC):
     def for_player(self, x: dict[int, float], pid: int, env_id: str | None = None) -> dict[int, float]:
         """Return the transformed rewards, of which ``pid``'s is the one that is learned from.
 
-        Buffers call this. A transform that remembers rewards of players overrides it to remember only that
-        of ``pid``: then it counts a game once for each trained player, and opponents' rewards not at all.
+        Buffers call this. A transform that remembers rewards overrides it to remember only that of ``pid``:
+        then it counts a game once for each trained player, and opponents' rewards not at all.
         """
         return self(x, env_id)
 
@@ -101,17 +89,16 @@ class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], Fin
         return x
 
     def for_player(self, x: dict[int, float], pid: int, env_id: str | None = None) -> dict[int, float]:
-        """Return ``x`` after every transform; see :meth:`FinalRewardTransform.for_player`."""
+        """Return ``x`` after every transform."""
         for transform in self.transforms:
             x = transform.for_player(x, pid, env_id)
         return x
 
 
 class WinDrawLossFormatter(FinalRewardTransform):
-    """Compares the players' rewards: the best one becomes that of a win, every other one that of a loss.
+    """Gives the best reward the value of a win, every other one that of a loss; equal ones draw.
 
-    Players who share the best reward all win; if everybody has the same, it is a draw. A reward alone is
-    compared with 0.
+    Players who share the best reward all win. A reward alone is compared with 0.
     """
 
     def __init__(self, win_reward: float = 1.0, draw_reward: float = 0.0, loss_reward: float = -1.0) -> None:
@@ -129,12 +116,9 @@ class WinDrawLossFormatter(FinalRewardTransform):
 
 
 class DivideByGameRange(FinalRewardTransform):
-    """Divides rewards by half the range of their game's rewards.
+    """Divides rewards by half their game's range, so that constants mean the same in all games.
 
-    Constants in units of reward, such as the weight of a regulariser, then mean the same in all games.
-
-    Args:
-        scale_of: half the range of each environment, by its id; 1 for an environment that is not in it.
+    ``scale_of`` has half the range of each environment, by its id; of any other it is 1.
     """
 
     def __init__(self, scale_of: Mapping[str, float]) -> None:
@@ -149,19 +133,15 @@ class DivideByGameRange(FinalRewardTransform):
 class RoleAdvantageFormatter(FinalRewardTransform):
     """Subtracts from each reward a running mean of the earlier rewards of its seat.
 
-    For a seat with baseline b and reward r the advantage is A = r - b, and then b <- (1 - tau) b + tau r.
-    The baseline is read before it is updated, as in SPIRAL's code, so a reward never counts against itself.
-    UnstableBaselines, from which the class has its name, updates first, which shrinks every advantage by
-    the factor 1 - tau. In a buffer, only the trained player's reward updates a baseline; there, the
-    opponents' do too.
+    For a seat with baseline b and reward r the advantage is A = r - b, and then b <- (1 - tau) b + tau r. The
+    baseline is read before it is updated, as in SPIRAL's code; UnstableBaselines, from which the class has
+    its name, updates first, which shrinks every advantage by 1 - tau. In a buffer, only the trained player's
+    reward updates a baseline; there, the opponents' do too.
 
     Args:
         role_advantage: initial baselines by player id (copied); a missing seat starts at 0.
-        tau: weight of the newest reward, 0 to 1; the decay is 1 - tau. The default 0.05 is SPIRAL's decay of
-            0.95. UnstableBaselines' value is 0.001, which needs about 1000 games to follow a change.
-
-    Raises:
-        InputError: ``tau`` is outside 0 to 1.
+        tau: weight of the newest reward, 0 to 1. The default 0.05 is SPIRAL's; UnstableBaselines' 0.001 needs
+            about 1000 games to follow a change.
     """
 
     def __init__(self, role_advantage: Mapping[int, float] | None = None, tau: float = 0.05) -> None:
@@ -208,11 +188,8 @@ class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
     Args:
         default_role_adv: the baseline of a seat that is new in an environment: a number for all seats, or one
             by player id, where a missing seat starts at 0.
-        tau: see ``RoleAdvantageFormatter``.
+        tau: weight of the newest reward, 0 to 1.
         role_advantage: another name of ``default_role_adv``, which UnstableBaselines 0.1 uses.
-
-    Raises:
-        InputError: ``tau`` is outside 0 to 1.
     """
 
     def __init__(
@@ -254,8 +231,7 @@ class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepR
 class RewardForFormat(StepRewardTransform):
     """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step.
 
-    A step without feedback about its format, as those of programs are, counts as one that is not well
-    formatted.
+    A step without feedback about its format, as those of programs are, counts as not well formatted.
     """
 
     def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
@@ -292,7 +268,7 @@ def _format_feedback(trajectory: Trajectory, step_index: int) -> dict[str, Any]:
 class SamplingRewardTransform(RewardTransform, ABC):
     """Changes the advantages of a batch in place. It may leave out steps, but must not add any.
 
-    A buffer sets the ``advantage`` of each step to its ``reward`` before the first of its transforms.
+    The ``advantage`` of each step is its ``reward`` before the first of a buffer's transforms.
     """
 
     @abstractmethod
@@ -328,8 +304,7 @@ class NormalizeRewards(SamplingRewardTransform):
 class NormalizeRewardsByEnv(SamplingRewardTransform):
     """``NormalizeRewards`` within the steps of each environment id.
 
-    Releases 0.2.0 to 0.2.2 of UnstableBaselines divide by the deviation alone and add 1e-8 afterwards, which
-    gives NaN if all rewards are equal; here they become 0.
+    UnstableBaselines 0.2.0 to 0.2.2 adds 1e-8 after the division, which gives NaN if all rewards are equal.
     """
 
     def __init__(self, z_score: bool = False) -> None:
@@ -345,18 +320,15 @@ class NormalizeRewardsByEnv(SamplingRewardTransform):
 class SamePromptBaseline(SamplingRewardTransform):
     """Subtracts a baseline of other episodes at the same prompt and in the same seat.
 
-    The rewards here are the advantages that the transform is given. Let n steps of other episodes share a
-    step's ``prompt_token_ids``, with rewards that sum to S, and let m be the mean reward of the step's seat,
-    (env_id, pid), over the batch's other episodes. Only steps of the same policy count, because another
-    policy may have earned more or less there. The baseline is (S + k m) / (n + k) with k = ``SEAT_WEIGHT``.
-    If many steps share the prompt, the baseline is about their mean, as in RLOO (arXiv 2402.14740). If few
-    do, it shrinks towards the seat's mean, because the mean of one or two rewards is as noisy as a single
-    reward and would add variance.
+    Let n steps of other episodes share a step's ``prompt_token_ids``, with advantages so far that sum to S,
+    and let m be the mean of the step's seat, (env_id, pid), over the batch's other episodes; only steps of
+    the same policy count. The baseline is (S + k m) / (n + k) with k = ``SEAT_WEIGHT``: with many steps about
+    their mean, as in RLOO (arXiv 2402.14740); with few it shrinks towards the seat's mean, because one or two
+    rewards are as noisy as a single one.
 
-    All steps of a game carry its final reward, so the whole episode is left out (``info["rollout_id"]``; a
-    step without one is its own episode) and the baseline never depends on the step's own outcome. In the
-    seat's mean each episode counts once, whatever its length. A step that cannot be compared with any other
-    episode stays as it is.
+    All steps of a game carry its final reward, so the whole episode (``info["rollout_id"]``) is left out and
+    the baseline never depends on the step's own outcome. In the seat's mean each episode counts once. A step
+    that cannot be compared with any other episode stays as it is.
     """
 
     def __call__(self, steps: list[Step]) -> list[Step]:
@@ -387,10 +359,7 @@ def _episode(step: Step) -> Hashable:
 
 
 def _rewards_of_others(bucket: list[Step], once_per_episode: bool) -> dict[int, tuple[float, int]]:
-    """Return sum and number of the rewards of all other episodes' steps in ``bucket``, by ``id`` of the step.
-
-    With ``once_per_episode``, an episode counts as one reward, the mean of its steps'.
-    """
+    """Return sum and number of the rewards of other episodes' steps in ``bucket``, by ``id`` of the step."""
     episodes = _buckets(bucket, _episode)
     rewards = [[step.advantage for step in episode] for episode in episodes]
     if once_per_episode:
@@ -413,7 +382,6 @@ def _buckets(steps: list[Step], key_of: Callable[[Step], Hashable]) -> list[list
 
 
 def _normalize(steps: list[Step], z_score: bool) -> None:
-    """Centre, and with ``z_score`` scale, the advantages of ``steps`` in place."""
     values = [step.advantage for step in steps]
     if not values or min(values) == max(values):
         # Set to 0 directly, because rounding in the mean would leave a tiny remainder.
@@ -430,10 +398,9 @@ def _normalize(steps: list[Step], z_score: bool) -> None:
 class CreditTransform(SamplingRewardTransform):
     """Gives drawn steps the advantages of a credit assigner.
 
-    The steps of one game are one episode again, in which each role has the mean reward of its steps. A step
-    whose own reward differs from that, by a step transform for example, keeps the difference. Sub-episodes
-    are in one group only if they have the same parent. If a batch has only some games of a group, they are
-    compared with each other alone.
+    The steps of one game are one episode again, in which each role has the mean reward of its steps; a step
+    keeps its difference from it. Sub-episodes are in one group only if they have the same parent. If a batch
+    has only some games of a group, they are compared with each other alone.
     """
 
     def __init__(self, credit: CreditAssigner) -> None:
@@ -462,7 +429,6 @@ class CreditTransform(SamplingRewardTransform):
 
 
 def _played_again(rollout_id: str, steps: list[Step]) -> Rollout:
-    """Return the episode of drawn steps, in which each has the mean of its role as its reward."""
     of_role: dict[str, list[float]] = {}
     for step in steps:
         of_role.setdefault(step.role_id, []).append(step.advantage)

@@ -19,11 +19,11 @@ from sparring.core import InputError
 from sparring.core.adapters import BASE, TRAINED
 from sparring.evaluation.mixture import Mixture
 from sparring.evaluation.result_files import evaluated_steps
+from sparring.run.best import has_settled
 from sparring.run.evaluation_opponents import MIXTURE
 from sparring.run.given_adapters import find_given, same_adapter
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
-from sparring.run.settled import has_settled
 from sparring.run.start import Runtime, resume_run, start_run
 
 Train = Callable[[Config, Path], bool]

@@ -26,12 +26,11 @@ from sparring.core.files import check_kinds, is_locked
 from sparring.core.shell_command import shell_command
 from sparring.evaluation.figures import ANY, NASH_CONV, Figure, FigureName, read_figures
 from sparring.evaluation.result_files import evaluated_steps
-from sparring.run.best import is_kept_by
+from sparring.run.best import has_settled, is_kept_by
 from sparring.run.evaluation_opponents import evaluation_opponents
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_kinds import PSRO_FILE
+from sparring.run.run_layout import PSRO_FILE
 from sparring.run.run_names import RUNS
-from sparring.run.settled import has_settled
 from sparring.view.evaluations import decisive, of_measure
 from sparring.view.fine_tuning import FineTuningFiles
 

@@ -23,7 +23,7 @@ from sparring.core.files import (
 from sparring.core.sealed_json import sealed, unsealed
 from sparring.population import PayoffMatrix
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_kinds import PSRO_FILE, PSRO_PAGE
+from sparring.run.run_layout import PSRO_FILE, PSRO_PAGE
 
 CONFIG, STATE, PAYOFFS, PAGE = PSRO_FILE, "psro.json", "payoffs", PSRO_PAGE
 

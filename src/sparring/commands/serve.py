@@ -32,8 +32,8 @@ from sparring.finetune.jobs.launch import Launch, LocalWorker
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService
+from sparring.run.assembly import publish_models
 from sparring.run.progress_views import print_line, working
-from sparring.run.publishing import publish_models
 
 
 def serve(

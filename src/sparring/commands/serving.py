@@ -10,7 +10,7 @@ from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import InferenceClient, Messages, ModelResponse
 from sparring.engine.api_models import api_client
 from sparring.evaluation.progress import Progress
-from sparring.run.publishing import publish_models
+from sparring.run.assembly import publish_models
 
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine

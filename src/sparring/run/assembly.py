@@ -4,7 +4,7 @@ torch is imported only by the functions that build a model or what works on it: 
 run do neither.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.play import Games, GameSettings
 from sparring.core import Arena, InferenceClient, derive_seed
-from sparring.core.adapters import TRAINED, average_of
+from sparring.core.adapters import BASE, TRAINED, average_of
 from sparring.envs.game_episode import GameEpisode, build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.learn.model_files import resolve_model
@@ -34,6 +34,7 @@ from sparring.run.threads import available_cores, base_dtype, chosen_threads
 
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine
+    from sparring.engine.published_adapters import PublishedAdapters
     from sparring.learn.learner import Learner
     from sparring.learn.policy import PolicyModel
 
@@ -49,13 +50,12 @@ def build_policy(
 ) -> "PolicyModel":
     """Load the base model with a fresh adapter for each policy.
 
-    Raises:
-        InputError: the model cannot be loaded, or the device does not exist.
+    Raises InputError if the model cannot be loaded, or the device does not exist.
     """
     import torch
 
     from sparring.learn.policy import LoraSettings, PolicyModel
-    from sparring.run.devices import choose_device
+    from sparring.run.threads import choose_device
 
     torch.set_num_threads(chosen_threads(model, available_cores(), say))
     device = choose_device(model.device)
@@ -151,7 +151,6 @@ def evaluation_specs(config: Config) -> list[tuple[EnvSpec, str]]:
 
 
 def _evaluation_spec(config: Config, env: GameSettings) -> EnvSpec:
-    """Return the scheduler's view of a game of evaluations, under the name that its figures have."""
     spec = env_spec(env)
     return replace(spec, key=f"evaluation|{spec.key}", env_id=config.label(env))
 
@@ -240,3 +239,32 @@ def take_in(config: Config) -> TakeIn:
     """Return what becomes of the games of a run."""
     collection = config.collection
     return TakeIn(collection.filter_opponent_invalid, config.tracking.games_logged, collection.games_per_step)
+
+
+def publish_models(
+    model: ModelSettings,
+    adapters: Mapping[str, Path],
+    inference: InferenceSettings,
+    *,
+    base: str = BASE,
+    versions: Mapping[str, int] | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> "PublishedAdapters":
+    """Load a model here; return an engine that answers with it and, by name, with adapters in PEFT's format.
+
+    Args:
+        base: the name of the base model.
+        versions: the version that an adapter's answers carry, by name; by default they are numbered.
+
+    Raises InputError if the model cannot be loaded, or an adapter belongs to another, and DeliveryError if an
+    adapter is not the one that its learner wrote.
+    """
+    from sparring.engine.published_adapters import PublishedAdapters
+
+    policy = build_policy(model, LoraSection(rank=1), seed, say)
+    published = PublishedAdapters(build_engine(inference, policy))
+    for name, directory in adapters.items():
+        published.publish(name, directory, (versions or {}).get(name))
+    published.engine.publish(base, BASE, 0)
+    return published

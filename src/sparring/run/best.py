@@ -1,7 +1,4 @@
-"""The best adapters of a run by one figure of its evaluations, kept in ``best/step-000040``.
-
-The loop calls :func:`keep_if_best` after each evaluation; nothing else decides, writes or prunes.
-"""
+"""What evaluations decide: which adapters ``best/step-000040`` keeps, and when the run has settled."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
@@ -11,12 +8,15 @@ import msgspec
 
 from sparring.config import Config
 from sparring.config.play import Games
+from sparring.config.population import EvaluationSettings
 from sparring.core import InputError
 from sparring.core.adapters import MEASURED_FILE
 from sparring.core.errors import DamagedState
 from sparring.core.files import put_in_place, remove_directory, scratch_for
 from sparring.core.manifest import check_files, seal
 from sparring.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
+from sparring.evaluation.match_result import MatchResult
+from sparring.evaluation.result_files import evaluated_steps, read_evaluation
 from sparring.run.evaluation_opponents import evaluation_opponents, measures_nash_conv
 from sparring.run.run_directory import RunDirectory
 
@@ -38,20 +38,10 @@ async def keep_if_best(
 ) -> None:
     """Keep the adapters of update ``step`` if its evaluation is the best so far; of equal ones, the newest.
 
-    Call it when the evaluation's files are written; a repeated call changes nothing. Neither the untrained
-    model is kept, nor a policy that cannot be played, whatever its NashConv. An earlier best stays until the
-    run can no longer be resumed from before the new one.
-
-    Args:
-        run: the run's directory.
-        keep_best: the configured figure; ``None`` keeps nothing.
-        step: the update that was evaluated.
-        write: writes the evaluated adapters into a directory, with the layout of a checkpoint.
-
-    Raises:
-        InputError: the first evaluation has no such figure, or several.
-        SparringError: another process has resumed the run.
-        OSError: the adapters cannot be written.
+    A repeated call changes nothing. Neither the untrained model is kept, nor a policy that cannot be played,
+    whatever its NashConv. An earlier best stays until the run can no longer be resumed from before the new
+    one. ``write`` writes the evaluated adapters with the layout of a checkpoint. Raises InputError if the
+    first evaluation has no such figure, or several.
     """
     if keep_best is None:
         return
@@ -83,10 +73,7 @@ def is_kept_by(figure: Figure, keep_best: str | None) -> bool:
 def check_keep_best(config: Config) -> None:
     """Check that the run will measure what decides which adapter is the best.
 
-    The figures of a program are only known once it is evaluated.
-
-    Raises:
-        InputError: nothing is measured during training, or the figure is none of the run's.
+    A program's figures are only known once it is evaluated.
     """
     keep_best = config.run.keep_best
     if keep_best is None:
@@ -109,7 +96,6 @@ def check_keep_best(config: Config) -> None:
 
 
 def _is_best(run: RunDirectory, keep_best: str, step: int, figure: Figure) -> bool:
-    """Whether a figure after ``step`` is at least as good as that of the adapters kept before."""
     best = _value_before(run, keep_best, step)
     if best is None or not figure.is_playable:
         return figure.is_playable
@@ -118,10 +104,7 @@ def _is_best(run: RunDirectory, keep_best: str, step: int, figure: Figure) -> bo
 
 
 def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
-    """Return the best value of the updates before ``step``; ``None`` if none is kept by this figure.
-
-    One that is damaged does not count.
-    """
+    """Return the best value of the updates before ``step``; ``None`` if none is kept whole by this figure."""
     for kept in reversed([earlier for earlier in run.best_steps() if earlier < step]):
         try:
             check_files(run.best(kept))
@@ -146,3 +129,33 @@ def _check_name(keep_best: str, names: Iterable[FigureName]) -> None:
     names_text = ", ".join(f'"{name}"' for name in shown)
     fix = f'Did you mean "{close[0]}"?' if close and not meant else f"Use one of {names_text}"
     raise InputError(FIELD, problem, fix)
+
+
+def has_settled(directory: Path, settings: EvaluationSettings) -> bool:
+    """Whether none of the last ``patience`` evaluations found a better policy.
+
+    Only scheduled evaluations count, every ``every`` updates: an extra one after the last update is ignored,
+    so that extending a run does not change when it settles.
+
+    An evaluation finds a better policy if the lower end of the 95% interval of the mean reward in one of its
+    matches is above the best mean so far; then that mean becomes the best, and smaller steps add up. The
+    first evaluation counts as better. One without a finished match says nothing.
+    """
+    if not (settings.patience and settings.every):
+        return False
+    best: dict[tuple[str, str], float] = {}
+    since = 0
+    for step in evaluated_steps(directory):
+        if step % settings.every:
+            continue
+        better, measured = False, False
+        for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
+            _, match = read_evaluation(path)
+            if not isinstance(match, MatchResult) or not match.games:
+                continue
+            measured = True
+            played, reward = (match.env_id, match.opponent), match.mean_reward
+            if played not in best or reward.low > best[played]:
+                best[played], better = reward.mid, True
+        since = 0 if better else since + measured
+    return since >= settings.patience

@@ -43,7 +43,7 @@ def check_config(config: Config) -> list[str]:
         check_model_name(config.model.name)
     check_quantization(config.model.quantization)
     if config.run.runtime == "local" and config.model.device.startswith("cuda"):
-        from sparring.run.devices import choose_device  # torch takes seconds to import: only if needed
+        from sparring.run.threads import choose_device  # torch takes seconds to import: only if needed
 
         choose_device(config.model.device)
     found = [_model_line(config.model.name)]

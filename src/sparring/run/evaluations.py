@@ -43,12 +43,7 @@ class Ratings(Protocol):
 class Evaluations:
     """Measures what the training of each policy produces, in its seats, against the configured opponents.
 
-    Args:
-        config: the run's configuration.
-        arena: an arena whose client serves the ``results``.
-        pool: the pool whose members the matches rate.
-        results: the served model of each policy.
-        directory: the run's directory, which results are written to.
+    The client of ``arena`` serves the ``results``, the model of each policy; ``pool`` rates the matches.
     """
 
     def __init__(
@@ -72,10 +67,8 @@ class Evaluations:
         """Measure after update ``step``; return the headline figures by name.
 
         If an update is measured again with more games, the first of them are played again as they were. Each
-        game is rated once.
-
-        Raises:
-            InputError: NashConv cannot be computed, or takes too long in the first evaluation.
+        game is rated once. Raises InputError if NashConv cannot be computed, or takes too long in the first
+        evaluation.
         """
         summary, directory = {}, self.directory.evaluation
         trained = [self.config.label(env) for env in self.config.envs]
@@ -110,9 +103,6 @@ class Evaluations:
 
         If it takes too long in a later evaluation than the run's first, it is left out with a warning: what
         was learned must not be lost because the machine is busy now.
-
-        Raises:
-            InputError: the game has no exact measure, or scoring takes too long in the first evaluation.
         """
         label = self.config.label(env)
         try:
@@ -169,7 +159,6 @@ class Evaluations:
         return replace(result, env_id=self.config.label(env))
 
     def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
-        """Return who plays each seat of the opponent."""
         if name != MIXTURE:
             return [opponent_agent(name)] * env.num_players
         return [self._mixture(policy) for policy in env.seats]
@@ -182,7 +171,6 @@ class Evaluations:
         return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
     def _models(self, env: EvaluatedGameSettings) -> list[str]:
-        """Return the served model of each seat."""
         return [self.results[policy] for policy in env.seats]
 
     def _rate(
@@ -194,7 +182,6 @@ class Evaluations:
         opponent: str | None,
         finished: list[int],
     ) -> None:
-        """Rate the players of the match ``name``, game by game, except games that are rated already."""
         if opponent is None or result.num_players != 2:
             return
         if step != self._rated_step:

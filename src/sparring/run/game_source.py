@@ -1,23 +1,114 @@
 """GameSource: records of games against the pool, played in this process or by collectors on a cluster."""
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-from sparring.collection.buffer_entries import Ready
+from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
 from sparring.collection.pool_state import LeagueTurn
 from sparring.config import Config
-from sparring.core import Arena
+from sparring.core import Arena, SparringError
+from sparring.core.records import EncodeAnswer, records_from_steps
 from sparring.population.pool_members import checkpoint_uid
 from sparring.run.evaluations import Evaluations
-from sparring.run.game_feed import GameFeed
-from sparring.run.learners import Learners, Saved, UpdateBatch
+from sparring.run.learners import Learners, Records, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
-from sparring.run.opponents import FrozenOpponents
+from sparring.run.opponents import FrozenOpponents, StandingsLog
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
-from sparring.run.standings_log import StandingsLog
+
+PATIENCE = 3600.0
+"""Seconds without a batch, or in which games do not end, after which the learner gives up."""
+
+
+@dataclass(frozen=True)
+class BatchInBuffer:
+    """The batch that the buffer has drawn for an update; whoever learns it fetches it from there."""
+
+    buffer: Callable[[], Any]
+    update: int
+
+    async def records(self, encode_answer: EncodeAnswer) -> Records:
+        """Fetch the batch and return its records."""
+        drawn: Drawn | None = await self.buffer().draw.remote(self.update, Demand())
+        if drawn is None:
+            raise SparringError(f"the buffer has lost the batch of update {self.update}")
+        return by_policy(records_from_steps(drawn.steps, encode_answer))
+
+
+async def _nothing() -> None:
+    """Do nothing: somebody else plays all the time."""
+
+
+class GameFeed:
+    """Draws the batch of each update, and announces each version to pool and buffer, by their handles.
+
+    After ``patience`` seconds without a batch, or in which games do not end, it gives up with a
+    SparringError.
+    """
+
+    def __init__(self, buffer: Any, pool: Any, demand: Demand, patience: float = PATIENCE) -> None:
+        self.buffer = buffer
+        self.pool = pool
+        self.demand = demand
+        self.patience = patience
+
+    async def next_batch(self, saved: Saved, play: Callable[[], Awaitable[None]] = _nothing) -> Ready:
+        """Wait until the batch of the update after ``saved`` is drawn, and return its size.
+
+        ``play`` plays as many games as a batch needs, unless somebody plays all the time.
+        """
+        asked, update = perf_counter(), saved.step + 1
+        demand = replace(self.demand, versions=saved.versions)
+        while perf_counter() - asked < self.patience:
+            await play()
+            ready: Ready | None = await self.buffer.ready.remote(update, demand)
+            if ready is not None and ready.steps:
+                return ready
+            if ready is not None:
+                # Everything was too old, which no game of a league is: others may begin.
+                await self.publish(saved)
+        raise SparringError(f"no batch for update {update} came in {self.patience:g} s; look at the games")
+
+    async def settle(self, step: int) -> None:
+        """Wait until the games before update ``step`` have ended, in lockstep."""
+        try:
+            async with asyncio.timeout(self.patience):
+                settled = False
+                while not settled:
+                    settled = await self.pool.settled.remote()
+        except TimeoutError:
+            unended = f"games that began before update {step} have not ended in {self.patience:g} s"
+            raise SparringError(f"{unended}; look at the collectors") from None
+
+    async def publish(self, saved: Saved) -> Published:
+        """Announce weights to buffer and pool; return the pool before the first game with them.
+
+        The accounts are those of games, and of steps as ``steps NAME``. Repeating it changes nothing.
+        """
+        consumed = await self.buffer.learned_batch.remote(saved.step)
+        steps = await self._steps()
+        published: Published = await self.pool.publish.remote(saved.weights(), consumed)
+        return replace(published, accounts=published.accounts | steps)
+
+    async def stop(self) -> None:
+        """End play."""
+        await self.buffer.stop.remote()
+        await self.pool.stop.remote()
+
+    async def accounts(self) -> dict[str, int]:
+        """Return the accounts of games, and those of steps as ``steps NAME``."""
+        games: dict[str, int] = await self.pool.accounts.remote()
+        return games | await self._steps()
+
+    async def _steps(self) -> dict[str, int]:
+        counts: dict[str, int] = await self.buffer.counts.remote()
+        return {f"steps {name}": count for name, count in counts.items()}
+
 
 Result = TypeVar("Result")
 
@@ -25,16 +116,14 @@ Result = TypeVar("Result")
 class GameHost(Protocol):
     """Where the games of a run are played, and where its pool and its buffer are: here or on a cluster.
 
-    Attributes:
-        feed: the games as the loop takes them; it has the handles of pool and buffer.
-        overlaps: whether games are played while the learners learn.
+    ``overlaps``: whether games are played while the learners learn.
     """
 
     feed: GameFeed
     overlaps: bool
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue after ``saved`` from :meth:`state`, or begin if it is empty; forget what came later."""
+        """Continue after ``saved`` from a state, or begin if it is empty; forget what came later."""
 
     async def state(self) -> dict[str, Any]:
         """Return the pool and the accounts, and what a run in this process needs to continue."""
@@ -62,12 +151,9 @@ class GameHost(Protocol):
 
 
 class GameSource:
-    """A :class:`Source` of games. Each seat belongs to a policy.
+    """Plays games. Each seat belongs to a policy.
 
     Args:
-        config: the run's configuration.
-        directory: the run's directory.
-        metrics: the run's metrics.
         host: where games are played.
         serving: answers the model calls.
         learners: the learners, of which a league lets some begin again.
@@ -113,7 +199,7 @@ class GameSource:
         await self.serving.close()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Fill the pool of a new run, or continue from :meth:`state`; the active copies are served again."""
+        """Fill the pool of a new run, or continue from a state; the active copies are served again."""
         if not state:
             await self.opponents.begin()
         await self.host.begin(saved, state)
@@ -201,7 +287,7 @@ class GameSource:
         self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
-        """Return the pool and the accounts, and what the host needs to continue."""
+        """Return the host's state."""
         return await self.host.state()
 
     async def accounts(self) -> dict[str, int]:

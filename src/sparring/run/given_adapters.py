@@ -30,9 +30,6 @@ def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[
     """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
 
     A run that begins makes them; one that continues uses those that it has.
-
-    Raises:
-        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
     """
     continues = directory.config_file.exists()
     copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
@@ -45,7 +42,6 @@ def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[
 
 
 def _placed(config: Config, places: Mapping[str, Path]) -> Config:
-    """Return the configuration with other places of some adapters."""
     changed = {
         field: {name: str(places.get(name, source)) for name, source in adapters.items()}
         for field, adapters in (("start", config.start), ("frozen", config.frozen))
@@ -54,10 +50,9 @@ def _placed(config: Config, places: Mapping[str, Path]) -> Config:
 
 
 def copy_adapter(source: Path, target: Path) -> None:
-    """Copy an adapter's files into a directory; a missing one is reported when the adapter is loaded.
+    """Copy an adapter's files into a directory, or raise DamagedState if one is not what was written.
 
-    Raises:
-        DamagedState: a file is not what was written.
+    A missing one is reported when the adapter is loaded.
     """
     files, base = (ADAPTER_FILE, ADAPTER_CONFIG), None
     if is_sealed(source):
@@ -84,15 +79,8 @@ def load_given(
 ) -> None:
     """Load the adapters of ``[start]`` into their policies, and those of ``[frozen]`` under their names.
 
-    Args:
-        config: the run's configuration.
-        model: the model that gets them.
-        policies: the run's policies.
-        sources: where new copies were made from, by name: errors name these places, for the copies are
-            deleted with a run that cannot begin.
-
-    Raises:
-        InputError: there is no such policy or adapter, or an adapter has another shape.
+    Errors name the places in ``sources`` that new copies were made from: the copies are deleted with a run
+    that cannot begin.
     """
     for name, directory in find_given(config, policies).items():
         try:
@@ -107,8 +95,7 @@ def load_given(
 def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
     """Return the directories of the adapters of ``[start]``, by policy, and of ``[frozen]``, by name.
 
-    Raises:
-        InputError: there is no such policy or adapter.
+    Raises InputError if there is no such policy or adapter.
     """
     unknown = config.start.keys() - set(policies)
     if unknown:
@@ -121,11 +108,7 @@ def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
 
 
 def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, AdapterRef]:
-    """Return the adapters of ``[frozen]``, by name.
-
-    Raises:
-        InputError: there is no such adapter, or none for ``[start]``.
-    """
+    """Return the adapters of ``[frozen]``, by name."""
     found = find_given(config, policies)
     return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}
 
@@ -133,11 +116,7 @@ def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, Adapte
 def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
     """Check the adapters of ``[start]`` and ``[frozen]`` as far as their ``adapter_config.json`` says.
 
-    Returns:
-        Their directories, as :func:`find_given` does.
-
-    Raises:
-        InputError: there is no such policy or adapter, or an adapter cannot be used or has another shape.
+    Returns their directories, as :func:`find_given` does.
     """
     given, lora = find_given(config, policies), config.lora
     run = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": lora.target_modules}
@@ -157,11 +136,7 @@ def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
 
 
 def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
-    """Load an adapter from its directory into the model, under a name.
-
-    Raises:
-        InputError: it is damaged, or has another shape.
-    """
+    """Load an adapter from its directory into the model, under a name."""
     from sparring.learn.base_fingerprint import check_base
     from sparring.learn.checkpoints import check_lora_shape, load_adapter
 
@@ -172,11 +147,7 @@ def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
 
 
 def find_adapter(source: str, policy: str, field: str) -> Path:
-    """Return the directory of an adapter: ``source`` itself, or a policy's in a checkpoint of a run.
-
-    Raises:
-        InputError: there is no such adapter.
-    """
+    """Return the directory of an adapter: ``source`` itself, or a policy's in a checkpoint of a run."""
     place = Path(source)
     if not (place / ADAPTER_CONFIG).is_file():
         run, checkpoint = split_checkpoint(source)
@@ -187,11 +158,7 @@ def find_adapter(source: str, policy: str, field: str) -> Path:
 
 
 def adapter_in(place: Path, policy: str, field: str) -> Path:
-    """Return the directory of a policy's adapter: in ``place``, or ``place`` itself if it holds a single one.
-
-    Raises:
-        InputError: there is no such adapter.
-    """
+    """Return the directory of a policy's adapter: in ``place``, or ``place`` if it holds a single one."""
     found = [one for one in (place / policy, place) if (one / ADAPTER_CONFIG).is_file()]
     if not found:
         raise InputError(field, f"{place} has no adapter of a policy {policy}", "Name its directory")

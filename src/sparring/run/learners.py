@@ -1,9 +1,4 @@
-"""What learns: the learners of a run's policies, in this process or in an actor.
-
-Learners: ``LocalLearners`` and, on a cluster, ``RemoteLearners`` with ``LearnerService`` in the actor.
-``single_process.build_trainer`` and ``cluster.run.ClusterRun`` choose. Here is also what they share: a batch,
-what was saved, and one update of all policies.
-"""
+"""What learns: the learners of a run's policies, in this process (``LocalLearners``) or in an actor."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sparring.core import GenerateResult, SparringError, TrainingRecord
 from sparring.core.adapters import AdapterRef, Weights
 from sparring.core.records import EncodeAnswer, with_alternatives
-from sparring.run.figures import answer_figures, learned_figures, staleness_shares
+from sparring.run.metrics import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:
     from sparring.learn.learner import Learner
@@ -43,27 +38,18 @@ def by_policy(records: Iterable[TrainingRecord]) -> dict[str, list[TrainingRecor
 
 @dataclass(frozen=True)
 class BatchOf:
-    """A batch that is here.
-
-    Attributes:
-        by_policy: the records.
-        results: whole episodes, for learners that train on text and rewards; games give none.
-    """
+    """A batch that is here; ``results`` are whole episodes of a program."""
 
     by_policy: Records
     results: Sequence[GenerateResult] = ()
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
-        """Return the records; see :class:`UpdateBatch`."""
+        """Return the records."""
         self.check_tokens()
         return {policy: with_alternatives(some, encode_answer) for policy, some in self.by_policy.items()}
 
     def check_tokens(self) -> None:
-        """Check that token ids came with all that was played.
-
-        Raises:
-            SparringError: some steps have none, or there is no step to train on.
-        """
+        """Raise a SparringError unless token ids came with all that was played, and something was."""
         rollouts = (rollout for result in self.results for rollout in result.trainable_rollouts())
         text_only = sum(step.text_only for one in rollouts for step in one.steps if step.policy)
         if text_only:
@@ -87,8 +73,7 @@ class Saved:
         trained_records: answers trained on in all updates.
         state: what the run gave to the last update, or to the last checkpoint; empty at the beginning.
         notice: a line to show if the newest saved state is damaged and the one before was loaded.
-        notes: lines to show about the model: layers without LoRA, a context shorter than its own, how
-            attention is computed on a GPU.
+        notes: lines to show about the model.
     """
 
     step: int
@@ -117,18 +102,14 @@ class Learners(Protocol):
     async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
         """Make update ``step``; learners that save every update call ``state`` and save it as well.
 
-        Raises:
-            SparringError: the update before it was not made, or an update fails.
+        Raises SparringError if the update before it was not made, or an update fails.
         """
 
     async def start_again(self, policies: Collection[str]) -> Saved:
         """Let policies begin again after the last update from what they began with, once."""
 
     async def results(self) -> dict[str, str | None]:
-        """Return the directory of the adapter that training produces, by policy: the average if any.
-
-        ``None`` as for ``Saved.adapters``.
-        """
+        """Return the directory of the adapter that training produces, by policy: the average if any."""
 
     async def write_adapters(self, directory: Path) -> None:
         """Write the adapters that training produces into a directory, with the layout of a checkpoint."""
@@ -139,7 +120,7 @@ class Learners(Protocol):
 
 @dataclass(frozen=True)
 class Learned:
-    """What an update of all policies gives; see :class:`Saved`."""
+    """What an update of all policies gives, as in :class:`Saved`."""
 
     figures: dict[str, float]
     seconds: float

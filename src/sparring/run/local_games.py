@@ -6,18 +6,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffer import BufferService
-from sparring.collection.buffer_entries import Demand, Ready
+from sparring.collection.buffer_state import Demand, Ready
 from sparring.collection.collector import Collector, arena_of_games
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.results import Played
-from sparring.collection.rollout_log import RolloutLog
+from sparring.collection.rollout_log import BatchLog, RolloutLog
 from sparring.collection.tracker import Tracker
 from sparring.config import Config
 from sparring.core import InferenceClient, SparringError
 from sparring.run import assembly
-from sparring.run.game_feed import BatchInBuffer, GameFeed
+from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.progress import RunProgress
 from sparring.run.rewards import build_buffer
@@ -27,15 +26,7 @@ Result = TypeVar("Result")
 
 
 class LocalGames:
-    """See :class:`sparring.run.game_source.GameHost`. Pool and buffer keep no journals: their state is
-    saved with each checkpoint.
-
-    Args:
-        config: the run's configuration.
-        directory: the run's directory.
-        tracker: receives what is measured.
-        client: answers the model calls.
-    """
+    """Plays games in this process. Pool and buffer keep no journals: checkpoints have their state."""
 
     overlaps = False
 
@@ -69,7 +60,7 @@ class LocalGames:
         )
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """See ``GameHost``."""
+        """Continue from a state, or begin."""
         if state:
             settings = msgspec.to_builtins(self.settings)
             self.pool.state.load_state_dict({**state["games"], "pool": state["pool"], "settings": settings})
@@ -79,7 +70,7 @@ class LocalGames:
         self.directory.truncate_after(saved.step)
 
     async def state(self) -> dict[str, Any]:
-        """See ``GameHost``."""
+        """Return the whole state of pool and buffer."""
         games = self.pool.state.whole_state()
         return {
             "pool": games.pop("pool"),
@@ -89,23 +80,17 @@ class LocalGames:
         }
 
     def batch(self, update: int) -> UpdateBatch:
-        """See ``GameHost``."""
+        """Return the batch that was drawn for an update."""
         return BatchInBuffer(lambda: self.feed.buffer, update)
 
     async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
-        """See ``GameHost``."""
+        """Play until the batch of the update after ``saved`` can be drawn."""
         if self.pool.pool.payoffs.waiting:
             waiting = len(self.pool.pool.payoffs.waiting)
             progress.say(f"{waiting} games between frozen opponents, for the payoff matrix")
         return await self.feed.next_batch(saved, partial(self._play, saved.step + 1, progress))
 
     async def _play(self, update: int, progress: RunProgress) -> None:
-        """Play the games of an update.
-
-        Raises:
-            SparringError: too few can be trained on; they are logged.
-        """
-
         def count(played: Played) -> None:
             if played.job.is_training:
                 progress.played_one()
@@ -133,7 +118,7 @@ class LocalGames:
         return lambda: accounts.finished >= finished
 
     async def settle(self, step: int, freezes: bool) -> None:
-        """See ``GameHost``: games in flight may be playing against a copy that retires.
+        """Let games in flight end before a copy retires against which they may be playing.
 
         Where they are fewer than an update's, their failures count with those of the next.
         """
@@ -144,11 +129,11 @@ class LocalGames:
                 self.buffer.check_failures(step, self.feed.demand.failed_share)
 
     async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """See ``GameHost``; errors of the play reach the caller."""
+        """Do the work; errors of the play reach the caller."""
         return await work
 
     async def published(self, step: int) -> None:
-        """See ``GameHost``; nothing is played before a batch is wanted."""
+        """Nothing to do: nothing is played before a batch is wanted."""
 
     async def stop(self) -> None:
-        """See ``GameHost``; games in flight end with the process."""
+        """Nothing to do: games in flight end with the process."""

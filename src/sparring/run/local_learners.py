@@ -19,14 +19,9 @@ from sparring.run.saved_state import SavedState, load_learners, save_learners
 
 
 class LocalLearners:
-    """See :class:`Learners`. An update is saved only with a checkpoint.
+    """The learners of a run in one process. An update is saved only with a checkpoint.
 
-    Args:
-        model: the model with the adapters of all policies.
-        learners: the learners by policy.
-        directory: the run's directory.
-        base_name: name of the base model, for the adapters' configuration.
-        may_start_again: the policies that :meth:`start_again` is for, whose beginnings are kept.
+    ``may_start_again`` are the policies that :meth:`start_again` is for, whose beginnings are kept.
     """
 
     def __init__(
@@ -45,7 +40,7 @@ class LocalLearners:
         self._saved: Saved | None = None
 
     async def saved(self) -> Saved:
-        """See :class:`Learners`."""
+        """Return the progress, from the newest checkpoint if this is the first call."""
         if self._saved is None:
             steps, notice = self.directory.saved_steps(), None
             state: dict[str, Any] = {}
@@ -65,7 +60,7 @@ class LocalLearners:
         return self._saved
 
     async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
-        """See :class:`Learners`."""
+        """Make update ``step``."""
         before = await self.saved()
         if step != before.step + 1:
             raise SparringError(f"update {step} is requested but the last one is {before.step}")
@@ -84,23 +79,23 @@ class LocalLearners:
         return self._saved
 
     async def start_again(self, policies: Collection[str]) -> Saved:
-        """See :class:`Learners`; the next checkpoint has them so."""
+        """Let policies begin again; the next checkpoint has them so."""
         for policy in policies:
             if self.learners[policy].age:
                 self.learners[policy].start_again(self._beginnings[policy])
         return await self.saved()
 
     async def results(self) -> dict[str, str | None]:
-        """See :class:`Learners`."""
+        """Return that every adapter is shared with the engine."""
         return dict.fromkeys(self.learners)
 
     async def write_adapters(self, directory: Path) -> None:
-        """See :class:`Learners`."""
+        """Write the adapters that training produces into a directory."""
         results = {policy: learner.result for policy, learner in self.learners.items()}
         write_adapters(directory, self.model, self.base_name, results)
 
     async def keep(self, state: State) -> None:
-        """See :class:`Learners`."""
+        """Write a checkpoint of the last update."""
         saved = await self.saved()
         content = await state() | {"step": saved.step, "trained_records": saved.trained_records}
         self.directory.check_epoch()

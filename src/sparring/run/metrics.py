@@ -1,13 +1,15 @@
-"""The metrics of a run: where its loop logs figures, and which lines are already written.
+"""The figures of an update, and where a run's loop writes them."""
 
-``LocalMetrics`` writes them in this process, ``RemoteMetrics`` of the cluster in an actor.
-"""
-
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sparring.collection.sinks import JsonlSink, Metrics
 from sparring.collection.tracker import Tracker
+from sparring.core import TrainingRecord
+from sparring.core.records import NO_ADVANTAGE
+from sparring.core.types import Answer
 
 
 class RunMetrics(Protocol):
@@ -23,9 +25,9 @@ class RunMetrics(Protocol):
         """Write the line of ``step`` and return it. A step that has its line gets no second one."""
 
     async def resume(self, step: int, state: dict[str, Any]) -> bool:
-        """Continue after update ``step`` from :meth:`state_dict`, ``{}`` from the beginning.
+        """Continue after update ``step`` from a state; ``{}`` is the beginning. Later lines are deleted.
 
-        Lines of later steps are deleted. Returns whether the line of ``step`` is written.
+        Returns whether the line of ``step`` is written.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -36,7 +38,7 @@ class RunMetrics(Protocol):
 
 
 class LocalMetrics:
-    """See :class:`RunMetrics`: a tracker of this process, whose first sink writes ``metrics.jsonl``."""
+    """A tracker of this process, whose first sink writes ``metrics.jsonl``."""
 
     def __init__(self, tracker: Tracker, lines: JsonlSink) -> None:
         self.tracker = tracker
@@ -44,20 +46,20 @@ class LocalMetrics:
         self._flushed = 0
 
     def log(self, name_value_dict: Mapping[str, float]) -> None:
-        """See :class:`RunMetrics`."""
+        """Log exact values."""
         self.tracker.log(name_value_dict)
 
     def add(self, values: Mapping[str, float]) -> None:
-        """See :class:`RunMetrics`."""
+        """Log values that are summed until the next flush."""
         self.tracker.add(values)
 
     async def flush(self, step: int) -> Metrics:
-        """See :class:`RunMetrics`."""
+        """Write the line of ``step`` and return it."""
         self._flushed = step
         return self.tracker.flush(step)
 
     async def resume(self, step: int, state: dict[str, Any]) -> bool:
-        """See :class:`RunMetrics`."""
+        """Continue after update ``step`` from a state."""
         if state:
             self.tracker.load_state_dict(state["tracker"])
             self._flushed = state["flushed"]
@@ -65,7 +67,7 @@ class LocalMetrics:
         return self._flushed >= step
 
     def state_dict(self) -> dict[str, Any]:
-        """See :class:`RunMetrics`."""
+        """Return the tracker's state, and how long the file is."""
         return {
             "tracker": self.tracker.state_dict(),
             "offset": self._lines.offset(),
@@ -73,5 +75,111 @@ class LocalMetrics:
         }
 
     def close(self) -> None:
-        """See :class:`RunMetrics`."""
+        """Close the sinks."""
         self.tracker.close()
+
+
+Learned = Mapping[str, Mapping[str, float]]
+"""The metrics of each policy's update."""
+
+
+def staleness_shares(ages: Iterable[int]) -> dict[str, float]:
+    """Return the share of records by staleness, in versions: ``overlap/staleness_0`` and so on."""
+    counts = Counter(ages)
+    return {f"overlap/staleness_{age}": count / counts.total() for age, count in sorted(counts.items())}
+
+
+def idle_share(waited: float, worked: float) -> float:
+    """Return the share of an update's seconds in which one side waited for the other."""
+    return waited / max(waited + worked, 1e-9)
+
+
+def learned_figures(learned: Learned, *, alone: bool) -> dict[str, float]:
+    """Return the learners' figures without times, under ``learner/POLICY/``, or ``learner/`` if ``alone``."""
+    figures: dict[str, float] = {}
+    for policy, metrics in learned.items():
+        prefix = "learner" if alone else f"learner/{policy}"
+        kept = {name: one for name, one in metrics.items() if not name.endswith(("_seconds", "_second"))}
+        figures |= {f"{prefix}/{name}": one for name, one in kept.items()}
+    return figures
+
+
+def turn_figures(
+    learn: float, tokens: float, *, play: float, played: float, overlaps: bool
+) -> dict[str, float]:
+    """Return the seconds of play and learning in an update, and their rates.
+
+    Args:
+        learn: seconds of learning.
+        tokens: tokens that were learned.
+        play: seconds of play; if play and learning overlap, only those in which the learner waited for it.
+        played: games or episodes that were played.
+        overlaps: whether they overlap.
+    """
+    figures = {
+        "overlap/learner_idle_share": idle_share(play, learn),
+        "time/learn_seconds": learn,
+        "time/games_per_second": played / max(play + learn if overlaps else play, 1e-9),
+        "time/trained_tokens_per_second": tokens / max(learn, 1e-9),
+    }
+    if overlaps:
+        return figures | {"time/wait_seconds": play}
+    return figures | {"time/play_seconds": play, "overlap/engine_idle_share": idle_share(learn, play)}
+
+
+@dataclass
+class _Counts:
+    answers: int = 0
+    judged: int = 0
+    without_advantage: int = 0
+    cut: int = 0
+    going_on: int = 0
+    tokens: int = 0
+    surprisal: float = 0.0
+
+    def add(self, answer: Answer, *, judged: bool) -> None:
+        self.answers += 1
+        self.judged += judged
+        self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
+        self.cut += answer.meta.get("finish_reason") == "length"
+        self.going_on += answer.meta.get("goes_on", False)
+        self.tokens += len(answer.completion_token_ids)
+        self.surprisal -= sum(answer.logprobs)
+
+    def figures(self) -> dict[str, float]:
+        share = {"zero_advantage_share": self.without_advantage / self.answers}
+        going_on = {"going_on_share": self.going_on / self.answers} if self.going_on else {}
+        return (
+            (share if self.judged < self.answers else {})
+            | going_on
+            | {
+                "cut_share": self.cut / self.answers,
+                "tokens": self.tokens / self.answers,
+                "entropy_estimate": self.surprisal / max(self.tokens, 1),
+            }
+        )
+
+
+def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
+    """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
+
+    ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them. Answers
+    of the policies in ``critics`` count as others: their records have rewards. It is missing if all are
+    theirs. ``cut_share``: the share of answers that were cut at the token limit. ``going_on_share``: the
+    share that was cut after beginning with a legal answer; missing if there is none. ``tokens``: mean length
+    of an answer, its stop token included. ``entropy_estimate``: mean of -log p over the sampled tokens, in
+    nats per token; its expectation is the mean entropy of the distributions that they were sampled from.
+    """
+    everything = _Counts()
+    by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
+    for record in records:
+        for answer in record.answers:
+            judged = record.policy in critics
+            everything.add(answer, judged=judged)
+            by_role[record.role_id].add(answer, judged=judged)
+    if not everything.answers:
+        return {}
+    figures = {f"answers/{name}": value for name, value in everything.figures().items()}
+    for role_id, counts in sorted(by_role.items()):
+        figures |= {f"answers/{name}/{role_id}": value for name, value in counts.figures().items()}
+    return figures

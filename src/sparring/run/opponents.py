@@ -1,29 +1,103 @@
-"""Members of a run's pool that are not trained: fixed opponents, averages, and frozen copies of policies."""
+"""Members of a run's pool that are not trained, and the log of who beats whom after each update."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sparring.collection.pool import Copies
+from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
+from sparring.core.confidence_intervals import Interval
 from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
+from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.run.assembly import evaluated_uid, fixed_members
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
+
+SCORE_DIGITS, RATING_DIGITS = 4, 1
+_Figures = tuple[float, float, float, int]
+
+
+class StandingsLog:
+    """Appends a :class:`StandingsLine` after each update, with the pairs that changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: JsonlSink | None = None
+        self._step = -1
+        self._known: dict[tuple[str, str], _Figures] = {}
+
+    def continue_after(self, step: int) -> None:
+        """Open the file and delete the lines of later updates; damaged lines before them stay."""
+        self._lines = JsonlSink(self.path)
+        end, self._step, self._known = 0, -1, {}
+        for line, after in _lines_of(self.path):
+            if line is not None and line.step <= step:
+                end, self._step = after, line.step
+                self._known |= {
+                    (uid, other): (low, mid, high, games) for uid, other, low, mid, high, games in line.pairs
+                }
+        self._lines.truncate(end)
+
+    def write(self, step: int, found: Standings) -> None:
+        """Write the line of an update, with the standings after it, unless it has one."""
+        assert self._lines is not None, "continue_after comes first"
+        if step <= self._step:
+            return
+        pairs = {pair: _figures(one) for pair, one in found.pairs.items()}
+        members = {*found.policies, *found.frozen}
+        gone = {
+            pair: (0.0, 0.0, 0.0, 0)
+            for pair, figures in self._known.items()
+            if pair not in pairs and members.issuperset(pair) and figures[-1]
+        }
+        new = {pair: one for pair, one in (pairs | gone).items() if self._known.get(pair) != one}
+        line = StandingsLine(
+            step,
+            list(found.policies),
+            list(found.frozen),
+            [(*pair, *figures) for pair, figures in new.items()],
+            {uid: _rounded(one, RATING_DIGITS) for uid, one in found.ratings.items()},
+            [list(cycle) for cycle in found.cycles],
+        )
+        self._lines.write(msgspec.to_builtins(line))
+        self._step = step
+        self._known |= new
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+def _lines_of(path: Path) -> Iterator[tuple[StandingsLine | None, int]]:
+    """Yield every line, ``None`` for a damaged one, and the offset after it."""
+    end = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        end += len(line)
+        try:
+            yield msgspec.json.decode(line, type=StandingsLine), end
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield None, end
+
+
+def _figures(one: Standing) -> _Figures:
+    return *_rounded(one.score, SCORE_DIGITS), one.games
+
+
+def _rounded(interval: Interval, digits: int) -> tuple[float, float, float]:
+    low, mid, high = interval
+    return round(low, digits), round(mid, digits), round(high, digits)
 
 
 class FrozenOpponents:
     """Keep a copy of every policy version that the pool may draw, and serve the active ones.
 
-    ``keeps_copies`` is whether the sample mode draws any. A repeated call of any method changes nothing.
-
-    Args:
-        config: the run's configuration.
-        pool: a handle of the pool that the copies join.
-        policies: the policies that are trained.
-        copied: those of them that are frozen at regular intervals.
-        serving: serves the copies.
-        directory: the run's directory.
+    ``keeps_copies`` is whether the sample mode draws any. A repeated call of any method changes nothing. Of
+    the trained ``policies``, the ``copied`` ones are frozen at regular intervals; ``pool`` is a handle.
     """
 
     def __init__(
@@ -57,9 +131,9 @@ class FrozenOpponents:
             await self.serve()
 
     async def freeze_if_due(self, step: int) -> bool:
-        """Add a copy of what training has produced by now of each policy to the pool, if that is due.
+        """Add a copy of each policy to the pool, if that is due; return whether any was added.
 
-        Returns whether copies were added. They are served from :meth:`serve` on.
+        They are served from :meth:`serve` on.
         """
         missing = await self.missing(step)
         for policy in missing:

@@ -4,9 +4,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.local_handle import LocalHandle
-from sparring.collection.rollout_log import RolloutLog, write_rollouts
+from sparring.collection.rollout_log import BatchLog, RolloutLog, write_rollouts
 from sparring.config import Config
 from sparring.core import (
     AgentSpec,
@@ -36,7 +35,7 @@ from sparring.population.standings import standings
 from sparring.run import assembly
 from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
-from sparring.run.opponents import FrozenOpponents
+from sparring.run.opponents import FrozenOpponents, StandingsLog
 from sparring.run.program_seats import ProgramSeats
 from sparring.run.programs import failures_of_evaluation, measured, measured_agents, policies_of
 from sparring.run.progress import RunProgress
@@ -44,14 +43,13 @@ from sparring.run.progress_views import print_line
 from sparring.run.rewards import build_buffer
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
-from sparring.run.standings_log import StandingsLog
 
 PlayedStep = tuple[int, list[GenerateResult], int]
 """A step of the arena: its number, its results, and how many episodes were started for it."""
 
 
 class ProgramSource:
-    """A :class:`Source` of programs. Each role trains the policy that it names.
+    """Plays a program. Each role trains the policy that it names.
 
     Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
     takes up to ``max_calls`` requests at once.
@@ -95,11 +93,7 @@ class ProgramSource:
         self._state_before_step: dict[str, Any] = {}
 
     async def startup(self) -> None:
-        """Call the arena's own ``startup``.
-
-        Raises:
-            SparringError: the arena's ``startup`` failed.
-        """
+        """Call the arena's own ``startup``."""
         await called(self.arena.startup, "the program's startup")
 
     async def shutdown(self) -> None:
@@ -115,7 +109,7 @@ class ProgramSource:
             await self.serving.close()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state`. Steps of the arena are numbered from 1, like updates."""
+        """Continue from a state. Steps of the arena are numbered from 1, like updates."""
         if state:
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(state["arena"])
@@ -169,7 +163,6 @@ class ProgramSource:
         return BatchOf(records, results)
 
     def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
-        """Store the episodes' steps in the replay buffer, and draw the records of an update."""
         assert self.buffer is not None
         for trajectory in (one for result in results for one in trajectories_of_roles(result, self._pids)):
             self.buffer.add_player_trajectory(trajectory, trajectory.env_id)
@@ -179,7 +172,6 @@ class ProgramSource:
         return records
 
     async def _begin_step(self) -> None:
-        """Begin to play the arena's next step."""
         if self.overlaps:
             self._state_before_step = self._state_of_arena()
         with own_code():
@@ -195,7 +187,6 @@ class ProgramSource:
         return number, results, counts["started"]
 
     def _ended(self, result: GenerateResult, progress: RunProgress) -> None:
-        """Take note of an episode, of training or of an evaluation."""
         if "step" in result.rollout.meta:
             progress.played_one()
         else:
@@ -203,7 +194,7 @@ class ProgramSource:
             progress.evaluation_game(len(self._evaluated), None)
 
     def _log_signal(self, results: list[GenerateResult]) -> None:
-        """Log how much of the rewards cannot be learned: groups of equal rewards, and roles without steps."""
+        """Log how much of the reward signal gives no gradient: equal groups, and roles without steps."""
         credit = None if self.arena.critics or self.buffer is not None else self.arena.credit_assigner
         if isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
             share = equal_group_share(results, credit.group)
@@ -226,11 +217,6 @@ class ProgramSource:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def _check(self, results: list[GenerateResult]) -> None:
-        """Raise an error if too little was played.
-
-        Raises:
-            SparringError: no episode was played, or too many failed.
-        """
         if not results:
             raise SparringError("the program's get_batch has nothing to play")
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
@@ -270,11 +256,7 @@ class ProgramSource:
                 self.metrics.log({f"model-pool/{one.uid}/{name}": value for name, value in named.items()})
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
-        """Measure with the arena's own ``evaluate``, played by the adapters that training produces.
-
-        Raises:
-            SparringError: too many of its episodes failed, or a measure is not a list of finite numbers.
-        """
+        """Measure with the arena's own ``evaluate``, played by the adapters that training produces."""
         seen = self._evaluated = list[GenerateResult]()
         self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
@@ -307,7 +289,6 @@ class ProgramSource:
             write_rollouts(path, step, rollouts)
 
     def _results(self) -> dict[str, AgentSpec]:
-        """Let every role be played by its policy's result: the averaged adapter, if there is one."""
         results = {role: self.serving.results[policy] for role, policy in self.seats.policy_of.items()}
         return measured_agents(self.arena, self.config, results)
 
@@ -334,10 +315,5 @@ class ProgramSource:
         return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
 
     def _state_of_arena(self) -> dict[str, Any]:
-        """Return the arena's state now.
-
-        Raises:
-            SparringError: its ``state_dict`` fails, or returns what JSON cannot hold.
-        """
         with own_code("the program's state_dict failed"):
             return state_of(self.arena, "the program's state_dict")

@@ -12,21 +12,55 @@ from rich.console import Console, Group
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core.shell_command import shell_command
-from sparring.core.text import duration_text
+from sparring.core.text import counted, duration_text
 from sparring.evaluation.progress import Count, Progress
 from sparring.run.progress_views import print_line, view_of
-from sparring.run.time_estimate import TimeEstimate
 from sparring.view.warnings import WarningLog
+
+MEASURED = 3
+"""Number of updates that are measured, after a first one, in which much happens that happens only once."""
+
+
+class TimeEstimate:
+    """Measures the first updates, and says how long the others will take on this machine."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._first: tuple[int, float] | None = None
+        self._evaluating = 0.0
+        self._told = False
+
+    def evaluated(self, seconds: float) -> None:
+        """Leave out the seconds of an evaluation, which most updates do not have."""
+        self._evaluating += seconds
+
+    def updated(self, step: int, now: float) -> str | None:
+        """Return the line to print after update ``step``, once in a run; ``None`` otherwise.
+
+        ``now``: seconds on a clock that never goes back.
+        """
+        now -= self._evaluating
+        if step < 1 or self._told:
+            return None
+        if self._first is None:
+            self._first = step, now
+        first, started = self._first
+        left = self.total - step
+        if step - first < MEASURED or left < 1:
+            return None
+        self._told = True
+        each = (now - started) / (step - first)
+        return (
+            f"an update takes about {duration_text(each) if each >= 10 else f'{each:.1f} s'} here, "
+            f"so the {counted(left, 'update')} left will take about {duration_text(left * each)}, "
+            "without evaluations; often less, as the first ones tend to be slower"
+        )
 
 
 class RunProgress(Progress):
     """Show how many updates are done and how much of an update is played; print a line for each evaluation.
 
-    Args:
-        console: the console to draw on.
-        total_steps: updates of the whole run.
-        unit: what is played, in the plural: ``games``.
-        per_step: how many of them an update takes; ``None`` if that is not known.
+    ``unit`` is what is played, in the plural; ``per_step`` is how many of it an update takes, if known.
     """
 
     def __init__(self, console: Console, total_steps: int, unit: str, per_step: int | None) -> None:
@@ -112,7 +146,6 @@ class RunProgress(Progress):
 
 
 def _figures(metrics: dict[str, float]) -> str:
-    """The most informative figures of an update; shares are in percent."""
     found = [
         f"{label} {metrics[name]:{form}}"
         for name, label, form in (
@@ -168,7 +201,6 @@ def account_lines(counts: Mapping[str, int]) -> list[str]:
 
 
 def _by_name(prefix: str, counts: Mapping[str, int], *, of_errors: bool = False) -> str:
-    """Return the counts whose names begin with ``prefix``, as a list in words; types of errors by name."""
     named = [(name.removeprefix(prefix), count) for name, count in counts.items() if name.startswith(prefix)]
     parts = sorted(named) if of_errors else [(name.replace("_", " "), count) for name, count in named]
     return ", ".join(f"{count} {name}" for name, count in parts)

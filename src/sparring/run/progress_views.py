@@ -53,11 +53,7 @@ def working(console: Console, text: str) -> Iterator[None]:
 class BarsView(Progress):
     """A bar of updates, a bar of games or episodes, and below them the current activity and latest figures.
 
-    Args:
-        console: a terminal.
-        unit: what is played, in the plural.
-        size: how many of it; ``None`` if that is not known.
-        steps: updates of the run; ``None`` for a match outside training.
+    ``unit`` is what is played, in the plural; ``steps`` is ``None`` for a match outside training.
     """
 
     def __init__(self, console: Console, unit: str, size: int | None, steps: int | None = None) -> None:
@@ -116,7 +112,7 @@ class BarsView(Progress):
 
 
 class LinesView:
-    """Progress as plain lines, for files and pipes; see :class:`BarsView`.
+    """Progress as plain lines, for files and pipes.
 
     Each activity that begins and each update is a line. Where nothing was printed for a while, a line says
     how far the count is or, if it has not moved, for how long the activity has gone on.

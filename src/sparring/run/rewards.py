@@ -3,8 +3,8 @@
 from typing import Any
 
 from sparring.collection import transforms
-from sparring.collection.batch_log import BatchLog
 from sparring.collection.buffers import BaseBuffer, EpisodeBuffer, MetricLogger, StepBuffer
+from sparring.collection.rollout_log import BatchLog
 from sparring.config import Config
 from sparring.config.play import EnvSettings
 from sparring.config.rewards import (
@@ -51,11 +51,7 @@ TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
 
 
 def build_credit(settings: CreditSettings) -> CreditAssigner:
-    """Build the credit assigner that the configuration describes.
-
-    Raises:
-        InputError: one of the user's own cannot be built.
-    """
+    """Build the credit assigner that the configuration describes."""
     if settings.path is not None:
         own: type[CreditAssigner] = own_class(settings.path, CreditAssigner, "credit.path")
         return build_own(own, "credit", settings.options)
@@ -80,9 +76,6 @@ def composed_transforms(config: Config) -> Composed:
     """Return the stacks of the three families of transforms; ``None`` for an empty one.
 
     A credit assigner or a critic of all policies takes the place of the sampling transforms.
-
-    Raises:
-        InputError: a transform of the user's own cannot be built.
     """
     rewards, envs = config.rewards, config.envs
     final = _built(rewards.final, transforms.FinalRewardTransform, "rewards.final", envs)

@@ -17,14 +17,15 @@ from sparring.core.files import LOCK, check_kinds, is_locked, lock_directory, re
 from sparring.core.manifest import check_files
 from sparring.core.shell_command import shell_command
 from sparring.core.single_writer import EPOCH_FILE, Epoch
-from sparring.run.run_kinds import PSRO_FILE, resume_command
 from sparring.run.run_layout import (
     BEFORE_TUNING,
     GIVEN,
+    PSRO_FILE,
     SINKS,
     delete_after,
     finish_writes,
     foreign,
+    resume_command,
     steps_in,
 )
 
@@ -32,7 +33,7 @@ CHECKPOINT_PREFIX = "step-"
 
 
 class RunDirectory:
-    """The directory of one run. See docs/run-directory.md for its layout."""
+    """The directory of one run; docs/run-directory.md has its layout."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,8 +64,7 @@ class RunDirectory:
     def create(cls, path: Path) -> "RunDirectory":
         """Make a new run directory and lock it; what is left of one that never began is deleted.
 
-        Raises:
-            InputError: the run exists already, or the directory cannot be written.
+        Raises InputError if the run exists already, or the directory cannot be written.
         """
         run = cls(path)
         if run.config_file.exists():
@@ -94,8 +94,7 @@ class RunDirectory:
     def open(cls, path: Path) -> "RunDirectory":
         """Open an existing run for reading.
 
-        Raises:
-            InputError: ``path`` is not a run, or something in it is not the file that it should be.
+        Raises InputError if ``path`` is not a run, or something in it is not the file that it should be.
         """
         run = cls(path)
         if not run.config_file.is_file():
@@ -127,7 +126,6 @@ class RunDirectory:
         return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 
     def _delete_left_over(self) -> None:
-        """Delete what a run that never began has written, for a new one in its place."""
         remove_directory(self.given)
         for name in BEFORE_TUNING:
             (self.path / name).unlink(missing_ok=True)
@@ -135,10 +133,8 @@ class RunDirectory:
     def lock(self) -> None:
         """Lock the run for writing until this process ends, however it ends, and begin an epoch of it.
 
-        What a kill left of unfinished writes is deleted, or finished.
-
-        Raises:
-            InputError: another process holds the lock, or the directory cannot be written.
+        What a kill left of unfinished writes is deleted, or finished. Raises InputError if another process
+        holds the lock, or the directory cannot be written.
         """
         with ExitStack() as on_failure:
             on_failure.callback(self.unlock)
@@ -165,11 +161,7 @@ class RunDirectory:
             self._lock = None
 
     def is_in_use(self) -> bool:
-        """Whether another process holds the lock: it trains this run.
-
-        Raises:
-            OSError: the lock cannot be read.
-        """
+        """Whether another process holds the lock: it trains this run."""
         return is_locked(self.path)
 
     def is_finished(self, updates: int) -> bool:
@@ -201,10 +193,9 @@ class RunDirectory:
             self.epoch.check()
 
     def remove_new(self) -> bool:
-        """Delete the directory if this process made it and nothing is saved in it, to free its name.
+        """Delete the directory if this process made it and nothing is saved in it; return whether it was.
 
-        Returns whether it was deleted; a second call deletes nothing. A directory that a resume can start
-        from stays: one with a checkpoint, or with an update on a cluster.
+        A directory that a resume can start from stays: one with a checkpoint, or with an update on a cluster.
         """
         if not self._made or not self.path.exists() or self._has_learned() or self.saved_steps():
             return False
@@ -220,7 +211,6 @@ class RunDirectory:
         return not (of_sink and self._is_new)
 
     def _has_learned(self) -> bool:
-        """Whether an update is saved: in a checkpoint, or on a cluster."""
         updates = [path.name for path in (self.path / "learner").glob("*")]
         return any(name.isdigit() and int(name) for name in updates) or any(self.saved_steps())
 
@@ -256,7 +246,7 @@ class RunDirectory:
         return self.checkpoints / f"{CHECKPOINT_PREFIX}{step:06d}"
 
     def best(self, step: int) -> Path:
-        """Return the directory of the adapters that were the best after ``step``; see run/best.py."""
+        """Return the directory of the adapters that were the best after ``step``."""
         return self.bests / f"{CHECKPOINT_PREFIX}{step:06d}"
 
     def saved_steps(self) -> list[int]:

@@ -1,12 +1,17 @@
-"""What a run writes into its directory, by name: only that is ever deleted there."""
+"""What a run writes into its directory, by name: only that is ever deleted there. What else may be there."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparring.core import InputError
 from sparring.core.adapters import SAVED_FILES
 from sparring.core.files import LOCK, PARTIAL, finish_replacements, remove_directory, remove_partial
+from sparring.core.shell_command import shell_command
 from sparring.core.single_writer import EPOCH_FILE
+from sparring.evaluation.tournament_files import PAGE as TOURNAMENT_PAGE
+from sparring.evaluation.tournament_files import SETTINGS as TOURNAMENT_FILE
+from sparring.finetune.run_files import RunFiles
 
 OWNER_FILE = ".tracker"
 """The tracker actor that owns the directory, of a run on Ray."""
@@ -73,11 +78,7 @@ def _is_written(file: Path) -> bool:
 
 
 def finish_writes(run: Path) -> None:
-    """Delete what a kill left of unfinished writes in a run's directory, or finish it.
-
-    Raises:
-        OSError: a file cannot be deleted.
-    """
+    """Delete what a kill left of unfinished writes in a run's directory, or finish it."""
     remove_partial(run, _FILES.pattern)
     for name, files in _IN_FOLDERS.items():
         remove_partial(run / name, files.pattern)
@@ -116,3 +117,38 @@ def delete_after(directory: Path, step: int) -> None:
             remove_directory(path)
         elif files is not None and files.fullmatch(path.name):
             path.unlink()
+
+
+PSRO_FILE, PSRO_PAGE = "psro.toml", "psro.html"
+"""The configuration of a PSRO, in whose directory best responses are runs, and the page about it."""
+
+
+def resume_command(run: Path) -> str:
+    """Return the command that continues a run."""
+    return shell_command(kind_of(run), "--resume", run)
+
+
+def check_kind(run: Path, command: str) -> None:
+    """Raise an InputError unless a command continues this kind of run."""
+    kind = kind_of(run)
+    if kind != command:
+        raise InputError("--resume", f"{run} is a run of sparring {kind}", f"Use: {resume_command(run)}")
+
+
+def kind_of(run: Path) -> str:
+    """Return the command that trains a run: ``train`` or ``finetune``."""
+    return "finetune" if RunFiles(run).params.exists() else "train"
+
+
+def check_is_run(path: Path, field: str) -> None:
+    """Raise an InputError if a directory is a PSRO or a tournament; ``field`` is its name in the error."""
+    for file, kind, command, page in (
+        (PSRO_FILE, "a PSRO", "psro", PSRO_PAGE),
+        (TOURNAMENT_FILE, "a tournament", "tournament", TOURNAMENT_PAGE),
+    ):
+        if (path / file).is_file():
+            again = f"sparring {command}, given again, continues it"
+            shown = field != "--resume" and (path / page).is_file()
+            raise InputError(
+                field, f"{path} is not a run but {kind}", f"Open {path / page}" if shown else again
+            )

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG, MIXTURE_FILE
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_kinds import check_is_run, kind_of, resume_command
+from sparring.run.run_layout import check_is_run, kind_of, resume_command
 
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
@@ -19,14 +19,9 @@ _LONGEST_NAME = 200
 
 
 def find_run(name: str, field: str = "RUN") -> Path:
-    """Return the directory of an existing run.
+    """Return the directory of an existing run by its name in ``runs`` or its path.
 
-    Args:
-        name: a name in ``runs``, or a path.
-        field: how an error names this argument.
-
-    Raises:
-        InputError: there is no such run.
+    ``field`` is how an error names this argument. Raises InputError if there is no such run.
     """
     for path in paths_of(name):
         if (path / "config.toml").is_file():
@@ -65,15 +60,9 @@ def split_checkpoint(name: str) -> tuple[str, str]:
 
 
 def find_checkpoint(run: RunDirectory, checkpoint: str, name: str) -> Path:
-    """Return the directory of a run's checkpoint.
+    """Return the directory of a run's checkpoint: a number of updates, ``best`` or ``last``.
 
-    Args:
-        run: the run.
-        checkpoint: a number of updates, ``best`` or ``last``.
-        name: how an error names it.
-
-    Raises:
-        InputError: the run has no such checkpoint.
+    ``name`` is how an error names it. Raises InputError if there is none.
     """
     saved, bests = run.saved_steps(), run.best_steps()
     if checkpoint == LAST:
@@ -103,20 +92,12 @@ def paths_of(name: str) -> tuple[Path, Path]:
 
 
 def run_directory(parent: Path, name: str | None, stem: str) -> Path:
-    """Return the directory of a new run: ``parent/name``, or without a name one called after ``stem``.
-
-    Raises:
-        InputError: the name is not plain, or is taken, or nothing can be in ``parent``.
-    """
+    """Return the directory of a new run: ``parent/name``, or without a name one called after ``stem``."""
     return new_run_directory(parent, stem) if name is None else named_run_directory(parent, name)
 
 
 def new_run_directory(parent: Path, stem: str) -> Path:
-    """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ...
-
-    Raises:
-        InputError: nothing can be in ``parent``.
-    """
+    """Return ``parent/stem`` or, where that exists, the first free one of ``stem-2``, ``stem-3``, ..."""
     _check_parent(parent)
     stem = stem.encode()[:_LONGEST_NAME].decode(errors="ignore")
     path, number = parent / stem, 1
@@ -127,11 +108,7 @@ def new_run_directory(parent: Path, stem: str) -> Path:
 
 
 def named_run_directory(parent: Path, name: str) -> Path:
-    """Return ``parent/name``.
-
-    Raises:
-        InputError: the name is not plain, or is taken, or nothing can be in ``parent``.
-    """
+    """Return ``parent/name``; raise an InputError if the name is not plain, or is taken."""
     check_plain_name(name)
     _check_parent(parent)
     path = parent / name
@@ -145,11 +122,7 @@ def named_run_directory(parent: Path, name: str) -> Path:
 
 
 def check_plain_name(name: str) -> None:
-    """Check the name of a directory for results.
-
-    Raises:
-        InputError: it is not plain.
-    """
+    """Raise an InputError unless the name of a directory for results is plain."""
     if len(name) > _LONGEST_NAME:
         raise InputError("--name", f"has {len(name)} characters", f"Use {_LONGEST_NAME} or fewer")
     if not _NAME.fullmatch(name):
@@ -157,7 +130,6 @@ def check_plain_name(name: str) -> None:
 
 
 def _check_parent(parent: Path) -> None:
-    """Raise an InputError if nothing can be in the directory of all runs, or it cannot be made."""
     existing = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise InputError("run.directory", f"{existing} is not a directory", "Choose another place")

@@ -1,13 +1,20 @@
 """Who answers a run's model calls: engines that are told which weights to play with."""
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from sparring.core.adapters import BASE
+from sparring.population.pool_members import iteration_of
 from sparring.run.learners import Saved
 from sparring.run.metrics import RunMetrics
+from sparring.run.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from sparring.engine.published_adapters import PublishedAdapters
+    from sparring.learn.policy import PolicyModel
 
 
-class Serving(Protocol):
+class Serving:
     """Serves each policy by its name, and the adapter that its training produces by another."""
 
     results: dict[str, str]
@@ -15,29 +22,26 @@ class Serving(Protocol):
 
     async def publish(self, saved: Saved) -> None:
         """Answer with these weights from now on."""
+        raise NotImplementedError
 
     async def freeze(self, uid: str, policy: str) -> str | None:
         """Keep a copy of what the training of a policy has produced by now; return its path.
 
         A relative path is below the run's directory; ``None`` is the untrained model.
         """
+        raise NotImplementedError
 
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
-        """Serve exactly these copies, given as paths by uid.
-
-        Those at the paths ``kept`` may have to be served later: their files stay.
-        """
+        """Serve exactly these copies, given as paths by uid; files at the paths ``kept`` stay."""
+        raise NotImplementedError
 
     async def publish_results(self) -> None:
-        """Serve the newest ``results``, for an evaluation."""
+        """Serve the newest ``results``, for an evaluation, unless they are served already."""
 
     def check(self) -> None:
-        """Raise the error of an engine that no further call can survive.
+        """Raise the SparringError of an engine that no further call can survive.
 
         Episodes treat such an error as their own failure.
-
-        Raises:
-            SparringError: there is such an error.
         """
 
     async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
@@ -51,3 +55,61 @@ class Serving(Protocol):
 
     async def close(self) -> None:
         """Send no more calls."""
+
+
+class EmbeddedServing(Serving):
+    """The engine of a run in one process, which shares the weights with the learners."""
+
+    def __init__(
+        self,
+        published: "PublishedAdapters",
+        results: dict[str, str],
+        model: "PolicyModel",
+        directory: RunDirectory,
+        base_name: str,
+    ) -> None:
+        self.published = published
+        self.engine = published.engine
+        self.results = results
+        self.model = model
+        self.directory = directory
+        self.base_name = base_name
+        self._copies: set[str] = set()
+        self.engine.publish(BASE, BASE, 0)
+
+    async def publish(self, saved: Saved) -> None:
+        """Answer with the learners' weights, which change in place, under new versions."""
+        for policy, version in saved.versions.items():
+            for name in (policy, self.results[policy]):
+                self.engine.publish(name, name, version)
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """Write a copy of what the training of a policy has produced into ``population``."""
+        from sparring.learn.checkpoints import save_adapter
+
+        save_adapter(self.directory.population / uid, self.model, self.base_name, self.results[policy])
+        return f"population/{uid}"
+
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
+        """Serve exactly these copies; nothing here deletes files."""
+        for uid in sorted(self._copies - paths.keys()):
+            self.published.withdraw(uid)
+        for uid in sorted(paths.keys() - self._copies):
+            self.published.publish(uid, self.directory.path / paths[uid], iteration_of(uid))
+        self._copies = set(paths)
+
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+        """Log the engine's statistics since the last call."""
+        stats = self.engine.stats
+        metrics.log({"time/generated_tokens_per_second": stats.generated_tokens / max(play_seconds, 1e-9)})
+        for name in ("generated_tokens", "computed_tokens", "forward_passes", "spelled_control_tokens"):
+            metrics.log({f"inference/{name}": float(getattr(stats, name))})
+        self.reset()
+
+    def reset(self) -> None:
+        """Leave what an evaluation did out of the statistics."""
+        self.engine.reset_stats()
+
+    def forget(self) -> None:
+        """Forget cached contexts."""
+        self.engine.forget_contexts()

@@ -10,8 +10,8 @@ from rich.console import Console
 from sparring.collection.sinks import JsonlSink
 from sparring.collection.tracker import Tracker
 from sparring.config import Config
+from sparring.engine.published_adapters import PublishedAdapters
 from sparring.run import assembly
-from sparring.run.embedded_serving import EmbeddedServing
 from sparring.run.game_source import GameSource
 from sparring.run.given_adapters import find_given, load_given, with_own_copies
 from sparring.run.local_games import LocalGames
@@ -21,41 +21,37 @@ from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
-from sparring.run.source import Source
+from sparring.run.serving import EmbeddedServing
 from sparring.run.start import Work, resume_run, start_run
 from sparring.run.threads import available_cores
-from sparring.run.trainer import Trainer
+from sparring.run.trainer import Source, Trainer
 
 
 class SingleProcess:
-    """See :class:`sparring.run.start.Runtime`."""
+    """The runtime of a run in this process."""
 
     def cores(self, config: Config) -> int:
-        """See ``Runtime``."""
+        """Return the cores that this process may use."""
         return available_cores()
 
     @contextmanager
     def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:
-        """See ``Runtime``."""
+        """Build the run, and return what trains to the end."""
         yield build_trainer(config, directory, console).run
 
 
 def train(config: Config, run_dir: Path, console: Console) -> None:
-    """Train a new run in this process; see :func:`sparring.run.start.start_run`."""
+    """Train a new run in this process."""
     start_run(config, run_dir, console, SingleProcess())
 
 
 def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | None = None) -> None:
-    """Continue a run in this process; see :func:`sparring.run.start.resume_run`."""
+    """Continue a run in this process."""
     resume_run(run_dir, console, SingleProcess(), changes or {})
 
 
 def build_trainer(config: Config, directory: RunDirectory, console: Console) -> Trainer:
-    """Build the loop of a run with everything in this process.
-
-    Raises:
-        InputError: the model, the program or a given adapter cannot be loaded.
-    """
+    """Build the loop of a run with everything in this process."""
     program = build_program(config)
     policies = policies_of(program) if program is not None else config.policies
     sources = None if directory.config_file.exists() else find_given(config, policies)
@@ -74,7 +70,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     results = {policy: learner.result for policy, learner in learners.items()}
     exploiters = [] if config.league is None else config.league.exploiters
     saving = LocalLearners(model, learners, directory, config.model.name, exploiters)
-    serving = EmbeddedServing(engine, results, model, directory, config.model.name)
+    serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
     for name in config.frozen:
         engine.publish(name, name, 0)
     calls = config.inference.max_queue

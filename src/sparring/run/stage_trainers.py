@@ -38,11 +38,7 @@ def build_trainer(
     accept_changes: bool = False,
     wandb_run: Any | None = None,
 ) -> PureTextRlTrainer:
-    """Build the trainer of a configuration and of the components built from it.
-
-    Raises:
-        InputError: the configuration does not fit.
-    """
+    """Build the trainer of a configuration and of the components built from it."""
     given = settings_of(config)
     program = _proofs_of(config)
     roles = {
@@ -70,11 +66,7 @@ def build_trainer(
 
 
 def trainer_class(name: str) -> type[PureTextRlTrainer]:
-    """Return the trainer of a name, or of a file and a class.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the trainer of a name, or of a file and a class."""
     if is_class_path(name):
         own: type[PureTextRlTrainer] = own_class(name, PureTextRlTrainer, "finetune.trainer")
         return own
@@ -90,14 +82,8 @@ def build_scenario(
 ) -> ScenarioInstance:
     """Build the components of an experiment: the claims, the protocol, the agents and their models.
 
-    Args:
-        config: the configuration.
-        directory: the run's directory.
-        say: is told when a provider lets a job wait for long, and what a local one loads.
-        connect: whether a local provider loads its model.
-
-    Raises:
-        InputError: the configuration does not fit.
+    ``say`` is told when a provider lets a job wait for long, and what a local one loads. Without ``connect``,
+    a local provider does not load its model. Raises InputError if the configuration does not fit.
     """
     given = settings_of(config)
     _proofs_of(config)
@@ -138,11 +124,7 @@ def build_scenario(
 
 
 def _check_models(config: Config, agents: list[str]) -> None:
-    """Check that the agents start from models that the provider has, as far as that is known.
-
-    Raises:
-        InputError: an agent starts from another one.
-    """
+    """Check that the agents start from models that the provider has, as far as that is known."""
     given = settings_of(config)
     url, is_local = given.provider.address, _is_local(given)
     if is_local and given.provider.base_url is not None:
@@ -165,11 +147,7 @@ def _check_models(config: Config, agents: list[str]) -> None:
 def _groups(
     config: Config, agents: list[str], directory: Path, provider: JobProvider
 ) -> dict[str, PureTextSharedModelGroup]:
-    """Return the groups of agents that share a model.
-
-    Raises:
-        InputError: agents of a group differ in what the group needs, or an agent is unknown.
-    """
+    """Return the groups of agents that share a model."""
     given = settings_of(config)
     unknown = given.agents.keys() - {*agents, DEFAULT_AGENT}
     if unknown:
@@ -208,7 +186,6 @@ def _groups(
 def _api(
     config: Config, arena: ProofArena, directory: Path, say: Callable[[str], None], connect: bool
 ) -> tuple[InferenceClient, JobProvider]:
-    """Return who answers, and where jobs are made."""
     given = settings_of(config).provider
     if given.draws_answers or (given.type == "local" and not connect):
         return drawing_agents(arena.protocol), DryRunJobs()
@@ -238,7 +215,7 @@ def _local_api(
     from sparring.finetune.jobs.records import ServedBase
     from sparring.finetune.jobs.service import JobService
     from sparring.finetune.local_jobs import LocalJobs
-    from sparring.run.publishing import publish_models
+    from sparring.run.assembly import publish_models
 
     base_run, jobs = settings_of(config).base_run, RunFiles(directory).server
     if base_run.base_run_type == "rerun_tests":
@@ -267,11 +244,7 @@ def _is_local(given: FinetuneSettings) -> bool:
 
 
 def settings_of(config: Config) -> FinetuneSettings:
-    """Return the settings of fine-tuning.
-
-    Raises:
-        InputError: the configuration has none.
-    """
+    """Return the settings of fine-tuning."""
     if config.finetune is None:
         raise InputError("finetune", "is missing", "Add [finetune]; see docs/howto-finetune.md")
     return config.finetune

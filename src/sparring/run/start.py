@@ -15,8 +15,7 @@ from sparring.config import Config, load_config
 from sparring.config.loading import dump_config
 from sparring.core import InputError, SparringError
 from sparring.run.progress_views import print_line
-from sparring.run.resume_point import check_resume
-from sparring.run.resumed_config import resumed_config
+from sparring.run.resume import check_resume, resumed_config
 from sparring.run.run_directory import RunDirectory
 from sparring.run.threads import with_chosen_threads
 
@@ -32,11 +31,7 @@ class Runtime(Protocol):
     def prepared(
         self, config: Config, directory: RunDirectory, console: Console
     ) -> AbstractContextManager[Work]:
-        """Prepare the run for as long as the context lasts, and return what trains to the end.
-
-        Raises:
-            InputError: the configuration cannot run here.
-        """
+        """Prepare the run for as long as the context lasts, and return what trains to the end."""
 
 
 def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime) -> None:
@@ -50,13 +45,7 @@ def start_run(config: Config, run_dir: Path, console: Console, runtime: Runtime)
 
 
 def resume_run(run_dir: Path, console: Console, runtime: Runtime, changes: Mapping[str, str | None]) -> None:
-    """Continue a run from what was saved last; from its beginning if nothing was.
-
-    Args:
-        run_dir: the run's directory.
-        console: the console to print on.
-        runtime: where the run takes place.
-        changes: fields of the configuration that change; see :func:`resumed_config`.
+    """Continue a run from what was saved last, or its beginning, with ``changes`` of its configuration.
 
     Raises:
         InputError: the run does not exist, is in use, is finished or is damaged, or a change is wrong.

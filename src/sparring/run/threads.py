@@ -1,9 +1,8 @@
-"""Choose the number of threads that torch computes on: measured when a run starts, kept for the whole run.
+"""Choose what a model computes on: its device and dtype, and torch's number of threads.
 
-More threads are not always faster: where other processes use the cores, every small operation waits for
-the thread that was descheduled. A count of cores does not show that. Results depend on the number, since
-sums are rounded in another order, so a run writes it into its configuration and a resumed run does not
-measure again.
+More threads are not always faster: where other processes use the cores, every small operation waits for the
+thread that was descheduled. Results depend on the number, since sums are rounded in another order. So it is
+measured when a run starts, written into its configuration and not measured again.
 """
 
 import os
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from sparring.config import Config
 from sparring.config.model import ModelSettings
+from sparring.core import InputError
 
 if TYPE_CHECKING:
     import torch
+
 
 TOKENS, HIDDEN, INNER = 48, 768, 2048
 """The timed operation is a feed-forward layer of a small model, over as many contexts as play has at once."""
@@ -38,7 +39,7 @@ def with_chosen_threads(config: Config, most: int, say: Callable[[str], None]) -
 def chosen_threads(model: ModelSettings, most: int, say: Callable[[str], None]) -> int:
     """Return the number of threads in the settings, or else the fastest up to ``most``, announced by ``say``.
 
-    Where a GPU computes, nothing is measured: threads matter little, and all are used.
+    With a GPU nothing is measured: threads matter little, and all are used.
     """
     if model.threads is not None:
         return model.threads
@@ -71,10 +72,7 @@ def candidates(most: int) -> list[int]:
 
 
 def measured_seconds(counts: list[int], dtype: "torch.dtype") -> dict[int, float]:
-    """Return seconds per layer by number of threads: the median of interleaved timings, ``SECONDS`` in all.
-
-    The number of threads that torch uses is restored afterwards.
-    """
+    """Return seconds per layer by number of threads: medians of interleaved timings, ``SECONDS`` in all."""
     import torch
 
     hidden = torch.ones(TOKENS, HIDDEN, dtype=dtype)
@@ -96,7 +94,6 @@ def measured_seconds(counts: list[int], dtype: "torch.dtype") -> dict[int, float
 
 
 def _feed_forward(hidden: "torch.Tensor", up: "torch.Tensor", down: "torch.Tensor") -> "torch.Tensor":
-    """Compute a matrix product and small operations twice, as a layer does."""
     import torch.nn.functional as F
 
     inner = F.linear(F.rms_norm(hidden, hidden.shape[-1:]), up)
@@ -121,3 +118,25 @@ def base_dtype(name: str, device: str) -> "torch.dtype":
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def choose_device(name: str) -> str:
+    """Return the torch device that a configured name means: ``auto`` is a GPU if there is one.
+
+    Raises InputError if torch has no such device here.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if gpus else "cpu"
+    if name.startswith("cuda") and not gpus:
+        raise InputError("model.device", "torch finds no CUDA device here", 'Use "cpu" or "auto"')
+    _, _, number = name.partition(":")
+    if number and int(number) >= gpus:
+        raise InputError(
+            "model.device",
+            f"torch finds no {name} here, only {gpus} CUDA device(s)",
+            "Devices are numbered from cuda:0",
+        )
+    return name

@@ -1,11 +1,8 @@
 """The loop of every run: play, learn, publish, measure, keep.
 
-It is the same for games and programs, in one process and on a cluster. They differ in what it works on:
-
-- a ``Source`` plays games or a program (``source.py``),
-- ``Learners`` make the updates, in this process or in an actor (``learners.py``),
-- ``RunMetrics`` writes a line for each update (``metrics.py``),
-- a ``RunDirectory`` says what is kept (``run_directory.py``).
+It is the same for games and programs, in one process and on a cluster. They differ in what it works on: a
+``Source`` plays (``game_source.py``, ``program_source.py``), ``Learners`` make the updates (``learners.py``),
+``RunMetrics`` writes a line for each update (``metrics.py``), and a ``RunDirectory`` says what is kept.
 """
 
 import asyncio
@@ -17,22 +14,24 @@ from rich.console import Console
 
 from sparring.config import Config
 from sparring.run.assembly import adapter_paths, unit_of_play
-from sparring.run.best import keep_if_best
+from sparring.run.best import has_settled, keep_if_best
 from sparring.run.evaluations import comparison_of
-from sparring.run.figures import turn_figures
+from sparring.run.game_source import GameSource
 from sparring.run.learners import Learners, Saved
-from sparring.run.metrics import RunMetrics
+from sparring.run.metrics import RunMetrics, turn_figures
+from sparring.run.program_source import ProgramSource
 from sparring.run.progress import RunProgress, account_lines, next_command, print_ending, print_stopped
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_logs import RunLogs
-from sparring.run.settled import has_settled
-from sparring.run.source import Source
+from sparring.run.saved_state import RunLogs
 from sparring.view.report.page import build_report
+
+Source = GameSource | ProgramSource
+"""Plays games or a program; the loop sees nothing else of the play."""
 
 
 class Trainer:
-    """See the module.
+    """Runs the loop.
 
     Attributes:
         progress: what is shown of the run.
@@ -125,7 +124,6 @@ class Trainer:
         self._tell_notes()
 
     def _tell_notes(self) -> None:
-        """Print the notes on the model that are new."""
         for note in self.saved.notes:
             if note not in self._told:
                 print_line(self.console, note)
@@ -202,7 +200,6 @@ class Trainer:
         self.console.print("finishing this update, then saving; press Ctrl-C again to stop at once")
 
     async def _finish(self) -> None:
-        """Print how the run ended, and where its results are."""
         step, total = self.saved.step, self.config.learning.steps
         if not self._is_done():
             print_stopped(self.console, step, total, self.directory.path)

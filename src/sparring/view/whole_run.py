@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sparring.collection.batch_log import BatchLine
+from sparring.collection.rollout_log import BatchLine
 from sparring.collection.start_log import Session, read_sessions
 from sparring.core import InputError
 from sparring.core.files import check_kinds

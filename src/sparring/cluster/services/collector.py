@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparring.cluster.engines.client import EngineClient
-from sparring.collection.buffer_entries import PackedGames
+from sparring.collection.buffer_state import PackedGames
 from sparring.collection.collector import Limits, arena_of_games
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool_state import Jobs

@@ -14,7 +14,7 @@ from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.settings import EngineSettings, say_nothing
 from sparring.cluster.handles import Handle, found
 from sparring.cluster.learners.learner import LearnerService
-from sparring.collection.buffer_entries import Demand
+from sparring.collection.buffer_state import Demand
 from sparring.compat.unstable.forms import named, run_directory
 from sparring.compat.unstable.learner import LearningLoop
 from sparring.compat.unstable.settings import from_lora_config, from_vllm_config

@@ -16,10 +16,10 @@ from ray.exceptions import RayError
 
 from sparring.cluster.handles import found
 from sparring.cluster.learners.learner import LearnerService
-from sparring.collection.buffer_entries import Demand
-from sparring.run.figures import turn_figures
-from sparring.run.game_feed import BatchInBuffer, GameFeed
+from sparring.collection.buffer_state import Demand
+from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved
+from sparring.run.metrics import turn_figures
 
 HEARTBEAT_SECONDS = 2.0
 
