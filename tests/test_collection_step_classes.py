@@ -100,7 +100,7 @@ def test_a_class_that_the_program_does_not_define_is_refused_and_not_imported():
         10, None, None, None, ComposeSamplingRewardTransforms([RewardCuriosity(), NormalizeRewards()])
     )
     with pytest.raises(
-        InputError, match=r"steps of test_replay_step_classes\.Unknown, which this program does"
+        InputError, match=r"steps of test_collection_step_classes\.Unknown, which this program does"
     ):
         buffer.load_state_dict(state)
 
