@@ -1,8 +1,5 @@
-"""Check that the engine serves the adapter that the learner wrote, by its file's hash and a canary text.
-
-Log-probabilities are natural logarithms at temperature 1. This module does not use torch before it opens a
-file.
-"""
+"""Check that an engine serves the adapter that the learner wrote: by its file's hash and a canary text.
+Log-probabilities are natural logarithms at temperature 1."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,34 +16,21 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 
 
 class DeliveryError(SparringError):
-    """An adapter could not be loaded, or the engine does not answer with it.
-
-    Args:
-        name: name of the adapter.
-        version: its policy version.
-        problem: description of the difference.
-    """
+    """An adapter could not be loaded, or the engine does not answer with it."""
 
     def __init__(self, name: str, version: int, problem: str) -> None:
         self.name, self.version, self.problem = name, version, problem
         super().__init__(f"{name} version {version} was not delivered: {problem}")
 
     def __reduce__(self) -> tuple[type["DeliveryError"], tuple[str, int, str]]:
-        """Support sending the error between processes; Python would rebuild it from its message alone."""
+        """Python would rebuild the error from its message alone in another process."""
         return type(self), (self.name, self.version, self.problem)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Proof that a version answers.
-
-    Attributes:
-        name: the model's name in requests.
-        version: the policy version.
-        sha256: SHA-256 of the adapter's weight file; empty for the base model.
-        canary: the engine's log-probability of each canary token without the first.
-        expected: their mean according to the learner, if known.
-    """
+    """Proof that a version answers: the hash of its weight file (empty for the base model), and the engine's
+    log-probability of each canary token but the first. ``expected`` is their mean as the learner had it."""
 
     name: str
     version: int
@@ -66,11 +50,7 @@ def tolerance_of(dtype: object) -> float:
 
 
 def check_hash(name: str, version: int, directory: Path | None, sha256: str, expected: str) -> None:
-    """Check that the weights are those that the learner wrote.
-
-    Raises:
-        DeliveryError: the hashes differ.
-    """
+    """Check that the weights are those that the learner wrote. Raises DeliveryError."""
     if sha256 != expected:
         raise DeliveryError(
             name,
@@ -88,24 +68,12 @@ def check_delivery(
     changes_nothing: bool,
     tolerance: float,
 ) -> None:
-    """Check that the engine answers with the version that was just published.
+    """Check that the engine answers with the version that was just published. Raises DeliveryError.
 
-    A stale adapter is detected without a description, because the same weights give exactly the same numbers
-    and other weights give other numbers. (Under load, even the same weights round differently, and this check
-    detects less.) Only an update that is too small to have any effect may give the same numbers. The
-    learner's descriptions show this: if they differ by less than a tenth of the tolerance, equal numbers are
-    correct.
-
-    Args:
-        delivery: delivery of the new version.
-        said: what the learner wrote about it, if it did.
-        before: delivery of the version that answered until now, if any.
-        base: delivery of the base model.
-        changes_nothing: whether every B of the adapter is zero.
-        tolerance: maximum difference from the learner's canary.
-
-    Raises:
-        DeliveryError: the engine does not answer with this version.
+    The same weights give the same numbers and others give others, so a stale adapter shows without a
+    description, except for an update too small to have an effect: one whose description (``said``) differs by
+    less than a tenth of the tolerance. ``before`` answered until now; ``changes_nothing``: every B of the
+    adapter is zero.
     """
     name, version = delivery.name, delivery.version
     expected_canary, expected_base = (said.canary, said.base) if said else (None, None)
@@ -137,11 +105,7 @@ def _can_be_seen(expected: float | None, other: float | None, tolerance: float) 
 
 
 def file_hash(directory: Path) -> str:
-    """Return the SHA-256 of an adapter's weight file, in hexadecimal.
-
-    Raises:
-        InputError: the file does not exist.
-    """
+    """Return the SHA-256 of an adapter's weight file, in hexadecimal. Raises InputError: there is none."""
     try:
         return sha256_of(directory / ADAPTER_FILE)
     except OSError as error:
@@ -149,11 +113,8 @@ def file_hash(directory: Path) -> str:
 
 
 def changes_nothing(directory: Path) -> bool:
-    """Return whether every B of an adapter is zero, as in an adapter that was never trained.
-
-    Raises:
-        InputError: the file is damaged, or a number in it is not finite.
-    """
+    """Return whether every B of an adapter is zero, as before any training. Raises InputError: the file is
+    damaged, or a number is not finite."""
     untrained = True
     try:
         with safe_open(directory / ADAPTER_FILE, framework="pt") as file:

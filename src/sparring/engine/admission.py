@@ -1,11 +1,9 @@
 """Admission of requests within the limit on cached tokens: those whose context is there first.
 
-A request is admitted when its prompt and its longest possible answer fit. The tokens that it has not drawn
-yet stay reserved, so an admitted request always ends, and the next one is admitted eventually.
-
-A conversation goes on soon after its last answer. Its next request therefore overtakes requests whose prompts
-are unknown, at most ``MOST_OVERTAKEN`` times in a row, and its context is not dropped while it waits. Of the
-contexts for which nobody waits, the latest ones are kept as long as there is space.
+A request is admitted when its prompt and its longest possible answer fit; what it has not drawn yet stays
+reserved, so every admitted request ends. The next request of a conversation overtakes requests with unknown
+prompts, at most ``MOST_OVERTAKEN`` times in a row, and its context is not dropped while it waits. Of other
+contexts the latest are kept as long as there is space.
 """
 
 import asyncio
@@ -29,10 +27,8 @@ SPARE_SHARE = 16
 
 @dataclass
 class ServedModel:
-    """A served model: an adapter, its version, its cache and its active requests.
-
-    ``ended`` are the contexts of requests that have ended, with the latest such request's number.
-    """
+    """An adapter under a name, its cache and its active requests; ``ended`` has the contexts of those that
+    ended, with the number of the latest request in each."""
 
     adapter: str
     version: int
@@ -67,11 +63,10 @@ class ServedModel:
 
 @dataclass
 class Request:
-    """A call in progress. ``forced`` tokens are scored instead of drawn; ``node`` is the request's context.
+    """A call in progress, which ends at a stop token, a ``stop`` string or ``max_tokens``.
 
-    It also ends where a ``stop`` string appears in its text; ``stopped_text`` is then the text before that.
-    ``grown`` is set whenever tokens have been drawn, for a caller that streams them. ``number`` is its place
-    in the order of arrival. ``more`` is filled as the ``options`` ask.
+    ``forced`` tokens are scored instead of drawn; ``node`` is its context; ``grown`` is set whenever a token
+    is drawn, for a caller that streams; ``number`` is its place in the order of arrival.
     """
 
     model: ServedModel
@@ -114,12 +109,8 @@ class Request:
 
 
 class Admission:
-    """The queue of waiting requests; see the module.
-
-    Args:
-        max_cached_tokens: maximum number of tokens in all caches together, including those of active
-            requests. No single request may need more.
-    """
+    """The queue of waiting requests. No request may need more than ``max_cached_tokens``, the limit of all
+    caches together."""
 
     def __init__(self, max_cached_tokens: int) -> None:
         self.max_cached_tokens = max_cached_tokens
@@ -145,11 +136,8 @@ class Admission:
         self._full = False
 
     def admit(self, models: Iterable[ServedModel]) -> None:
-        """Make waiting requests active as long as the next of them fits.
-
-        If one does not fit even without the contexts that may be dropped, none is admitted until an active
-        one has ended.
-        """
+        """Make waiting requests active as long as the next of them fits; if one does not even after contexts
+        are dropped, none is admitted until an active one has ended."""
         if self._full:
             return
         models = list(models)
@@ -186,7 +174,6 @@ class Admission:
         self.room_was_made()
 
     def _next_queue(self) -> deque[Request]:
-        """Return the queue whose first request is next. There must be one."""
         if not self._others or (self._known and self._overtaken < MOST_OVERTAKEN):
             return self._known
         return self._others
@@ -230,7 +217,7 @@ def _fits(request: Request, free: int) -> bool:
 
 
 class _Kept:
-    """Contexts that are not dropped: ``tokens`` is the number of tokens in them together."""
+    """Contexts that are not dropped; ``tokens`` counts the tokens in them together."""
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self.tokens = 0
@@ -250,5 +237,4 @@ class _Kept:
         return True
 
     def nodes(self, model: ServedModel) -> list[int]:
-        """Return the nodes at which the contexts of a model end."""
         return self._nodes[id(model)]

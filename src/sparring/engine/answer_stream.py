@@ -16,14 +16,10 @@ HELD_TRIED_EACH_TIME = 8
 class TextStream:
     """The text of a growing answer, in pieces that do not change; joined, they are the text of all tokens.
 
-    Tokens cannot be decoded separately, because some are parts of a character, and tokenizers strip the first
-    space. So the new tokens are decoded after those of the last piece, as in vLLM and TGI. A token is held
-    back while it may be a part of a character. If many tokens in a row are held back, decoding is tried only
-    when their number has doubled, so the work is linear in the length of the answer.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        before: tokens in front of the first one, whose text is not returned.
+    Some tokens are parts of a character, and tokenizers strip the first space, so new tokens are decoded
+    after those of the last piece, as in vLLM and TGI, and a token is held back while it may be a part of a
+    character. Of many held back, decoding is tried when their number has doubled: the work stays linear. The
+    text of the tokens ``before`` is not returned.
     """
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
@@ -54,11 +50,8 @@ class TextStream:
         return decoded(self._tokenizer, self._before + self._held)[len(before) :]
 
     def _ends_with_a_byte(self) -> bool:
-        """Return whether the last token held back that has a text is a single byte, as in SentencePiece.
-
-        In a row of such tokens, one wrong byte also changes the characters before it. Decoding skips special
-        tokens, so they do not end the row.
-        """
+        """Return whether the last token held back that has a text is a single byte, as in SentencePiece. In a
+        row of these, one wrong byte also changes the characters before it."""
         after: list[int] = []
         for token in reversed(self._held):
             if self._is_byte(token):
@@ -75,10 +68,8 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """Return the byte that each letter of a vocabulary of bytes stands for, as in GPT-2.
-
-    A printable character of Latin-1 stands for itself; the other bytes, in order, have the letters from 256.
-    """
+    """Return the byte that each letter of a vocabulary of bytes stands for, as in GPT-2: printable characters
+    of Latin-1 stand for themselves, the letters from 256 on for the other bytes."""
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
@@ -92,12 +83,8 @@ _BYTES = _bytes_of_letters()
 
 
 class TokenTexts:
-    """See the module. A tokenizer may strip the space before its first token, so a token is decoded after
-    ``before``: a letter, or nothing if the vocabulary has none.
-
-    Args:
-        tokenizer: the model's tokenizer.
-    """
+    """The texts and bytes of single tokens. A tokenizer may strip the space before its first token, so a
+    token is decoded after ``before``: a letter, if the vocabulary has one."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -105,10 +92,8 @@ class TokenTexts:
         self._known: dict[tuple[int, bool], str] = {}
 
     def text(self, token: int, *, first: bool = False) -> str:
-        """Return a token's text, special tokens included; ``first`` is the first of all.
-
-        A part of a character has the replacement character.
-        """
+        """Return a token's text, special tokens included; a part of a character has the replacement
+        character. ``first``: it is the first token of all."""
         key = (token, first)
         if key not in self._known:
             before = [] if first else self.before
@@ -128,9 +113,7 @@ class TokenTexts:
         return text.encode()
 
     def lead(self, token: int) -> str:
-        """Return what the text of a token has in front of it where it is not the first one: a space or
-        nothing.
-        """
+        """Return what the text of a token has in front where it is not the first one: a space or nothing."""
         alone = decoded(self.tokenizer, [token])
         inside = decoded(self.tokenizer, [*self.before, token])[len(decoded(self.tokenizer, self.before)) :]
         return inside.removesuffix(alone) if inside != alone and inside.endswith(alone) else ""
@@ -141,7 +124,6 @@ class TokenTexts:
 
 
 def _letter(tokenizer: Any) -> list[int]:
-    """Return a token that is a letter, in a list; an empty one if there is none."""
     for token in range(len(tokenizer)):
         text = decoded(tokenizer, [token])
         if len(text) == 1 and text.isascii() and text.isalpha():
@@ -151,15 +133,8 @@ def _letter(tokenizer: Any) -> list[int]:
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an answer or of its prompt.
-
-    Attributes:
-        id: its id.
-        logprob: its log-probability; ``None`` for the first token of a prompt.
-        likeliest: the most likely tokens in its place, with their log-probabilities.
-        first: whether its text is the first of all.
-        offset: where its text begins, in characters.
-    """
+    """A token of an answer or of its prompt, of which the first has no log-probability; ``likeliest`` are the
+    most likely tokens in its place, and ``offset`` is where its text begins, in characters."""
 
     id: int
     logprob: float | None
@@ -178,15 +153,11 @@ class Piece:
 
 
 class AnswerStream:
-    """See the module. A piece has one token where possible; tokens that form a character together are in the
-    same piece, and text that may begin a stop string is held back.
+    """An answer in pieces of one token where possible. Tokens that form a character together are in one
+    piece, and text that may begin a stop string is held back.
 
-    Args:
-        texts: the texts of tokens.
-        stop: the request's stop strings.
-        offset: where the answer's text begins, in characters.
-        continues: whether the answer continues a text. Otherwise, it begins without a space that belongs to
-            its first token.
+    ``offset`` is where the text begins, in characters. An answer that ``continues`` a text keeps the first
+    token's space.
     """
 
     def __init__(
@@ -258,6 +229,5 @@ def prompt_tokens(texts: TokenTexts, ids: Sequence[int], more: MoreLogprobs) -> 
 
 
 def _beginning_of_a_stop(text: str, stop: Sequence[str]) -> int:
-    """Return the length of the longest end of a text with which a stop string may begin."""
     longest = min(len(text), max((len(one) - 1 for one in stop), default=0))
     return next((n for n in range(longest, 0, -1) if any(one.startswith(text[-n:]) for one in stop)), 0)

@@ -18,14 +18,8 @@ Served = TypeVar("Served")
 
 @dataclass(frozen=True)
 class Shaping:
-    """How a distribution is shaped before a token is drawn from it; see ``shaped_logits``.
-
-    Attributes:
-        top_p: the smallest set of most likely tokens with at least this probability is kept.
-        top_k: this many most likely tokens are kept; 0 keeps all.
-        min_p: tokens of at least this share of the highest probability are kept.
-        logit_bias: numbers that are added to the logits of tokens, each with its token.
-    """
+    """How a distribution is shaped before a token is drawn: ``top_p``, ``top_k`` (0 keeps all), ``min_p`` (a
+    share of the highest probability), and numbers added to the logits of tokens."""
 
     top_p: float = 1.0
     top_k: int = 0
@@ -35,21 +29,12 @@ class Shaping:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What a server's request may ask of an answer beyond temperature, limit, seed and stop strings.
+    """What a server's request may ask of an answer beyond what runs ask, which could not learn from shaped
+    distributions.
 
-    Runs do not use it, because a policy cannot learn from tokens whose probability was changed after the
-    model.
-
-    Attributes:
-        shaping: how distributions are shaped.
-        likeliest: the number of most likely tokens that are returned for each token, with their
-            log-probabilities.
-        as_drawn: log-probabilities are those of the distributions that tokens are drawn from; otherwise the
-            model's own: at temperature 1 and unshaped.
-        prompt_logprobs: the prompt's tokens get log-probabilities too, always the model's own. Then an answer
-            may have no tokens.
-        stop_token_ids: further tokens that end an answer, as the model's own do.
-        ignore_eos: the model's own stop tokens do not end an answer.
+    ``likeliest`` tokens are returned for each token. Log-probabilities are those of the draw (``as_drawn``)
+    or the model's own, at temperature 1 and unshaped; those of the prompt always the model's own. With
+    ``prompt_logprobs`` an answer may have no tokens.
     """
 
     shaping: Shaping = Shaping()
@@ -65,17 +50,7 @@ PLAIN = AnswerOptions()
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """How an engine computes the base model.
-
-    Attributes:
-        path: the model's directory.
-        dtype: dtype of its weights, as torch names it.
-        device: device of its weights.
-        threads: threads of the computation.
-        quantization: ``none`` or ``nf4``; see ``model.quantization``.
-        max_context: maximum tokens of prompt and answer together.
-        vocabulary_size: number of the model's token ids, which may be more than its tokenizer has.
-    """
+    """How an engine computes the base model; the vocabulary may be larger than the tokenizer's."""
 
     path: str
     dtype: str
@@ -87,14 +62,8 @@ class ModelFacts:
 
 
 class Answering(InferenceClient):
-    """A client that serves models by name, and knows their tokens.
-
-    Attributes:
-        max_tokens: maximum number of tokens of an answer if a request does not give one.
-        max_context: maximum number of tokens of prompt and answer together.
-        vocabulary_size: the number of the model's token ids, which may be more than its tokenizer has.
-        tokenizer: the model's tokenizer.
-    """
+    """A client that serves models by name, and knows their tokens. ``max_tokens`` limits an answer if a
+    request does not, ``max_context`` prompt and answer together."""
 
     max_tokens: int
     max_context: int
@@ -122,9 +91,7 @@ class Answering(InferenceClient):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """Answer ``messages``; see :meth:`InferenceClient.complete`. The prompt may be a message of role
-        ``text`` whose ``token_ids`` are its tokens.
-        """
+        """Answer ``messages``; one of role ``text`` may have the prompt's ``token_ids``."""
 
     async def stream(
         self,
@@ -137,10 +104,8 @@ class Answering(InferenceClient):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> AsyncGenerator[ModelResponse]:
-        """Answer as :meth:`complete` does, in parts; the last has the text and the reason of its end.
-
-        An engine that sends whole answers yields one part.
-        """
+        """Answer in parts, of which the last has the text and the reason of its end. An engine that sends
+        whole answers yields one part."""
         yield await self.complete(
             messages, temperature, max_tokens, model=model, seed=seed, stop=stop, options=options
         )
@@ -155,18 +120,12 @@ class Publisher(Protocol):
     async def publish_in_background(
         self, name: str, directory: Path, version: int | None = None, *, proof: bool = False
     ) -> "Delivery":
-        """Serve the adapter in ``directory`` as ``name``, in place of one of that name.
+        """Serve the adapter in a PEFT ``directory`` as ``name``, in place of one of that name, as ``version``
+        (one more than the newest by default). ``proof``: its answers must be those that its learner
+        described.
 
-        Args:
-            name: the model name that clients request.
-            directory: an adapter in PEFT's format.
-            version: the version that its answers carry; one more than the newest by default.
-            proof: whether its answers must be those that its learner described.
-
-        Raises:
-            InputError: it cannot be read or does not fit the model.
-            DeliveryError: the answers are not those of this adapter.
-            SparringError: no engine can be reached, or there is no memory for it.
+        Raises InputError: it does not fit the model; DeliveryError: its answers are others; SparringError:
+        there is no engine or memory.
         """
 
     def withdraw(self, name: str) -> None:
@@ -174,11 +133,8 @@ class Publisher(Protocol):
 
 
 def find_model(served: Mapping[str, Served], name: str | None) -> Served:
-    """Return the model that is served under a name, by default that of the trained policy.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the model that is served under a name, by default the trained policy. Raises InputError: there
+    is none."""
     name = name or TRAINED
     if name not in served:
         names = ", ".join(served) or "nothing yet"
@@ -187,11 +143,7 @@ def find_model(served: Mapping[str, Served], name: str | None) -> Served:
 
 
 def check_sampling(max_tokens: int, temperature: float, least: int = 1) -> None:
-    """Check the limit of an answer, which must be ``least`` tokens or more, and its temperature.
-
-    Raises:
-        InputError: one of them is impossible.
-    """
+    """Check an answer's limit, ``least`` tokens or more, and its temperature. Raises InputError."""
     if max_tokens < least:
         raise InputError("max_tokens", f"{max_tokens} leaves no room for an answer", "Give at least 1")
     if not (temperature >= 0 and math.isfinite(temperature)):

@@ -56,11 +56,7 @@ class Choice(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """What the model says.
-
-        Raises:
-            Unexpected: this is no answer of a chat.
-        """
+        """What the model says. Raises Unexpected: this is no answer of a chat."""
         if self.message is not None:
             return self.message.text
         if "content_filter" in (self.finish_reason or ""):
@@ -99,12 +95,7 @@ class Unexpected(Exception):
 
 
 def decoded(content: bytes | str, kind: type[Kind]) -> Kind:
-    """Read an answer.
-
-    Raises:
-        Damaged: it is no JSON.
-        Unexpected: it is something else.
-    """
+    """Read an answer. Raises Damaged: it is no JSON; Unexpected: it is something else."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -127,9 +118,7 @@ _OF_THE_ENCODING = ("content-encoding", "content-length", "transfer-encoding")
 
 class UnusableAnswer(openai.OpenAIError):
     """An answer that is too large or encoded in a way that was not asked for; asking again would not help.
-
-    Version 3 of ``openai`` passes it on as an error of its own kind; for version 2, see ``is_unusable``.
-    """
+    Version 3 of ``openai`` passes it on; for version 2, see ``is_unusable``."""
 
 
 def is_unusable(error: openai.APIConnectionError) -> bool:
@@ -138,23 +127,14 @@ def is_unusable(error: openai.APIConnectionError) -> bool:
 
 
 class ApiHttpClient(openai.DefaultAsyncHttpxClient):
-    """The HTTP client of the ``openai`` package, with limits on the size of answers, also unpacked.
-
-    Args:
-        trust_env: whether proxies are taken from the environment.
-    """
+    """The HTTP client of the ``openai`` package, with limits on the size of answers, also unpacked."""
 
     def __init__(self, *, trust_env: bool) -> None:
         super().__init__(trust_env=trust_env, headers={"accept-encoding": "gzip"})
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request, follow redirects, and return the response with its whole content.
-
-        ``Any`` stands for the types of httpx with version 2 of ``openai`` and of httpx2 with version 3.
-
-        Raises:
-            UnusableAnswer: the answer is too large, cannot be unpacked, or only leads elsewhere.
-        """
+        """Send a request, follow redirects, and return the response with its whole content. ``Any`` stands
+        for types of httpx (``openai`` 2) and httpx2 (``openai`` 3)."""
         for _ in range(_MAX_REDIRECTS + 1):
             response = await super().send(request, **(options | {"stream": True, "follow_redirects": False}))
             content = await _content(response)
@@ -185,7 +165,6 @@ async def _content(response: Any) -> bytes:
 
 
 def _unpacked(packed: bytes, encoding: str, limit: int) -> bytes:
-    """Return at most one byte more than ``limit``."""
     if encoding == "identity":
         return packed
     if encoding not in ("gzip", "x-gzip", "deflate"):

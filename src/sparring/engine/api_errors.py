@@ -1,9 +1,5 @@
-"""What an API's error means: decided by the error's own code where it has one that is known, then by its
-words where the status does not say enough, else by the HTTP status.
-
-An error is the whole of a bad status, or stands in place of the choices in a good one. One that rejects a
-field by its name may only mean that the field is sent in another form or left out.
-"""
+"""What an API's error means: by its own code where that is known, then by its words, else by the HTTP status.
+An error is a bad status, or stands in place of the choices in a good one."""
 
 import re
 import time
@@ -131,15 +127,9 @@ _WAIT = re.compile(r"(?:retry|try again) (?:in|after) ([\d.]+) ?s")
 
 @dataclass(frozen=True)
 class ServiceError:
-    """An error of an API.
-
-    Args:
-        status: the HTTP status, or what the body says it is.
-        words: what the server says, in one line without the key.
-        codes: its ``code`` and ``type`` in small letters.
-        param: the parameter that it names.
-        text: its whole text in small letters, in which names of fields are looked for.
-        retry_after: seconds that the server asks to wait, 0 or more.
+    """An error of an API: its HTTP status, its words in one line without the key, its ``code`` and ``type``
+    in small letters, the parameter that it names, its whole text in small letters, and the seconds that it
+    asks to wait.
     """
 
     status: int
@@ -178,10 +168,8 @@ class ServiceError:
 
 
 def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> ServiceError:
-    """Read an error from its body, of any shape; ``key`` is cut out of its words.
-
-    In a good answer, whose status says nothing, the body's number counts.
-    """
+    """Read an error from its body, of any shape; ``key`` is cut out of its words. In a good answer, the
+    body's number counts as the status."""
     fields, said = told(body)
     codes = {str(fields[name]).lower() for name in ("code", "type", "status") if fields.get(name)}
     number = str(fields.get("code", ""))
@@ -207,7 +195,6 @@ def _seconds_to_wait(headers: Mapping[str, str]) -> float:
 
 
 def _number(text: str) -> float:
-    """Return a number, or 0 for anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -237,11 +224,8 @@ def in_form(request: Request, rejected: frozenset[str]) -> Request:
 
 
 def rejected_field(error: ServiceError, form: Request) -> str | None:
-    """Return the field that an API rejects by its name and that the request can do without.
-
-    A temperature of 1 is the default of the APIs that reject it; any other is not given up, nor are stop
-    strings. A seed is at best a wish at an API that does not take one.
-    """
+    """Return the field that an API rejects by its name and that the request can do without: of temperatures
+    only 1, the default of the APIs that reject it."""
     if error.status not in (400, 403, 422) or error.meaning in ("context", "content", "key", "model"):
         return None
     if "max_tokens" in form and "max_completion_tokens" in error.text:

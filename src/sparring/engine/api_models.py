@@ -10,15 +10,8 @@ from sparring.core.current_episode import wait_for_slot
 
 
 class BoundedClient(InferenceClient):
-    """Passes calls on, never more than ``limit`` at once; the others wait, first come, first served.
-
-    Waiting takes nothing from an episode's time. A call that is tried again keeps its slot meanwhile, so an
-    overloaded server gets fewer calls.
-
-    Args:
-        client: answers.
-        limit: maximum number of calls in flight, 1 or more.
-    """
+    """Passes calls on, never more than ``limit`` at once. Waiting takes nothing from an episode's time; a
+    call that is tried again keeps its slot."""
 
     def __init__(self, client: InferenceClient, limit: int) -> None:
         self.client = client
@@ -49,14 +42,8 @@ def is_adapter(name: str) -> bool:
 
 
 def api_client(name: str) -> InferenceClient:
-    """Return a client for a model behind an API, with at most ``CALLS_AT_ONCE`` calls in flight.
-
-    ``google/gemini-2.0-flash-lite-001`` is requested from OpenRouter, ``model@http://127.0.0.1:8000/v1`` from
-    that server.
-
-    Raises:
-        InputError: the environment has no key for it.
-    """
+    """Return a client of a model at OpenRouter, ``vendor/model``, or at a server, ``model@http://host/v1``,
+    with at most ``CALLS_AT_ONCE`` calls in flight. Raises InputError: there is no key for it."""
     refuse_credentials(name, "model")
     from sparring.engine.openai_client import OpenAIClient
 
@@ -66,11 +53,8 @@ def api_client(name: str) -> InferenceClient:
 
 
 def refuse_credentials(name: str, field: str) -> None:
-    """Raise an InputError if the address in the name of a model may contain a password or a key.
-
-    In ``model@http://user:password@host/v1?api_key=KEY`` the name is journaled, rated, reported and sent to
-    Weights & Biases.
-    """
+    """Raise an InputError if the address in a model's name may contain a password or a key: names are
+    journaled, reported and sent to Weights & Biases."""
     if not is_api_model(name):
         return
     model, _, address = name.partition("@")

@@ -1,9 +1,9 @@
 """Attention of new tokens over the contexts in TreeCaches.
 
-New tokens form chains, each the continuation of a known context. Chains whose contexts overlap are put into
-one group, which reads the union of their contexts once; other chains are computed separately. Groups of like
-size, also of different caches, are computed in one batch, in which the smaller ones are filled up. If a layer
-has a sliding window, a token does not see tokens that are ``window`` or more positions before it.
+New tokens form chains, each the continuation of a known context. Chains whose contexts overlap form a group,
+which reads the union of their contexts once. Groups of like size, also of different caches, are computed in
+one batch. In a layer with a sliding window, a token does not see those ``window`` or more positions before
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +36,8 @@ class _Chain:
 
 @dataclass
 class _Group:
-    """``sees_QK`` says whether a key is in a query's context.
-
-    In a group that is a ``chain``, the queries are the last of the keys' positions, in order.
-    """
+    """``sees_QK``: whether a key is in a query's context. In a ``chain``, the queries are the last of the
+    keys' positions."""
 
     queries_Q: IntArray
     slots_K: IntArray
@@ -51,8 +49,6 @@ class _Group:
 
 @dataclass
 class _Batch:
-    """Groups that are computed together, filled up to one size; ``masks`` are those of windows."""
-
     queries_BQ: Tensor
     slots_BK: Tensor
     depth_BQ: Tensor
@@ -63,13 +59,8 @@ class _Batch:
 
 
 class CachedAttention:
-    """Attention that writes the new tokens' keys and values into the store and attends over it.
-
-    Args:
-        parts: caches with one store, each with its new tokens, parents before children. Together they are
-            the T tokens of a pass.
-        dtype: dtype of queries and keys.
-        device: device of queries and keys.
+    """Attention that writes the new tokens' keys and values into the store and attends over it. ``parts`` are
+    caches with one store, each with its new tokens, parents before children: together the T tokens of a pass.
     """
 
     def __init__(
@@ -115,7 +106,6 @@ class CachedAttention:
         return torch.cat(outputs)[self._places_T]
 
     def _mask(self, batch: _Batch, window: int | None) -> Tensor | None:
-        """Return the mask_B1QK of a batch; the first call with a window makes it."""
         needless = batch.chain and window is None and self._slots_T.device.type in pass_sizes.FLASH_DEVICES
         if window not in batch.masks and needless:
             batch.masks[window] = None
@@ -129,7 +119,6 @@ class CachedAttention:
 
 
 def _chains(cache: TreeCache, nodes: list[int], offset: int) -> list[_Chain]:
-    """Return the chains among new tokens, of which the first is number ``offset`` of the pass."""
     chains: list[_Chain] = []
     first = 0
     for index in range(1, len(nodes) + 1):
@@ -183,10 +172,8 @@ def _group(cache: TreeCache, chains: list[_Chain]) -> _Group:
 
 
 def _batches(groups: list[_Group]) -> list[list[_Group]]:
-    """Put groups of like size together where filling them up costs less than one more batch.
-
-    A batch of several groups reads at most ``READ_KEYS`` keys, those that fill it up included.
-    """
+    """Put groups of like size together where filling them up costs less than one more batch of at most
+    ``READ_KEYS`` keys."""
     batches: list[list[_Group]] = []
     queries = keys = 0
     for group in sorted(groups, key=lambda group: (len(group.slots_K), len(group.queries_Q)), reverse=True):
@@ -230,7 +217,6 @@ def _batch(groups: list[_Group], device: torch.device) -> _Batch:
 
 
 def _places(batches: list[list[_Group]], tokens: int) -> IntArray:
-    """Return for each of the T new tokens its row in the outputs of all batches, one after the other."""
     places_T = np.empty(tokens, dtype=np.int64)
     start = 0
     for groups in batches:
@@ -242,10 +228,7 @@ def _places(batches: list[list[_Group]], tokens: int) -> IntArray:
 
 
 def _union(paths: list[IntArray]) -> tuple[IntArray, list[IntArray]]:
-    """Return the nodes of paths in depth-first order, ascending, and the places of each path's nodes in them.
-
-    Each path adds what it does not share with the one before it.
-    """
+    """Return the nodes of depth-first paths, ascending, and the places of each path's nodes in them."""
     new, place_of, count = [paths[0]], [np.arange(len(paths[0]))], len(paths[0])
     for before, path in pairwise(paths):
         common = _common_prefix(before, path)

@@ -1,8 +1,4 @@
-"""ClientAdapters: what clients publish in a server, and withdraw.
-
-Names, paths and files are an attacker's: names have few characters, and files are regular ones in the
-directory.
-"""
+"""Adapters that a server's clients publish and withdraw. Names, paths and files are an attacker's."""
 
 import asyncio
 import re
@@ -20,14 +16,7 @@ LONGEST_PATH = 1024
 
 
 class ClientAdapters:
-    """Adapters that clients publish: from one directory, under names that are not reserved.
-
-    Args:
-        publisher: where they are published.
-        root: the only directory from which clients may load adapters.
-        reserved: names that clients may not take, replace or withdraw: the aliases, and the models served
-            from the start.
-    """
+    """Adapters that clients publish from the directory ``root``, under names that are not ``reserved``."""
 
     def __init__(self, publisher: Publisher, root: Path, reserved: frozenset[str]) -> None:
         self.publisher = publisher
@@ -36,14 +25,8 @@ class ClientAdapters:
         self._loading = asyncio.Lock()
 
     async def publish(self, name: str, path: str, *, replace: bool) -> int:
-        """Serve the adapter at ``path``, inside the root, as ``name``; return its policy version.
-
-        Other requests are answered meanwhile; adapters are loaded one at a time.
-
-        Raises:
-            InputError: the adapter cannot be read, does not fit the model, is outside the root, or cannot
-                have this name.
-        """
+        """Serve the adapter at ``path``, inside the root, as ``name``; return its policy version. Adapters
+        are loaded one at a time. Raises InputError."""
         async with self._loading:
             self._check_name(name)
             if name in self.publisher.names() and not replace:
@@ -56,11 +39,7 @@ class ClientAdapters:
                 raise InputError("adapter", error.problem, "Save it again.") from error
 
     def withdraw(self, name: str) -> None:
-        """Stop serving adapter ``name``.
-
-        Raises:
-            InputError: no client loaded such an adapter.
-        """
+        """Stop serving adapter ``name``. Raises InputError: the name is the server's own."""
         self._check_name(name)
         self.publisher.withdraw(name)
 
@@ -74,10 +53,8 @@ class ClientAdapters:
             raise InputError("lora_name", f"{name} is the server's own name", "Give another name.")
 
     def _below_root(self, path: str) -> Path:
-        """Return the directory that a client names, relative or absolute.
-
-        Links cannot leave the root, and the adapter's files are regular ones: a pipe would be read forever.
-        """
+        """Return the directory that a client names. Links cannot leave the root, and files are regular ones:
+        a pipe would be read forever."""
         fix = "Give a path relative to the directory that --adapters names."
         if len(path) > LONGEST_PATH or not path.isprintable():
             raise InputError("lora_path", f"{_shown(path)} cannot be a path", fix)

@@ -20,15 +20,8 @@ class DrawnToken(NamedTuple):
 
 
 def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]) -> list[DrawnToken | None]:
-    """Return the next token of each request, the forced one if there is one.
-
-    ``None`` for a request whose logits are not numbers, because the weights of its model are damaged.
-
-    Args:
-        logits: logits after contexts.
-        rows: the row of each request's context.
-        requests: the requests.
-    """
+    """Return the next token of each request, whose context is at ``rows`` of the logits; ``None`` where
+    logits are not numbers, because the weights are damaged."""
     chance_M = _chances(requests)
     alike: dict[tuple[float, Shaping | None], list[int]] = {}
     for index, request in enumerate(requests):
@@ -55,7 +48,6 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
 def _distributions(
     logits: Logits, rows_m: IntArray, temperature: float, shaping: Shaping | None
 ) -> tuple[Distributions, IntArray]:
-    """Return the distributions that are drawn from, with the rows in them."""
     if shaping is None or shaping == PLAIN.shaping:
         return logits.at(temperature), rows_m
     shaped_mV = shaped_logits(logits.logits_NV[torch.from_numpy(rows_m)], temperature, shaping)
@@ -70,7 +62,6 @@ def _described(
     tokens_m: IntArray,
     requests: Sequence[Request],
 ) -> list[DrawnToken]:
-    """Return the drawn tokens with their log-probabilities, of the kind that each request asks for."""
     if all(request.options is PLAIN for request in requests):  # as in every run
         logprobs = drawn_from.logprobs(places_m, tokens_m)
         return [DrawnToken(*pair, []) for pair in zip(tokens_m.tolist(), logprobs, strict=True)]
@@ -95,7 +86,6 @@ def _described(
 
 
 def _chances(requests: Sequence[Request]) -> FloatArray:
-    """Return the uniform number of each request's next token."""
     seeds_M = np.array([request.seed for request in requests], dtype=np.uint64)
     offsets_M = np.array([len(request.drawn) for request in requests], dtype=np.uint64)
     return uniforms(seeds_M, offsets_M)

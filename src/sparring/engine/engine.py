@@ -1,8 +1,8 @@
 """EmbeddedEngine: sample from a model in this process without computing any context twice.
 
-Every adapter version has a :class:`TreeCache`. A request follows the tree as far as its context is known; the
-missing tokens are computed together with those of all other waiting requests. Requests in the same context
-draw from the same distribution, each with its own seed, until their contexts differ.
+Every adapter version has a :class:`TreeCache`. A request follows it as far as its context is known; what is
+missing is computed together with what all other requests miss. Requests in the same context draw from the
+same distribution, each with its own seed.
 """
 
 import asyncio
@@ -39,19 +39,13 @@ from sparring.learn.policy import PolicyModel
 
 
 class EmbeddedEngine(Answering):
-    """An inference client with a model of its own; see the module.
+    """An inference client with a model of its own. It belongs to one event loop, which also runs the forward
+    passes, so a run is repeatable.
 
-    It belongs to one event loop, which also runs the forward passes, so a run is repeatable.
-
-    Args:
-        model: the model with its adapters.
-        max_tokens: maximum number of tokens of an answer if a call does not give one.
-        max_context: maximum number of tokens of prompt and answer together; at most the model's own limit,
-            and at most ``max_cached_tokens``.
-        max_queue: maximum number of waiting and running requests; further requests are rejected.
-        max_cached_tokens: maximum number of tokens whose keys and values are held at once, over all served
-            models. A request waits until its prompt and its longest possible answer fit.
-        max_batch_tokens: maximum number of tokens in one forward pass.
+    A context has at most ``max_context`` tokens, the model's own limit and ``max_cached_tokens``, which
+    bounds the keys and values held at once, over all served models: a request waits until its longest
+    possible answer fits. More than ``max_queue`` requests are rejected. A forward pass has at most
+    ``max_batch_tokens``.
     """
 
     def __init__(
@@ -78,20 +72,15 @@ class EmbeddedEngine(Answering):
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, name: str, adapter: str, version: int) -> None:
-        """Serve ``adapter`` as ``name`` from now on.
-
-        Known contexts are dropped. Requests in progress continue with the new version, but are tagged with
-        the version that they began with.
-        """
+        """Serve ``adapter`` as ``name`` from now on. Requests in progress go on with it, tagged with the
+        version they began with."""
         served = self._served.setdefault(name, ServedModel(adapter, version, TreeCache(self._keys)))
         served.adapter, served.version = adapter, version
         served.forget_contexts()
 
     def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and free its cache.
-
-        Pending requests fail with an EpisodeError, because another attempt would find no such model.
-        """
+        """Stop serving ``name``. Pending requests fail with an EpisodeError, because another attempt would
+        find no such model."""
         self._admission.fail(self._served.pop(name), EpisodeError, f"{name} is no longer served")
 
     def close(self) -> None:
@@ -152,14 +141,11 @@ class EmbeddedEngine(Answering):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`Answering`. Without a seed, answers differ from call to call.
+        """Answer ``messages``; without a seed, another answer each time. Do not change ``prompt_token_ids``:
+        answers share it.
 
-        Answers may share the returned list ``prompt_token_ids``; do not change it.
-
-        Raises:
-            InputError: the model is unknown, or the temperature or token limit is invalid.
-            ContextError: the request exceeds the context.
-            SparringError: the request exceeds the queue limit, or the model failed.
+        Raises InputError: the model is unknown, or a parameter impossible; ContextError: it is too long;
+        SparringError: too many wait, or the model failed.
         """
         limit = self.max_tokens if max_tokens is None else max_tokens
         request = self._submit(
@@ -182,14 +168,8 @@ class EmbeddedEngine(Answering):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> AsyncGenerator[ModelResponse]:
-        """Answer as :meth:`complete` does, and yield tokens as they are drawn.
-
-        Each part has the new tokens and an empty ``finish_reason``. The last part also has the text of the
-        whole answer and the reason why it ended. Closing a stream early cancels its request.
-
-        Raises:
-            InputError, SparringError: as in :meth:`complete`, at the first step or a later one.
-        """
+        """Yield tokens as they are drawn; the last part has the text and the reason of the end. Closing a
+        stream early cancels its request."""
         limit = self.max_tokens if max_tokens is None else max_tokens
         request = self._submit(
             self.render(messages), limit, temperature, seed, model, stop=stop, options=options
@@ -227,19 +207,9 @@ class EmbeddedEngine(Answering):
         return [sum(request.logprobs) for request in requests]
 
     def logprobs(self, ids: list[int], *, model: str | None = None, adapter: str = "") -> list[float]:
-        """Return the log-probability of each token id after the first, at temperature 1.
-
-        They are computed immediately, separately from the requests in progress, and are neither cached nor
-        counted.
-
-        Args:
-            ids: the token ids.
-            model: the name of a served model.
-            adapter: an adapter of the model, served or not, in place of ``model``.
-
-        Raises:
-            InputError: the model is unknown.
-            SparringError: there are more ids than the model's context length.
+        """Return the log-probability of each token id after the first at temperature 1, for a served
+        ``model`` or any ``adapter``. Computed at once, beside the requests in progress, neither cached nor
+        counted. Raises SparringError: more ids than the model's context.
         """
         adapter = adapter or find_model(self._served, model).adapter
         if len(ids) > self.model.context_length:
@@ -253,11 +223,8 @@ class EmbeddedEngine(Answering):
             self._decoder.stats = stats
 
     def render(self, messages: Messages) -> list[int]:
-        """Return the token ids of a prompt, in a list that other prompts may share: do not change it.
-
-        Raises:
-            InputError: the model cannot render these messages, or the prompt is empty.
-        """
+        """Return a prompt's token ids, in a list that others share: do not change it. Raises InputError: it
+        is empty, or cannot be rendered."""
         prompt = self.model.render(messages)
         if not prompt:
             raise InputError("messages", "an empty prompt has no continuation", "Give some text")
@@ -275,7 +242,6 @@ class EmbeddedEngine(Answering):
         stop: tuple[str, ...] = (),
         options: AnswerOptions = PLAIN,
     ) -> Request:
-        """Put a request into the queue, and start the serving task if it does not run."""
         served = find_model(self._served, model)
         check_sampling(max_tokens, temperature, least=0 if options.prompt_logprobs else 1)
         self._check_size(len(prompt), max_tokens)
@@ -307,7 +273,6 @@ class EmbeddedEngine(Answering):
         )
 
     def _response(self, request: Request, first: int = 0) -> ModelResponse:
-        """Return a finished request's answer, with its tokens from ``first`` on."""
         if request.stopped_text is not None:
             text = request.stopped_text
         else:
@@ -320,7 +285,6 @@ class EmbeddedEngine(Answering):
     def _answer(
         self, request: Request, text: str, completion: Messages, first: int, finish_reason: str = ""
     ) -> ModelResponse:
-        """Return an answer, or a part of one, with the request's tokens from ``first`` on."""
         response = ModelResponse(
             text,
             completion,
@@ -335,7 +299,6 @@ class EmbeddedEngine(Answering):
         return response
 
     async def _serve(self) -> None:
-        """Work until there are no requests."""
         while self._admission or self.running:
             await self._let_others_run()
             # By name, because a resumed run may have begun to serve its models in another order.

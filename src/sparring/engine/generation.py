@@ -21,11 +21,9 @@ from sparring.learn.policy import PolicyModel
 
 @dataclass
 class EngineStats:
-    """Totals since the last reset. Tokens are counts; ``seconds`` is the time spent in forward passes.
-
-    ``most_cached_tokens`` is the maximum number of tokens whose keys and values were cached at once, over all
-    models. ``spelled_control_tokens`` counts control tokens that answers spelled with ordinary tokens; in a
-    prompt they are text.
+    """Totals since the last reset; ``seconds`` are those of forward passes, ``most_cached_tokens`` the most
+    at once. ``spelled_control_tokens`` counts control tokens spelled with ordinary ones, which are text in a
+    prompt.
     """
 
     requests: int = 0
@@ -40,8 +38,6 @@ class EngineStats:
 
 @dataclass
 class _Part:
-    """The tokens of one cache in a forward pass; hidden states of the ``wanted`` ones are kept."""
-
     adapter: str
     cache: TreeCache
     batch: list[int]
@@ -49,12 +45,7 @@ class _Part:
 
 
 class Decoder:
-    """The engine's forward passes and draws, which it counts in ``stats``.
-
-    Args:
-        model: the model with its adapters.
-        max_batch_tokens: maximum number of tokens in one forward pass.
-    """
+    """The engine's forward passes, of at most ``max_batch_tokens``, and draws, counted in ``stats``."""
 
     def __init__(self, model: PolicyModel, max_batch_tokens: int) -> None:
         self.model = model
@@ -64,10 +55,8 @@ class Decoder:
         self._logits = StoredLogits(model.logits)
 
     def draw(self, models: Iterable[ServedModel]) -> bool:
-        """Draw for every request whose context is computed; return whether any request finished.
-
-        A request whose logits are not numbers fails.
-        """
+        """Draw for every request whose context is computed; return whether any finished. One whose logits are
+        not numbers fails."""
         moving = [request for served in models for request in served.active if not request.future.done()]
         finished = self._score_prompts(moving)
         while moving := [one for one in moving if _is_ready(one)]:
@@ -82,7 +71,6 @@ class Decoder:
         return finished
 
     def _draw_once(self, requests: list[Request]) -> list[DrawnToken | None]:
-        """Return the next token of each request; ``None`` if its logits are not numbers."""
         contexts = [request.model.cache.next_tokens[request.node] for request in requests]
         drawn: dict[int, DrawnToken | None] = {}
         with torch.inference_mode():
@@ -98,7 +86,6 @@ class Decoder:
         return [drawn[index] for index in range(len(requests))]
 
     def _take(self, request: Request, draw: DrawnToken | None) -> bool:
-        """Append a token; return whether the request continues."""
         if draw is None:
             request.fail(TransientError(NOT_NUMBERS))
             return False
@@ -122,7 +109,6 @@ class Decoder:
         return False
 
     def _score_prompts(self, requests: list[Request]) -> bool:
-        """Give prompts that are computed their log-probabilities; return whether a request has ended so."""
         for request in requests:
             if request.to_score and not self._missing(request):
                 self._score_prompt(request)
@@ -150,11 +136,6 @@ class Decoder:
     def _scored(
         self, stored: StoredLogits, contexts: list[NextToken], ids: list[int], likeliest: int = 0
     ) -> list[tuple[float, list[tuple[int, float]]]]:
-        """Return the log-probability of each token id after its context, with the most likely tokens there.
-
-        Raises:
-            SparringError: some logits are not numbers.
-        """
         scored: dict[int, tuple[float, list[tuple[int, float]]]] = {}
         with torch.inference_mode():
             for logits, indices in stored.of(contexts):
@@ -171,10 +152,7 @@ class Decoder:
         return request.stopped_text is not None
 
     def forward(self, models: Iterable[ServedModel]) -> None:
-        """Compute tokens that active requests wait for, of each model at most ``max_batch_tokens``.
-
-        Models share forward passes as far as that limit allows.
-        """
+        """Compute tokens that requests wait for. Models share a pass as far as its limit allows."""
         passes: list[list[_Part]] = []
         tokens = 0
         for served in models:
@@ -190,7 +168,6 @@ class Decoder:
             self._compute(sorted(parts, key=lambda part: len(part.batch)))  # short parts side by side
 
     def _part(self, served: ServedModel) -> _Part | None:
-        """Return the next tokens of a model; ``None`` if no request waits."""
         if not served.active:
             return None
         cache = served.cache
@@ -210,7 +187,6 @@ class Decoder:
         return [logprob for logprob, _ in self._scored(StoredLogits(self.model.logits), contexts, ids[1:])]
 
     def _compute(self, parts: list[_Part]) -> None:
-        """Fill the slots of the parts' batches in one pass, and keep the hidden states that are wanted."""
         started = perf_counter()
         nodes = [(part.cache, node) for part in parts for node in part.batch]
         wanted = [part.wanted for part in parts for _ in part.batch]
@@ -245,7 +221,6 @@ class Decoder:
 
 
 def _is_ready(request: Request) -> bool:
-    """Return whether a request can draw its next token."""
     return (
         not request.future.done() and not request.to_score and request.node in request.model.cache.next_tokens
     )

@@ -1,8 +1,5 @@
-"""OpenAIClient: a client of any server with OpenAI's chat completions.
-
-The ``openai`` package handles HTTP. Its own retries are off; ``tenacity`` retries instead, because retries
-must also cover answers that are unreadable or empty, and every wait needs a configurable limit.
-"""
+"""OpenAIClient: a client of any server with OpenAI's chat completions. Retries are our own, because they also
+cover answers that are unreadable or empty, and every wait has a limit."""
 
 import asyncio
 import contextlib
@@ -75,16 +72,12 @@ _MAX_DIGITS = 18
 
 
 class _Fault(Exception):
-    """A failure that a retry may resolve; ``retry_after`` is the wait in seconds that the server asks for."""
-
     def __init__(self, what: str, retry_after: float = 0.0) -> None:
         self.retry_after = retry_after
         super().__init__(what)
 
 
 class _Refused(Exception):
-    """An error in a good answer: in place of its choices, or in a choice."""
-
     def __init__(self, what: str, error: ServiceError) -> None:
         self.error = error
         super().__init__(f"{what}: {error.words}")
@@ -93,35 +86,27 @@ class _Refused(Exception):
 class OpenAIClient(InferenceClient):
     """A client of OpenAI, OpenRouter, vLLM, llama.cpp, ``sparring serve`` or another compatible server.
 
-    The client requests token ids and log-probabilities, and keeps them if the server returns all of them
-    (vLLM, ``sparring serve``). Otherwise the three token fields of an answer are ``None``. It sends the token
-    ids of earlier answers back to ``sparring serve``, which then does not tokenise them again. A vLLM server
-    returns log-probabilities of the sampling distribution if it runs with ``--logprobs-mode
-    processed_logprobs --generation-config vllm``.
+    It keeps token ids and log-probabilities if the server returns all of them (vLLM with ``--logprobs-mode
+    processed_logprobs --generation-config vllm``, ``sparring serve``); otherwise the three token fields of an
+    answer are ``None``. ``sparring serve`` gets the ids of earlier answers back.
 
-    Rate limits (429), server errors (5xx), broken connections, time-outs and answers that are damaged or have
-    no choices are retried with exponential back-off. An error that its own code calls lasting, such as a used
-    up quota, is not, whatever its status. A choice without text is an answer. A call ends within
-    ``(retries + 1) * timeout + retries * max_wait`` seconds, with an answer or one error.
+    Rate limits (429), server errors (5xx), broken connections, time-outs and damaged answers are tried again
+    with exponential back-off, unless the error's own code calls it lasting. A call ends within ``(retries +
+    1) * timeout + retries * max_wait`` seconds.
 
-    The key is read from OPENROUTER_API_KEY for OpenRouter, from OPENAI_API_KEY for OpenAI and from
-    SPARRING_API_KEY for other hosts. A server on this machine gets SPARRING_API_KEY if it is set, and needs
-    no key. The key of OpenAI is sent only to OpenAI.
+    The key is read from OPENROUTER_API_KEY for OpenRouter, from OPENAI_API_KEY for OpenAI, which alone gets
+    it, and from SPARRING_API_KEY for other hosts; a server on this machine needs none.
 
     Args:
         api_key: the key, instead of the one in the environment. It is never shown.
-        model: name of the served model that answers if a call names no model, or names the policy
-            ``default``. If none is given, it is ``default``, which ``sparring serve`` has; at OpenRouter,
-            the default address, it is ``openai/gpt-4o-mini``.
+        model: the served model that answers if a call names none or the policy ``default``;
+            ``openai/gpt-4o-mini`` at OpenRouter, else ``default``, which ``sparring serve`` has.
         base_url: address of the API, including ``/v1``.
-        timeout: maximum seconds of one try, from connecting to the last byte.
+        timeout: maximum seconds of one try.
         models: names of served models by policy name. Other names are sent unchanged.
         retries: number of tries after the first.
         backoff: seconds before the second try, doubled for each further one; half of it is random.
-        max_wait: maximum seconds between two tries. If a server asks for a longer wait, the call fails.
-
-    Raises:
-        InputError: there is no key for this host, or ``base_url`` is not a valid address.
+        max_wait: maximum seconds between two tries. If a server asks for more, the call fails.
     """
 
     def __init__(
@@ -187,21 +172,14 @@ class OpenAIClient(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
     ) -> ModelResponse:
-        """Answer ``messages``; see :meth:`InferenceClient.complete`.
+        """Answer ``messages``. The version is the server's for this answer, or the last that it gave. Only 31
+        bits of ``seed`` are sent. Text that looks like a control token gets a space.
 
-        ``finish_reason`` is the server's. ``policy_version`` is the version that the server gives for this
-        answer, or the last result of :meth:`get_policy_version`. Only the lower 31 bits of ``seed`` are sent,
-        which every server accepts. Text in ``messages`` that looks like a control token gets a space, because
-        a server may interpret it as one.
-
-        A field that the server rejects by its name is sent in another form, from then on: ``max_tokens`` as
+        A field that the server rejects by its name is sent in another form from then on: ``max_tokens`` as
         ``max_completion_tokens``; a temperature of 1, a seed and the fields for tokens not at all.
 
-        Raises:
-            TransientError: no try got an answer.
-            EpisodeError: the server rejects these messages; ContextError if they exceed the model's context.
-            InputError: no call can succeed: the key is rejected or missing, the account has no credit or may
-                not do this, or the server does not have the model or a parameter.
+        Raises TransientError: no try got an answer; EpisodeError: these messages are refused; InputError: no
+        call can succeed.
         """
         name = self.model if model is None else self.models.get(model, model)
         if name == TRAINED and self._host in _HOSTED:  # a model that nobody named is never paid for
@@ -220,14 +198,9 @@ class OpenAIClient(InferenceClient):
         return await self._retry(lambda: self._ask(request), f"model {name}", TransientError)
 
     async def get_policy_version(self) -> int:
-        """Return the version of the current policy; 0 if the server does not count versions.
-
-        The version comes from ``/adapters/version`` at the root of the server or below ``base_url``. A server
-        that answers anything else there, such as an error or an HTML page, does not count versions.
-
-        Raises:
-            SparringError: all tries failed: broken connections, rate limits, server errors (5xx except 501).
-            InputError: the key is rejected, or missing.
+        """Return the version at ``/adapters/version``, at the root of the server or below ``base_url``; 0
+        from a server that answers anything else there. Raises SparringError: it cannot be reached;
+        InputError: the key is wrong.
         """
         if self._host not in _HOSTED:
             self._version = await self._retry(self._ask_version, "adapters/version", SparringError)
@@ -256,7 +229,6 @@ class OpenAIClient(InferenceClient):
         return self._api
 
     async def _ask(self, request: dict[str, Any]) -> ModelResponse:
-        """Send a request, and again in another form if the server rejects a field that it can do without."""
         name = request["model"]
         rejected = self._rejected.get(name, self._never_sent)
         while True:
@@ -321,7 +293,6 @@ class OpenAIClient(InferenceClient):
     async def _retry(
         self, ask: Callable[[], Awaitable[Answer]], about: str, failure: type[SparringError]
     ) -> Answer:
-        """Try until there is an answer, an error that no retry would resolve, or no try left."""
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._tries),
             wait=self._pause,
@@ -371,7 +342,6 @@ class OpenAIClient(InferenceClient):
         return read_error(error.status_code, error.body, error.response.headers, self._secret)
 
     def _verdict(self, error: ServiceError, about: str) -> Exception:
-        """Return the exception for an error of the API: a _Fault if another try may succeed."""
         what, words = f"{self._server}, {about}", f"{error.status}, {error.words}"
         match error.meaning:
             case "retry" if error.retry_after <= self._max_wait:
@@ -400,7 +370,6 @@ class OpenAIClient(InferenceClient):
         return InputError(what, words.rstrip("."), fix)
 
     def _pause(self, state: RetryCallState) -> float:
-        """Return the seconds until the next try."""
         assert state.outcome is not None
         fault = state.outcome.exception()
         assert isinstance(fault, _Fault)
@@ -421,20 +390,13 @@ def _checked(base_url: str) -> SplitResult:
 
 
 def key_of(base_url: str) -> str:
-    """Return the key for the API at an address, from the environment as :class:`OpenAIClient` does.
-
-    Raises:
-        InputError: the address is not valid, or there is no key for its host.
-    """
+    """Return the key for the API at an address, as :class:`OpenAIClient` finds it. Raises InputError: there
+    is none."""
     return _key_for(_checked(base_url).hostname or "")[1]
 
 
 def is_hosted(base_url: str) -> bool:
-    """Return whether an address is that of OpenRouter or OpenAI, which have no model called ``default``.
-
-    Raises:
-        InputError: the address is not valid.
-    """
+    """Return whether an address is OpenRouter's or OpenAI's, which have no model called ``default``."""
     return _checked(base_url).hostname in _HOSTED
 
 
@@ -444,7 +406,6 @@ def is_sendable(key: str) -> bool:
 
 
 def _key_for(host: str) -> tuple[str, str]:
-    """Return the environment variable for the key of ``host``, and the key."""
     if is_loopback(host):
         return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
     name = {_OPENROUTER: "OPENROUTER_API_KEY", _OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
@@ -456,7 +417,6 @@ def _key_for(host: str) -> tuple[str, str]:
 
 
 def _safe(messages: Messages) -> Messages:
-    """Return the messages without text that a server may interpret as a control token."""
     return [
         {**one, "content": without_control_tokens(one["content"], own=one["role"] == "assistant")}
         for one in messages

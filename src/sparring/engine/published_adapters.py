@@ -34,14 +34,7 @@ from sparring.learn.policy import LoraSettings
 
 @dataclass(frozen=True)
 class _Header:
-    """What is known of an adapter before its weights are read.
-
-    Attributes:
-        lora: its LoRA configuration.
-        shapes: the shapes of its tensors.
-        sha256: the hash of its weight file, if there is something to compare it with.
-        said: what the learner wrote about it, if it did.
-    """
+    """What is known of an adapter before its weights are read; ``said`` is what the learner wrote of it."""
 
     lora: LoraSettings
     shapes: Shapes
@@ -50,12 +43,7 @@ class _Header:
 
     @classmethod
     def read(cls, directory: Path, name: str, version: int | None, proof: bool) -> Self:
-        """Read an adapter that is to be published as a version of ``name``; ``None`` or 0 are any version.
-
-        Raises:
-            InputError: files are missing or damaged.
-            DeliveryError: they are not those that the learner described.
-        """
+        """Read an adapter that is to be published as a version of ``name``; ``None`` or 0 are any version."""
         said, sha256 = Expectation.read(directory), ""
         if said is not None or proof:
             sha256 = file_hash(directory)
@@ -68,13 +56,8 @@ class _Header:
 
 
 class PublishedAdapters:
-    """See the module. Each adapter has its own rank, scale and target modules; each load is a new version.
-
-    Args:
-        engine: the engine, whose model gets the adapters.
-        alike: how many adapters of the model's own shape get memory now: PEFT needs much longer to add an
-            adapter than to load new weights into one that exists.
-    """
+    """Adapters of any rank, scale and target modules. ``alike`` of the model's own shape get memory now: PEFT
+    needs much longer to add an adapter than to load weights into one that exists."""
 
     def __init__(self, engine: EmbeddedEngine, alike: int = 0) -> None:
         self.engine = engine
@@ -95,16 +78,9 @@ class PublishedAdapters:
         return self.engine.names()
 
     def publish(self, name: str, directory: Path, version: int | None = None) -> Delivery:
-        """Serve an adapter as ``name`` from now on, in place of one of that name.
-
-        Args:
-            name: the model name that clients request.
-            directory: an adapter in PEFT's format, safetensors only.
-            version: the version that its answers carry; one more than the newest by default.
-
-        Raises:
-            InputError: the adapter cannot be read or does not fit the model.
-            DeliveryError: it is not what its ``delivery.json`` says.
+        """Serve an adapter as ``name``, in place of one of that name, as ``version`` (one more than the
+        newest by default). Raises InputError: it does not fit the model; DeliveryError: it is not what its
+        ``delivery.json`` says.
         """
         header = _Header.read(directory, name, version, proof=False)
         self._check_fits(header)
@@ -120,18 +96,9 @@ class PublishedAdapters:
         proof: bool = False,
         before: Delivery | None = None,
     ) -> Delivery:
-        """Do as :meth:`publish` does; files are read in a thread, so that requests are answered meanwhile.
-
-        Args:
-            name: as there.
-            directory: as there.
-            version: as there.
-            proof: whether its answers must differ from the base model's and be the learner's, even if it has
-                no description, or the base model answered otherwise when the learner described it, as with
-                another type of weights.
-            before: the proof of the version that it follows, if that has another name.
-
-        Raises: as there.
+        """Publish an adapter whose files are read in a thread. ``proof``: its answers must be the learner's,
+        whatever the base model answered when it was described; ``before`` is the version that it follows, if
+        that has another name.
         """
         header = await asyncio.to_thread(_Header.read, directory, name, version, proof)
         self._check_fits(header)
@@ -195,11 +162,8 @@ class PublishedAdapters:
         return tuple(self.engine.logprobs(canary_tokens(self.policy), adapter=adapter))
 
     def _check_fits(self, header: _Header) -> None:
-        """Compare an adapter's shapes with the model's, before memory of its size is allocated.
-
-        Raises:
-            InputError: the adapter belongs to another model, or changes its output layer.
-        """
+        """Compare an adapter's shapes with the model's, before memory of its size is allocated. Raises
+        InputError."""
         rank, shapes = header.lora.lora_rank, header.shapes
         largest = max((shape[0] for name, shape in shapes.items() if "lora_A" in name), default=0)
         if rank > largest:
@@ -210,11 +174,8 @@ class PublishedAdapters:
             raise wrong
 
     def _shapes_of(self, lora: LoraSettings) -> Shapes:
-        """Return the shapes of an adapter in this model; PEFT makes one without memory.
-
-        Raises:
-            InputError: it can make none.
-        """
+        """Return the shapes of an adapter in this model, which PEFT makes without memory. Raises InputError:
+        it cannot."""
         if self._is_alike(lora):
             return self.policy.adapter_shapes(self.policy.policies[0])
         name = "shapes-only"
@@ -237,11 +198,6 @@ class PublishedAdapters:
         return same == self._shape and set(lora.target_modules) == set(self._shape.target_modules)
 
     def _in_model(self, name: str, lora: LoraSettings, weights: dict[str, Tensor]) -> str:
-        """Load weights into an adapter of the model; return its name there.
-
-        Raises:
-            SparringError: there is no memory for it.
-        """
         alike = self._is_alike(lora)
         adapter = self._free.pop() if alike and self._free else self._new_name()
         try:
@@ -273,5 +229,4 @@ class PublishedAdapters:
 
 
 def _changes_nothing(weights: dict[str, Tensor]) -> bool:
-    """Return whether every B is zero, as in an adapter that was never trained."""
     return not any("lora_B" in name and bool(weight.any()) for name, weight in weights.items())

@@ -1,13 +1,9 @@
 """Draw tokens: independent draws from next-token distributions, each with its own seed.
 
-A draw is an inversion: the token at which the sum of the probabilities before and at it exceeds a uniform
-number. The vocabulary is read once, where the logits are, and only the sums of its blocks leave the device;
-then a draw reads one block. These sums are in single precision, in which a probability is right to about one
-in ten million.
-
-A row of logits is as long as the vocabulary, a hidden state some hundred times shorter. So hidden states are
-kept for all contexts, and logits for recent ones; logits that were dropped are computed again from the hidden
-states, which takes no pass through the layers.
+A draw is an inversion: the token at which the sum of the probabilities exceeds a uniform number. The
+vocabulary is read once, where the logits are; only the sums of its blocks, in single precision, leave the
+device, and a draw reads one block. Hidden states are kept for all contexts, logits, which are some hundred
+times larger, for recent ones: they are computed again without a pass through the layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +33,8 @@ BYTES_AT_ONCE = 2**20
 
 
 def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> FloatArray:
-    """Return one uniform number in [0, 1) for each (call seed, token number) pair.
-
-    The generator is counter-based (SplitMix64, Steele et al. 2014), so a draw depends only on its seed and
-    its index, not on other draws.
-    """
+    """Return one uniform number in [0, 1) for each (call seed, token number) pair. The generator is
+    counter-based (SplitMix64, Steele et al. 2014), so a draw does not depend on others."""
     z = seeds_M + (offsets_M + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -51,12 +44,9 @@ def uniforms(seeds_M: NDArray[np.uint64], offsets_M: NDArray[np.uint64]) -> Floa
 
 
 class Distributions:
-    """The next-token distributions of N contexts at one temperature.
-
-    Args:
-        logits_NV: logits in float32, on any device; they are kept, and not copied.
-        temperature: what the logits are divided by. Below ``GREEDY_BELOW``, the most likely token has
-            probability 1.
+    """The next-token distributions of N contexts with ``logits_NV`` in float32, kept and not copied. Below
+    ``GREEDY_BELOW``, the most likely token has probability 1. Methods raise SparringError where logits are
+    not numbers.
     """
 
     def __init__(self, logits_NV: Tensor, temperature: float) -> None:
@@ -78,10 +68,8 @@ class Distributions:
         return usable_M
 
     def _read(self, logits_nV: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest logit of each row, and the sums by block of the weights of its tokens.
-
-        A weight is exp((logit - largest) / temperature).
-        """
+        """Return the largest logit of each row, and the sums by block of exp((logit - largest) /
+        temperature)."""
         most_n = logits_nV.amax(-1)
         weights_nV = logits_nV - most_n[:, None]
         if self.temperature != 1:
@@ -94,11 +82,7 @@ class Distributions:
         return most_n, sums_nB
 
     def draw(self, rows_M: IntArray, uniforms_M: FloatArray) -> IntArray:
-        """Return one token for each uniform number, from the distributions ``rows_M``, by inversion.
-
-        Raises:
-            SparringError: some logits are not numbers.
-        """
+        """Return one token for each uniform number, from the distributions ``rows_M``, by inversion."""
         rows = self._checked(rows_M)
         if self._best_N is not None:
             best_M: IntArray = self._best_N[rows].numpy()
@@ -116,23 +100,14 @@ class Distributions:
         return token_M
 
     def logprobs(self, rows_M: IntArray, tokens_M: IntArray) -> list[float]:
-        """Return the log-probability of one token under each of the distributions ``rows_M``.
-
-        Raises:
-            SparringError: some logits are not numbers.
-        """
+        """Return the log-probability of one token under each of the distributions ``rows_M``."""
         rows, tokens_M1 = self._checked(rows_M), torch.from_numpy(tokens_M)[:, None]
         values: list[float] = self._logprobs(rows, tokens_M1)[:, 0].tolist()
         return values
 
     def likeliest(self, rows_M: IntArray, count: int) -> list[list[tuple[int, float]]]:
-        """Return the most likely tokens of each of ``rows_M`` with their log-probabilities, falling.
-
-        At most ``count`` of each, without impossible ones. The values are those of :meth:`logprobs`.
-
-        Raises:
-            SparringError: some logits are not numbers.
-        """
+        """Return at most ``count`` possible tokens of each of ``rows_M`` with their log-probabilities,
+        falling."""
         rows = self._checked(rows_M)
         on_device = self.logits_NV[rows.to(self.logits_NV.device)]
         tokens_MK = on_device.topk(min(count, on_device.shape[-1])).indices.cpu()
@@ -155,12 +130,10 @@ class Distributions:
         return (self._scores(rows, tokens_MK) - self._cumulative_NB[rows, -1:].log()).float()
 
     def _weights(self, rows: Tensor, tokens_MK: Tensor) -> Tensor:
-        """Return the weights of tokens, and 0 for tokens after the end of the vocabulary."""
         size = self.logits_NV.shape[1]
         return self._scores(rows, tokens_MK.clamp(max=size - 1)).exp().where(tokens_MK < size, 0.0)
 
     def _scores(self, rows: Tensor, tokens_MK: Tensor) -> Tensor:
-        """Return (logit - largest) / temperature of some tokens, in double precision."""
         device = self.logits_NV.device
         logits_MK = self.logits_NV[rows[:, None].to(device), tokens_MK.to(device)].cpu()
         return (logits_MK.double() - self._most_N[rows, None]) / self.temperature
@@ -197,21 +170,16 @@ class Logits:
 
 
 class StoredLogits:
-    """The logits that were used last, in ``STORED_LOGITS_BYTES`` or those of one computation if it has more.
-
-    Args:
-        logits_of: the model's output layer, hidden_ND -> logits_NV in float32.
-    """
+    """The logits that were used last, in ``STORED_LOGITS_BYTES`` or one computation; ``logits_of`` is the
+    output layer, hidden_ND -> logits_NV in float32."""
 
     def __init__(self, logits_of: Callable[[Tensor], Tensor]) -> None:
         self._logits_of = logits_of
         self._stored: dict[Logits, None] = {}  # the least recently used first
 
     def of(self, contexts: Sequence[NextToken]) -> Iterator[tuple[Logits, list[int]]]:
-        """Yield logits with the indices of the contexts that have a row in them.
-
-        They may be dropped when the next are asked for.
-        """
+        """Yield logits with the indices of the contexts that have a row in them, until the next are asked
+        for."""
         stored: dict[Logits, list[int]] = {}
         new: dict[NextToken, list[int]] = {}
         for index, one in enumerate(contexts):
@@ -244,11 +212,11 @@ class StoredLogits:
 
 
 def shaped_logits(logits_MV: Tensor, temperature: float, shaping: Shaping) -> Tensor:
-    """Return a copy of logits in which tokens that are not to be drawn have minus infinity.
+    """Return a copy of logits, not divided by the temperature, with minus infinity for tokens that are not
+    drawn.
 
-    As in vLLM: the bias is added, the temperature is applied, and then ``min_p``, ``top_k`` and ``top_p``
-    leave out tokens, each of what the one before has kept. Tokens as likely as the last one of ``top_k`` are
-    kept too. The result is not divided by the temperature.
+    As in vLLM: bias, temperature, then ``min_p``, ``top_k`` (ties are kept) and ``top_p``, each of what the
+    one before has kept.
     """
     logits_MV = logits_MV.clone()
     for token, bias in shaping.logit_bias:

@@ -1,8 +1,5 @@
-"""An OpenAI-compatible server over an engine.
-
-The embedded engine runs on the event loop that serves HTTP. Requests that arrive during a forward pass wait
-in their sockets and join the next one. A header of every answer gives the policy version that made it.
-"""
+"""An OpenAI-compatible server over an engine, on the event loop of the engine. A header of every answer gives
+the policy version that made it."""
 
 import asyncio
 import json
@@ -52,10 +49,9 @@ def create_app(
     """Build the server's application, which must run on the engine's event loop.
 
     Args:
-        engine: the engine that answers. Its names are the models. Its ``max_tokens`` limits an answer if the
-            request gives no limit; the limit is lower if the context does not have that many tokens left.
+        engine: answers; its names are the models.
         token: the bearer token that clients must send; ``None`` accepts all clients.
-        aliases: additional names of models, which are not listed.
+        aliases: additional names of models.
         adapters: what clients publish; without it, they can publish nothing.
         larger_bodies: maximum sizes of bodies by path, where the usual one is too small.
         made: when a model was made, in seconds since 1970; ``None``: when the server started.
@@ -123,7 +119,6 @@ async def _streamed(request: Request, completion: AnyCompletion, parts: Parts) -
 
 
 async def _events(completion: AnyCompletion, first: Part, parts: Parts) -> AsyncGenerator[str]:
-    """Yield the server-sent events of an answer while it is drawn."""
     async with aclosing(parts):
         try:
             for chunk in completion.chunks(*first):
@@ -221,8 +216,6 @@ def _add_adapters(app: FastAPI, engine: Answering, adapters: ClientAdapters) -> 
 
 
 def _add_error_answers(app: FastAPI) -> None:
-    """Answer all errors in OpenAI's format."""
-
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
         return error.response()

@@ -27,14 +27,7 @@ Asked = TypeVar("Asked", bound=ChatRequest | CompletionRequest)
 
 class Completion(ABC, Generic[Asked]):
     """The answers to one request in a format of OpenAI's, with the engine's ids and log-probabilities.
-
-    Args:
-        request: the request.
-        texts: the texts of tokens.
-        kind: with what the id begins.
-        form: the name of the format.
-        chunk: its name in a stream.
-    """
+    ``kind`` begins the id; ``form`` and ``chunk`` name the format, whole and in a stream."""
 
     def __init__(self, request: Asked, texts: TokenTexts, kind: str, form: str, chunk: str) -> None:
         self.request = request
@@ -77,7 +70,6 @@ class Completion(ABC, Generic[Asked]):
         return usage(sum(self._prompts.values()), drawn)
 
     def _ids(self, piece: Piece) -> dict[str, Any]:
-        """Return vLLM's extra field if the request asks for it."""
         return {"token_ids": [token.id for token in piece.tokens]} if self.request.return_token_ids else {}
 
     def _prompt_ids(self, answer: ModelResponse) -> dict[str, Any]:
@@ -124,7 +116,6 @@ class ChatCompletion(Completion[ChatRequest]):
         return {"index": index, "message": message, "finish_reason": piece.reason, **self._tokens(piece)}
 
     def _tokens(self, piece: Piece) -> dict[str, Any]:
-        """Return the fields that the request asks for about the tokens of a piece."""
         described = None
         if self.request.logprobs:
             described = {"content": [self._described(token) for token in piece.tokens], "refusal": None}
@@ -153,7 +144,6 @@ class TextCompletion(Completion[CompletionRequest]):
         return AnswerStream(self.texts, self.request.stop, offset=before, continues=True)
 
     def _begin(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
-        """Yield the prompt, with ``echo``."""
         if self.request.echo:
             ids = self._ids(Piece("", [], None)) | self._prompt_ids(part)
             yield self._chunk(self._choice(index, self._prompt(index, part)) | ids)
@@ -168,7 +158,6 @@ class TextCompletion(Completion[CompletionRequest]):
         return self._choice(index, together) | self._ids(piece) | self._prompt_ids(answer)
 
     def _prompt(self, index: int, answer: ModelResponse) -> Piece:
-        """Return the prompt of an answer as it is sent back: nothing without ``echo``."""
         if not self.request.echo:
             return Piece("", [], None)
         ids = answer.prompt_token_ids or []
@@ -226,11 +215,7 @@ def in_json(logprob: float | None) -> float | None:
 
 
 class Generation:
-    """The answers to one request, which is not streamed.
-
-    Args:
-        request: the request.
-    """
+    """The answers to one request for token ids, which is not streamed."""
 
     def __init__(self, request: GenerateRequest) -> None:
         self.request = request
@@ -255,5 +240,4 @@ class Generation:
 
 
 def _entry(token: int, logprob: float) -> dict[str, Any]:
-    """Return a token as vLLM names it where there is no text."""
     return {"token": f"token_id:{token}", "logprob": in_json(logprob), "bytes": None}

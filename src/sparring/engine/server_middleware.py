@@ -46,12 +46,8 @@ class TokenCheck:
 
 
 class BodyLimit:
-    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, with or without a Content-Length.
-
-    Args:
-        app: the application.
-        larger: other limits by path.
-    """
+    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, or the ``larger`` limit of a path, with
+    or without a Content-Length."""
 
     def __init__(self, app: ASGIApp, larger: Mapping[str, int]) -> None:
         self.app = app
@@ -87,9 +83,7 @@ _log = logging.getLogger("uvicorn.error")
 
 class Paths:
     """Middleware that takes surplus slashes out of paths, which clients make of an address that ends in one.
-
-    A redirection would not do: not every client follows it, and behind a proxy it leads to another address.
-    """
+    Not every client follows a redirection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -102,11 +96,8 @@ class Paths:
 
 
 class Responses:
-    """Middleware that gives every response an id in ``x-request-id``, and answers 500 to a fault.
-
-    The log has the same id, the error and the place where it happened, in one line. A response that has begun
-    is broken off.
-    """
+    """Middleware that gives every response an id in ``x-request-id``, and answers 500 to a fault, which the
+    log has with the same id in one line. A response that has begun is broken off."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

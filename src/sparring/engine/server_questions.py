@@ -39,11 +39,7 @@ _PART_FIELDS = ("type", "text")
 
 
 def to_messages(given: list[dict[str, Any]]) -> Messages:
-    """Return messages in the engine's format.
-
-    Raises:
-        ApiError: the server does not have what one of them asks for.
-    """
+    """Return messages in the engine's format. Raises ApiError."""
     return [_to_message(message, f"messages.{number}") for number, message in enumerate(given)]
 
 
@@ -64,7 +60,6 @@ def _to_message(given: dict[str, Any], where: str) -> Message:
 
 
 def _text(content: Any, where: str) -> str:
-    """Return the text of a content, which is a text or a list of text parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -118,12 +113,7 @@ class EngineCall:
 
 
 class Questions:
-    """The connection between requests and the engine.
-
-    Args:
-        engine: the engine that answers.
-        aliases: additional names of its models.
-    """
+    """The connection between requests and the engine, whose models have additional names, ``aliases``."""
 
     def __init__(self, engine: Answering, aliases: Mapping[str, str]) -> None:
         self.engine = engine
@@ -132,12 +122,7 @@ class Questions:
         self._most_characters = most_characters_of_a_token(engine.tokenizer)
 
     async def of_chat(self, request: ChatRequest) -> list[EngineCall]:
-        """Check a request and render its prompt.
-
-        Raises:
-            ApiError: the request is invalid.
-            InputError: the model cannot render these messages.
-        """
+        """Check a request and render its prompt. Raises ApiError; InputError: it cannot be rendered."""
         model = self._checked(request)
         given = request.messages
         if len(given) > self.engine.max_context:
@@ -150,7 +135,7 @@ class Questions:
         return _calls(request, messages, max_tokens, model, request.options())
 
     async def of_completion(self, request: CompletionRequest) -> list[EngineCall]:
-        """Check a request and tokenise its prompts; see :meth:`of_chat`."""
+        """Check a request and tokenise its prompts."""
         model = self._checked(request)
         calls: list[EngineCall] = []
         for number, given in enumerate(request.prompt):
@@ -162,7 +147,7 @@ class Questions:
         return calls
 
     async def of_generation(self, request: GenerateRequest) -> list[EngineCall]:
-        """Check a request for token ids; see :meth:`of_chat`."""
+        """Check a request for token ids."""
         size, parameters = self.engine.vocabulary_size, request.sampling_params
         check_extra(request.model_extra or {}, type(request).model_fields)
         parameters.check(size, "sampling_params.")
@@ -175,11 +160,7 @@ class Questions:
         return _calls(parameters, [prompt], max_tokens, model, options)
 
     async def answers(self, calls: list[EngineCall]) -> list[ModelResponse]:
-        """Return all answers, complete.
-
-        Raises:
-            ApiError: the queue is full, or the engine failed.
-        """
+        """Return all answers, complete. Raises ApiError: the queue is full, or the engine failed."""
         asking = [asyncio.ensure_future(self.engine.complete(**vars(call))) for call in calls]
         try:
             return await asyncio.gather(*asking)
@@ -190,13 +171,8 @@ class Questions:
                 one.cancel()
 
     async def stream(self, calls: list[EngineCall]) -> AsyncGenerator[tuple[int, ModelResponse]]:
-        """Yield parts of all answers as they are drawn, with the index of the answer.
-
-        See :meth:`Answering.stream`. Closing a stream early cancels its requests.
-
-        Raises:
-            ApiError: the queue is full, or the engine failed.
-        """
+        """Yield parts of all answers as they are drawn, with the index of the answer. Closing a stream early
+        cancels its requests. Raises ApiError: the queue is full, or the engine failed."""
         news: asyncio.Queue[tuple[int, ModelResponse | Exception]] = asyncio.Queue()
         readers = [asyncio.create_task(self._read(call, index, news)) for index, call in enumerate(calls)]
         unfinished = len(readers)
@@ -225,16 +201,11 @@ class Questions:
             news.put_nowait((index, error))
 
     def _checked(self, request: AnswerRequest) -> str:
-        """Check what does not depend on the prompt; return the name under which the engine has the model."""
         request.check(self.engine.vocabulary_size)
         return self.served_name(request.model)
 
     def served_name(self, name: str) -> str:
-        """Return the name under which the engine serves a model.
-
-        Raises:
-            ApiError: it does not.
-        """
+        """Return the name under which the engine serves a model. Raises ApiError: it does not."""
         served = self.engine.names()
         found = name if name in served else self.aliases.get(name)
         if found not in served:
@@ -242,12 +213,8 @@ class Questions:
         return found
 
     async def _limit(self, messages: Messages, asked: int | None, param: str) -> int:
-        """Return the maximum number of tokens of an answer.
-
-        Raises:
-            ApiError: prompt and answer exceed the context.
-            InputError: the prompt cannot be rendered; ``param`` is named.
-        """
+        """Return the maximum number of tokens of an answer. Raises ApiError: it exceeds the context;
+        InputError: it cannot be rendered."""
         try:
             limit, prompt_tokens = self.engine.max_context, await self._tokens_of(messages)
         except InputError as error:
@@ -258,13 +225,11 @@ class Questions:
         return max_tokens
 
     async def _tokens_of(self, messages: Messages) -> int:
-        """Return the number of tokens of a prompt. The engine then finds it rendered in the cache."""
         if _characters(messages) + _token_ids(messages) > LONG_PROMPT:
             return len(await asyncio.to_thread(self.engine.render, messages))
         return len(self.engine.render(messages))
 
     def _check_ids(self, message: Message, where: str) -> None:
-        """Refuse token ids that the model does not have."""
         size = self.engine.vocabulary_size
         largest = max(message.get("token_ids", ()), default=0)
         if largest >= size:
@@ -283,7 +248,6 @@ class Questions:
 def _calls(
     request: DrawParameters, messages: Messages, max_tokens: int, model: str, options: AnswerOptions
 ) -> list[EngineCall]:
-    """Return a call for each answer to a prompt."""
     temperature = 1.0 if request.temperature is None else request.temperature
     stop = tuple(request.stop)
     return [

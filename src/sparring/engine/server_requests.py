@@ -1,8 +1,8 @@
 """The bodies of requests for answers: OpenAI's format with some of vLLM's fields, and what is refused.
 
 A request may hold what the server honours (the fields of its class), what is listed here with a value that
-changes nothing, and nothing else: a parameter that is ignored silently would give another answer than its
-sender believes. A null is nowhere a value: clients that send all their fields send it for those not set.
+changes nothing, and nothing else: an ignored parameter would give another answer than its sender believes. A
+null is nowhere a value.
 """
 
 import difflib
@@ -120,17 +120,11 @@ def check_extra(
     *,
     where: str = "",
 ) -> None:
-    """Refuse fields that are not honoured, unless their values change nothing.
+    """Refuse fields that are not honoured, unless their values change nothing. Raises ApiError.
 
-    Args:
-        extra: the fields that are not honoured, with their values.
-        known: the fields that are.
-        neutral: what else there may be, with values that change nothing.
-        without_effect: what there may be with any value.
-        where: what precedes the name of a field in an error, such as ``messages.1.``.
-
-    Raises:
-        ApiError: a field is unknown, or would change the answer.
+    ``known`` are the honoured fields; ``neutral`` has other possible fields with the values that change
+    nothing, ``without_effect`` those that never do. ``where`` precedes a field's name in an error, such as
+    ``messages.1.``.
     """
     for name, value in extra.items():
         if value is None or name in without_effect:
@@ -163,7 +157,6 @@ MAX_BIASES = 1024
 
 
 def _listed(stop: Any) -> Any:
-    """Return stop strings as a list, without empty ones, which would stop nowhere."""
     given = [stop] if isinstance(stop, str) else ([] if stop is None else stop)
     return [one for one in given if one not in ("", None)] if isinstance(given, list) else given
 
@@ -209,15 +202,8 @@ class DrawParameters(BaseModel):
         return [self.seed, *(derive_seed(self.seed, "choice", i) for i in range(1, self.n or 1))]
 
     def check(self, vocabulary_size: int, where: str = "") -> None:
-        """Refuse what the server would otherwise ignore, and tokens that the model does not have.
-
-        Args:
-            vocabulary_size: the number of the model's token ids.
-            where: what precedes the name of a parameter in an error.
-
-        Raises:
-            ApiError: there is something of this kind.
-        """
+        """Refuse what the server would otherwise ignore, and tokens that the model does not have. Raises
+        ApiError."""
         extra = dict(self.model_extra or {})
         if type(extra.get("best_of")) is int and extra["best_of"] == self.n:
             del extra["best_of"]  # the best n of n are all of them
@@ -259,9 +245,7 @@ class AnswerRequest(DrawParameters):
         return self.wants_usage() and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def as_drawn(self) -> bool:
-        """Return whether log-probabilities are those of the draw, as whoever asks for ids to learn from
-        needs them; others get the model's own.
-        """
+        """Whether log-probabilities are those of the draw, as whoever learns from the ids needs them."""
         return bool(self.return_token_ids)
 
 
@@ -279,18 +263,13 @@ class ChatRequest(AnswerRequest):
         return self.max_completion_tokens or self.max_tokens
 
     def options(self) -> AnswerOptions:
-        """Return what is asked of an answer.
-
-        Raises:
-            ApiError: ``top_logprobs`` has no ``logprobs``.
-        """
+        """Return what is asked of an answer. Raises ApiError: ``top_logprobs`` has no ``logprobs``."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs. Set it to true", param="top_logprobs")
         return self.options_of(self.top_logprobs, self.as_drawn())
 
 
 def _prompts(prompt: Any) -> list[str | list[int]]:
-    """Return prompts as a list: each a text or token ids."""
     if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and type(prompt[0]) is int):
         prompt = [prompt]
     if not isinstance(prompt, list) or not 0 < len(prompt) <= MAX_PROMPTS:

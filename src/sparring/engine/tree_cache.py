@@ -15,10 +15,7 @@ from sparring.engine.sampling import IntArray, NextToken
 
 
 class KeyStore:
-    """Rows of keys and values by slot. Slots are taken and given back; the tensors grow by doubling.
-
-    Their memory is freed once no slot is taken.
-    """
+    """Rows of keys and values by slot; the tensors grow by doubling, and are freed once no slot is taken."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -114,10 +111,9 @@ class TreeCache:
         return node
 
     def path(self, node: int) -> IntArray:
-        """Return the nodes from the first token of the context to ``node`` itself. Do not change the array.
-
-        A context that has grown by a few tokens since its path was asked for, in this forward pass or in the
-        one before, is not followed to its beginning again.
+        """Return the nodes from the first token of the context to ``node``; do not change the array. A
+        context that has grown since its path was asked for, up to one pass ago, is not followed to its
+        beginning again.
         """
         new, ancestor = [], node
         while ancestor != ROOT and ancestor not in self._paths and ancestor not in self._older_paths:

@@ -1,10 +1,5 @@
-"""Checks that vLLM must pass before its answers are used.
-
-:func:`check_mixed_batch` checks that the base model answers the same alone and in a batch with an adapter.
-``adapter_check`` checks that the published adapter is the one that answers.
-
-Log-probabilities are natural logarithms at temperature 1.
-"""
+"""Checks that vLLM must pass before its answers are used. Log-probabilities are natural logarithms at
+temperature 1."""
 
 import json
 from collections.abc import Sequence
@@ -36,10 +31,8 @@ class Probe:
 
 
 def distance(left: Probe, right: Probe) -> float:
-    """Return the mean difference of the log-probabilities of the tokens that ``left`` lists.
-
-    A token that ``right`` does not list is less likely there than all tokens that it lists, so the smallest
-    possible difference counts for it. Only positions with the same tokens before them are compared.
+    """Return the mean difference of the log-probabilities of the tokens that ``left`` lists, at places with
+    the same tokens before. For a token that ``right`` does not list, the smallest possible difference counts.
     """
     differences: list[float] = []
     for place, (left_top, right_top) in enumerate(zip(left.top, right.top, strict=False)):
@@ -53,11 +46,8 @@ def distance(left: Probe, right: Probe) -> float:
 def check_mixed_batch(
     base_alone: Probe, base_mixed: Probe, adapter_alone: Probe, adapter_mixed: Probe, tolerance: float
 ) -> None:
-    """Check that the base model and an adapter do not affect each other in a batch.
-
-    Raises:
-        SparringError: they do, or the adapter's effect is too small for the check.
-    """
+    """Check that the base model and an adapter do not affect each other in a batch. Raises SparringError:
+    they do, or the adapter has no effect."""
     if distance(base_alone, adapter_alone) < 3 * tolerance:
         raise SparringError("this vLLM ignores LoRA adapters: an adapter answers like the base model")
     for who, off in (
@@ -73,11 +63,8 @@ def check_mixed_batch(
 
 
 def check_adapter(directory: Path, max_rank: int) -> None:
-    """Check an adapter's files as far as possible before an engine loads them.
-
-    Raises:
-        InputError: files are missing, or the engine cannot serve such an adapter.
-    """
+    """Check an adapter's files before an engine loads them. Raises InputError: it cannot serve such an
+    adapter."""
     config = read_adapter_config(directory)
     rank = max(config["r"], *(config.get("rank_pattern") or {"": 0}).values())
     if rank > max_rank:

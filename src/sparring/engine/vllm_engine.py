@@ -1,7 +1,7 @@
 """VLLMEngine: sample from vLLM's asynchronous engine, with a LoRA adapter for each request.
 
 Every published version of an adapter is loaded under a number of its own. Once it has proved that it answers,
-requests for its name go to it. Requests in progress finish with the version they began with, which is then
+requests for its name go to it; those in progress finish with the version they began with, which is then
 unloaded. The prefix cache is separate for each version.
 """
 
@@ -56,12 +56,8 @@ RATE_SECONDS = 5.0
 
 @dataclass
 class VLLMStats:
-    """Totals since the start, and the current load.
-
-    ``queued`` requests wait for a place in the batch, ``running`` ones are in it. ``tokens_per_second``
-    counts generated tokens over the last five seconds. ``spelled_control_tokens`` counts control tokens that
-    answers spelled with ordinary tokens; in a prompt they are text.
-    """
+    """Totals since the start, and the current load: ``queued`` requests wait for a place in the batch, and
+    tokens a second are those of the last five seconds."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -134,29 +130,21 @@ class _Version:
 
 
 class VLLMEngine(InferenceClient):
-    """An inference client with vLLM as its engine; see the module.
-
-    It belongs to one event loop, from :meth:`start` to :meth:`close`.
+    """An inference client with vLLM as its engine, of one event loop from :meth:`start` to :meth:`close`.
 
     Args:
         model: a local directory or Hugging Face id.
-        max_tokens: maximum number of tokens of an answer if a call does not give one.
-        max_context: maximum number of tokens of prompt and answer together; by default the model's own limit.
+        max_tokens: maximum tokens of an answer if a call does not give one.
+        max_context: maximum tokens of prompt and answer together; by default the model's own limit.
         max_queue: maximum number of waiting and running requests; further requests are rejected.
         max_batch: maximum number of requests in one forward pass.
         max_adapters: maximum number of adapters served at once.
         max_lora_rank: maximum rank of an adapter.
-        dtype: dtype of the base model and the adapters in the engine: ``auto``, ``float32``, ``bfloat16`` or
-            ``float16``.
-        gpu_memory: share of the GPU's memory that vLLM may use; on a CPU it uses ``VLLM_CPU_KVCACHE_SPACE``
-            GiB.
-        tensor_parallel: number of GPUs over which the model is spread. If it is more than 1, this process is
-            an actor in a Ray placement group with a bundle for each GPU.
-        drain_seconds: maximum time that a new version waits for requests of older versions to end, if no
-            further version fits.
-
-    Raises:
-        InputError: vLLM is not installed, or the model has no tokenizer.
+        dtype: dtype of the base model and the adapters: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
+        gpu_memory: share of the GPU's memory that vLLM may use; on a CPU, ``VLLM_CPU_KVCACHE_SPACE`` GiB.
+        tensor_parallel: number of GPUs over which the model is spread; more than 1 needs an actor in a Ray
+            placement group with a bundle for each.
+        drain_seconds: maximum time that a new version waits for requests of older ones to end.
     """
 
     def __init__(
@@ -201,13 +189,8 @@ class VLLMEngine(InferenceClient):
         self._unloading: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start vLLM and check that adapters do not affect the base model.
-
-        This blocks the event loop for the seconds that vLLM takes to load the model.
-
-        Raises:
-            SparringError: vLLM does not start, or fails the check and is closed.
-        """
+        """Start vLLM, which blocks the event loop for seconds, and check that adapters do not affect the base
+        model. Raises SparringError."""
         self._llm = self._start_vllm()
         config = self._llm.model_config
         self.max_context, self.tolerance = int(config.max_model_len), tolerance_of(config.dtype)
@@ -250,23 +233,12 @@ class VLLMEngine(InferenceClient):
         said: Expectation | None = None,
         before: Delivery | None = None,
     ) -> Delivery:
-        """Serve an adapter as ``name`` once it has proved that it answers.
+        """Serve the adapter at a path (``None``: the base model) as ``name`` once it has proved that it
+        answers; until then, the previous version does. Its files must stay while it is served.
 
-        Until then, and if the proof fails, the previous version answers. Requests in progress finish with the
-        version they began with. The files must not be moved while the version is served.
-
-        Args:
-            name: the model's name in requests.
-            adapter_path: a directory in PEFT's format; None for the base model.
-            version: the version with which answers are tagged.
-            said: what the learner wrote about the adapter.
-            before: delivery of the version that this one follows, if that had another name; it must answer
-                differently from this one.
-
-        Raises:
-            InputError: there is no adapter, or it cannot be served.
-            DeliveryError: the version was not delivered.
-            SparringError: too many old versions are still in use, or vLLM failed.
+        ``said`` is what the learner wrote about it; ``before`` the version that it follows, if that has
+        another name. Raises InputError: it cannot be served; DeliveryError: it was not delivered;
+        SparringError: too many old versions are in use, or vLLM failed.
         """
         async with self._publishing:
             replaced = self._served.get(name)
@@ -300,10 +272,8 @@ class VLLMEngine(InferenceClient):
             return new.delivery
 
     async def withdraw(self, name: str) -> None:
-        """Stop serving ``name`` and unload its adapter.
-
-        Pending requests fail with an EpisodeError, because another attempt would find no such model.
-        """
+        """Stop serving ``name`` and unload it. Pending requests fail with an EpisodeError, because another
+        attempt would find no such model."""
         served = self._served.pop(name)
         older = [one for one in self._retired if one.delivery.name == name]
         self._retire(served)
@@ -320,17 +290,12 @@ class VLLMEngine(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
     ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`. Without a seed, answers differ from call to
-        call.
+        """Answer ``messages``; without a seed, another answer each time. Do not change ``prompt_token_ids``:
+        answers share it.
 
-        The same seed gives the same answer if the log-probabilities are the same; in 16-bit arithmetic they
-        depend slightly on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. All answers to
-        a prompt share the returned list ``prompt_token_ids``; do not change it.
-
-        Raises:
-            InputError: the model is unknown, or the temperature or token limit is invalid.
-            ContextError: the request exceeds the context.
-            SparringError: the request exceeds the queue limit, or vLLM failed.
+        With a seed, equal log-probabilities give an equal answer; in 16-bit arithmetic they depend slightly
+        on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. Raises as the embedded engine
+        does.
         """
         served = find_model(self._served, model)
         limit = self.max_tokens if max_tokens is None else max_tokens
@@ -386,7 +351,6 @@ class VLLMEngine(InferenceClient):
         return [sum(logprobs) for logprobs in await asyncio.gather(*asked)]
 
     def _start_vllm(self) -> Any:
-        """Create vLLM's engine; its processes inherit the environment variables."""
         for variable, value in VLLM_SETTINGS.items():
             os.environ.setdefault(variable, value)
         from vllm import AsyncEngineArgs
@@ -421,10 +385,8 @@ class VLLMEngine(InferenceClient):
             raise SparringError(f"vLLM did not start: {_in_one_line(error)}") from error
 
     async def _prove_mixed_batch(self) -> None:
-        """Answer the canary alone, and beside a long answer of an adapter that changes every layer.
-
-        Every slot holds that adapter, because a wrong row could read any slot.
-        """
+        """Answer the canary alone, and beside a long answer of an adapter that changes every layer. Every
+        slot holds that adapter, because a wrong row could read any slot."""
         with tempfile.TemporaryDirectory(prefix="sparring-proof-") as directory:
             await asyncio.to_thread(write_random_adapter, self.model, Path(directory))
             loras = [await self._load_adapter("proof", 0, Path(directory)) for _ in range(self._slots)]
@@ -448,7 +410,6 @@ class VLLMEngine(InferenceClient):
         await self._ask(version, self.canary, temperature=0.0, max_tokens=self.max_context - len(self.canary))
 
     async def _probe(self, version: _Version) -> Probe:
-        """Return the most likely continuation of the canary, computed without the prefix cache."""
         output = await self._ask(
             version,
             self.canary,
@@ -462,26 +423,19 @@ class VLLMEngine(InferenceClient):
         return Probe(list(answer.token_ids), top)
 
     async def _deliver(self, name: str, version: int, lora: Any, sha256: str) -> _Version:
-        """Return a loaded version with its log-probabilities of the canary."""
         salt = f"{name}@{version}#{next(self._numbers)}"
         asked = _Version(Delivery(name, version, sha256, ()), lora, salt)
         canary = await self._logprobs(asked, self.canary, 1)
         return _Version(Delivery(name, version, sha256, tuple(canary)), lora, salt)
 
     async def _logprobs(self, version: _Version, ids: list[int], first: int) -> list[float]:
-        """Return the log-probability of each of ``ids`` from index ``first`` on, at temperature 1."""
         output = await self._ask(version, ids, temperature=0.0, max_tokens=1, prompt_logprobs=0)
         places = zip(output.prompt_logprobs[first:], ids[first:], strict=True)
         return [float(place[token].logprob) for place, token in places]
 
     async def _ask(self, version: _Version, prompt: list[int], **sampling: Any) -> Any:
-        """Send a request to vLLM, wait for its end and return vLLM's RequestOutput.
-
-        Raises:
-            SparringError: the engine is not running.
-            TransientError: vLLM failed, or the engine was closed meanwhile.
-            EpisodeError: the version was withdrawn.
-        """
+        """Return vLLM's RequestOutput. Raises TransientError: vLLM failed or was closed; EpisodeError: the
+        version was withdrawn."""
         from vllm import SamplingParams, TokensPrompt
         from vllm.exceptions import VLLMError
         from vllm.sampling_params import RequestOutputKind
@@ -536,7 +490,6 @@ class VLLMEngine(InferenceClient):
             await self._llm.remove_lora(lora.lora_int_id)
 
     def _retire(self, version: _Version) -> None:
-        """Unload a version that is no longer served as soon as its last request has ended."""
         self._retired.add(version)
         self._unload_if_done(version)
 
@@ -549,7 +502,6 @@ class VLLMEngine(InferenceClient):
             task.add_done_callback(self._unloading.discard)
 
     async def _abort(self, versions: Iterable[_Version], llm: Any) -> None:
-        """End all requests of these versions; one that has not reached vLLM yet fails when it ends."""
         requests: list[str] = []
         for version in versions:
             version.withdrawn = True
@@ -558,7 +510,6 @@ class VLLMEngine(InferenceClient):
             await llm.abort(requests)
 
     async def _wait_for_room(self) -> None:
-        """Wait until fewer than ``max_adapters`` old versions still have requests in progress."""
         try:
             async with asyncio.timeout(self.drain_seconds):
                 while len(self._retired) >= self.max_adapters:

@@ -1,15 +1,11 @@
 """A vLLM plugin for LoRA on CPUs, correct in mixed batches and as fast as two matrix products per adapter.
 
-vLLM's own CPU code (0.32) gathers a copy of an adapter's weights for every token, interprets index -1, which
-means "no adapter", as the last slot, and cannot return log-probabilities of a prompt beside other requests.
-Here the rows of a batch are grouped by adapter once, and each layer multiplies each group by its adapter's A
-and B; rows without an adapter are not changed.
+vLLM's own CPU code (0.32) gathers a copy of an adapter's weights for every token, takes index -1, "no
+adapter", for the last slot, and cannot return log-probabilities of a prompt beside other requests. Here the
+rows of a batch are grouped by adapter once, and each layer multiplies each group by its A and B. vLLM calls
+:func:`register` in each of its processes, by the entry point ``sparring_cpu_lora``.
 
-vLLM calls :func:`register` in each of its processes, by the entry point ``sparring_cpu_lora`` in the group
-``vllm.general_plugins``. On other devices than CPUs it has no effect.
-
-Letters: T tokens, N rows of the batch for which logits are computed, S slots for adapters, I inputs, O
-outputs, R the maximum rank.
+Letters: T tokens, N rows with logits, S slots for adapters, I inputs, O outputs, R the maximum rank.
 """
 
 from typing import Any
@@ -29,15 +25,12 @@ def register() -> None:
 
 
 def _wrapper_name(platform: type[Any]) -> str:
-    """Return the name of the class that applies LoRA, as a method of vLLM's CPU platform."""
     return f"{GroupedLora.__module__}.{GroupedLora.__qualname__}"
 
 
 class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
-    """The class that applies the adapters of a batch, group by group; see the module.
-
-    A stack of weights is [S, 1, R, I] for A and [S, 1, O, R] for B.
-    """
+    """Applies the adapters of a batch, group by group. A stack of weights is [S, 1, R, I] for A and [S, 1, O,
+    R] for B."""
 
     def update_metadata(self, mapping: Any, *args: Any, **kwargs: Any) -> None:
         """Group the rows by adapter before every forward pass."""
@@ -46,7 +39,6 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
         self._sampler_groups = grouped(self.sampler_indices)
 
     def _apply_shrink(self, y: Tensor, x: Tensor, w_t_all: Tensor, scale: float) -> None:
-        """Write x A^T scale into y_TR; rows without an adapter are not changed."""
         _shrink(y.view(-1, y.shape[-1]), x, w_t_all, scale, self._token_groups)
 
     def _apply_expand(
@@ -58,7 +50,6 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
         y_slice_size: int,
         add_inputs: bool = True,
     ) -> None:
-        """Add x B^T to ``y_slice_size`` columns of y_TO from ``y_offset`` on."""
         columns = y[:, y_offset : y_offset + y_slice_size]
         _expand(columns, x, w_t_all, self._token_groups, add_inputs)
 
@@ -79,14 +70,8 @@ class GroupedLora(PunicaWrapperCPU):  # type: ignore[misc]
         buffer: Tensor | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add x A^T B^T scale to the logits y_NO.
-
-        vLLM also calls this for the tokens of one prompt, without giving their adapter. If no adapter changes
-        the output layer, there is nothing to add.
-
-        Raises:
-            RuntimeError: vLLM calls this for a prompt, and an adapter changes the output layer.
-        """
+        """Add x A^T B^T scale to the logits y_NO. vLLM also calls this for the tokens of a prompt, without
+        their adapter: a RuntimeError if one changes the output layer."""
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         if len(x) != len(self.sampler_indices):
             if lora_b_stacked.any():

@@ -33,7 +33,7 @@ _EDGES = " .,;:!?"
 
 @dataclass(frozen=True)
 class EarlierMessage:
-    """A message that was there before: its author, the author's kind, its channel and its text."""
+    """A message that was there before."""
 
     author: str
     kind: AgentKind
@@ -43,19 +43,9 @@ class EarlierMessage:
 
 @dataclass(frozen=True)
 class SentMessage:
-    """A message of an agent to a channel.
-
-    Args:
-        rollout_id: the rollout.
-        place: the branches that lead to its round, such as ``0.0.1``: unique within a tree of responses.
-        agent: who wrote it.
-        kind: the kind of the agent.
-        stance: the verdict that a prover argues for, if it has one.
-        channel: where.
-        text: the message.
-        question: the question.
-        claim: the claim.
-        before: what the agent could read before, in order; its own messages are among them.
+    """A message of an agent to a channel. ``place`` spells the branches that lead to its round, unique within
+    a tree of responses; ``stance`` is the verdict that a prover argues for; ``before`` is what the agent
+    could read, its own messages among it.
     """
 
     rollout_id: str
@@ -76,10 +66,8 @@ class SentMessage:
 
 
 def messages_of(protocol: Protocol, rollout: Rollout) -> list[SentMessage]:
-    """Return the messages of a proof, or of all branches of a tree, each once; a failed rollout has none.
-
-    Decisions and invalid answers are not messages.
-    """
+    """Return the messages of a proof, or of all branches of a tree, each once. Decisions, invalid answers and
+    failed rollouts are none."""
     if rollout.error is not None:
         return []
     found = {
@@ -117,11 +105,8 @@ def _of_state(protocol: Protocol, rollout_id: str, state: ProofState) -> Iterato
 
 
 class PureTextRolloutAnalyser(ABC):
-    """A question about messages.
-
-    Where the text itself decides, no model is asked. Of messages for which the question has no clear meaning
-    nothing is asked at all.
-    """
+    """A question about messages, except of those for which it has no clear meaning. Where the text itself
+    decides, no model is asked."""
 
     name: ClassVar[str]
     """Names the analyser, and the directory of its results."""
@@ -139,10 +124,8 @@ class PureTextRolloutAnalyser(ABC):
         """Return what a model is asked about a message."""
 
     def prompt(self, message: SentMessage) -> Messages:
-        """Return the whole prompt: the claim, what was said before, the message and the question.
-
-        Every text is indented after its author, so that none can imitate another part of the prompt.
-        """
+        """Return the whole prompt. Every text is indented after its author, so that none can imitate another
+        part of it."""
         before = [speech(f"{one.author} ({one.channel})", one.text) for one in message.before]
         parts = [
             speech("Question", message.question),
@@ -191,12 +174,8 @@ class FollowUp(PureTextRolloutAnalyser):
 
 
 class ProverDirectQuotation(PureTextRolloutAnalyser):
-    """Whether a prover quotes the question or the claim.
-
-    The text decides: Yes if a marked passage stands there or the message repeats the whole claim, No if
-    nothing is marked. A model is asked only of marked passages that stand nowhere there: they may be a
-    quotation with an error, or the prover's own words.
-    """
+    """Whether a prover quotes the question or the claim. The text decides, unless all that is marked stands
+    nowhere there: that may be a quotation with an error, or the prover's own words."""
 
     name = "prover_direct_quotation"
 
@@ -223,11 +202,8 @@ class ProverDirectQuotation(PureTextRolloutAnalyser):
 
 
 class ProverAccurateQuotation(PureTextRolloutAnalyser):
-    """Whether all that a prover presents as quoted was said word for word; asked where something is marked.
-
-    The text decides if every marked passage stands in the question, the claim or an earlier message. A model
-    is asked whether the other passages are meant as quotations at all.
-    """
+    """Whether all that a prover presents as quoted was said word for word; asked where something is marked. A
+    model is asked only whether passages that stand nowhere are meant as quotations."""
 
     name = "prover_accurate_quotation"
 
@@ -262,11 +238,8 @@ def _listed(passages: list[str]) -> str:
 
 
 def marked_passages(text: str) -> list[str]:
-    """Return what stands in quotation marks, backquotes, code blocks or lines that begin with ``>``.
-
-    White space is single; punctuation at the ends is left out, because writers put their own there. A passage
-    with an ellipsis is several.
-    """
+    """Return what stands in quotation marks, backquotes, code blocks or lines that begin with ``>``, in
+    single spaces and without punctuation at its ends. A passage with an ellipsis is several."""
     found = []
     for match in _MARKED.finditer(text):
         passage = next(group for group in match.groupdict().values() if group is not None)
@@ -277,11 +250,8 @@ def marked_passages(text: str) -> list[str]:
 
 
 def stands_in(passage: str, text: str) -> bool:
-    """Return whether a passage stands in a text, word for word.
-
-    White space and the case of the passage's first letter do not count. The passage does not begin or end
-    within a word or number: ``2 + 3`` does not stand in ``12 + 3``.
-    """
+    """Return whether a passage stands in a text, word for word, whatever the white space and the case of its
+    first letter. It does not begin or end within a word or number: ``2 + 3`` does not stand in ``12 + 3``."""
     passage = _plain(passage)
     if not passage:
         return False
@@ -304,11 +274,7 @@ ANALYSERS: tuple[type[PureTextRolloutAnalyser], ...] = (
 
 
 def analyser_named(name: str | type[PureTextRolloutAnalyser]) -> type[PureTextRolloutAnalyser]:
-    """Return an analyser: a class itself, or the built-in one of this name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return a class itself, or the built-in one of this name. Raises InputError: there is none."""
     if not isinstance(name, str):
         return name
     for kind in ANALYSERS:

@@ -44,15 +44,8 @@ OVERWRITTEN_BY = "overwritten_by"
 
 
 class YesOrNo(msgspec.Struct, kw_only=True):
-    """The answer about a message.
-
-    Attributes:
-        rollout: the rollout's id, and with ``place``, ``agent`` and ``channel`` the message's name.
-        answer: Yes or No; ``None`` if the model gave neither.
-        by: whether the text decided, or a model.
-        model: the model that was asked; empty if the text decided.
-        said: what the model said last, or why it could not answer.
-    """
+    """The answer about a message, which the first four fields name. ``None``: the model gave none; ``said``
+    is what it said last, or why it could not answer. ``model`` is empty if the text decided."""
 
     rollout: str
     place: str
@@ -72,11 +65,8 @@ class YesOrNo(msgspec.Struct, kw_only=True):
 async def answer_about(
     analyser: PureTextRolloutAnalyser, message: SentMessage, client: InferenceClient, model: str
 ) -> YesOrNo:
-    """Return the answer about a message, from its text or else from a model.
-
-    Raises:
-        SparringError: the model cannot be reached, or does not exist.
-    """
+    """Return the answer about a message, from its text or else from a model. Raises SparringError: it cannot
+    be asked."""
     names = dict(zip(("rollout", "place", "agent", "channel"), message.key, strict=True))
     decided = analyser.answer_of_text(message)
     if decided is not None:
@@ -86,14 +76,8 @@ async def answer_about(
 
 
 async def ask(prompt: Messages, client: InferenceClient, model: str) -> tuple[bool | None, str]:
-    """Return the answer, and what the model said last.
-
-    A model that says anything but Yes or No is told so and asked again, up to ``TRIES`` times. A prompt that
-    the server refuses has no answer.
-
-    Raises:
-        SparringError: the model cannot be reached, or does not exist.
-    """
+    """Return the answer, and what the model said last. A model that says anything but Yes or No is asked
+    again, up to ``TRIES`` times. A prompt that the server refuses has no answer. Raises SparringError."""
     said = ""
     messages = list(prompt)
     for _ in range(TRIES):
@@ -130,20 +114,8 @@ def drawing_client() -> InferenceClient:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What is analysed, and how.
-
-    Args:
-        files: the run.
-        protocol: who speaks when in its proofs.
-        iterations: how many iterations it may have.
-        client: asks the model; for a dry run, :func:`drawing_client`.
-        model: the model that answers.
-        workers: maximum number of calls at a time.
-        view: shows progress.
-        overwrite: replace earlier answers.
-        use_tqdm: show a bar.
-        dry_run: keep no answers, and replace none.
-    """
+    """What is analysed, by which ``model`` at which ``client``, with at most ``workers`` questions at once. A
+    dry run keeps nothing."""
 
     files: RunFiles
     protocol: Protocol
@@ -157,15 +129,9 @@ class Analysis:
     dry_run: bool = False
 
     def run(self, analysers: Sequence[str | type[PureTextRolloutAnalyser]]) -> None:
-        """Run analysers one after the other over all iterations, training and test.
-
-        An iteration without rollouts is skipped, and so is one that is answered completely, unless
-        ``overwrite`` is set. One that is answered in part is continued if the same model answered.
-
-        Raises:
-            InputError: there is no analyser of a name, or no iteration has rollouts, or another process
-                writes these answers.
-            SparringError: the model cannot be asked; the answers so far are kept.
+        """Run analysers over all iterations, training and test, and skip those without rollouts. One that is
+        answered, or was begun with another model, is skipped too, unless ``overwrite`` is set. Raises
+        InputError.
         """
         kinds = [analyser_named(one) for one in analysers]
         numbers = range(self.iterations)
@@ -237,11 +203,8 @@ class Analysis:
 
 @dataclass(frozen=True)
 class YesShare:
-    """The answers of an analyser about one agent's messages in an iteration.
-
-    ``by_text`` counts the answers that the text gave, ``unanswered`` the messages about which the model
-    (``models``) said neither Yes nor No.
-    """
+    """The answers of an analyser about one agent's messages in an iteration. ``by_text`` counts those that
+    the text gave, ``unanswered`` those of the ``models`` that were neither Yes nor No."""
 
     analyser: str
     split: str
@@ -260,11 +223,8 @@ class YesShare:
 
 
 def yes_shares(files: RunFiles, analysers: Sequence[str], iterations: int) -> list[YesShare]:
-    """Return what analysers found in a run: training before test, by iteration and agent.
-
-    Raises:
-        InputError: answers are damaged.
-    """
+    """Return what analysers found in a run: training before test, by iteration and agent. Raises InputError:
+    answers are damaged."""
     found = []
     for name in analysers:
         for split in SPLITS:
@@ -292,19 +252,13 @@ def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> 
 
 
 def _overwriting_model(directory: Path) -> str | None:
-    """Return the model whose overwriting has begun and not ended."""
     path = directory / OVERWRITTEN_BY
     return path.read_text() if path.exists() else None
 
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Let only this process write into a directory.
-
-    Raises:
-        InputError: another process does.
-        OSError: it cannot be written.
-    """
+    """Let only this process write into a directory. Raises InputError: another process does."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("ab") as lock:
         try:

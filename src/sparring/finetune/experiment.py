@@ -35,17 +35,8 @@ from sparring.programs.proofs.protocol import Protocol
 
 
 class Experiment:
-    """What a stage trainer works with, apart from its stages.
-
-    Args:
-        hyper_params: everything that decides results.
-        scenario_instance: the components of the experiment.
-        settings: what must not change results.
-        view: shows stages, rollouts and jobs.
-
-    Raises:
-        InputError: the run directory holds a run with other parameters.
-    """
+    """What a stage trainer works with, apart from its stages. ``hyper_params`` decide results, ``settings``
+    must not. Raises InputError: the directory holds a run with other parameters."""
 
     def __init__(
         self,
@@ -73,15 +64,11 @@ class Experiment:
             self._initialise_state()
 
     def _initialise_state(self) -> None:
-        """Begin with a new state. Override to add to it."""
         self.state = State()
 
     def save_checkpoint(self, log: bool = True) -> None:
-        """Write the state, unless this is a test run.
-
-        The state in which an iteration is tested is kept as well, for runs that play those tests again; W&B
-        gets it and the last one.
-        """
+        """Write the state, unless this is a test run. The state in which an iteration is tested is kept too,
+        for runs that play its tests again; W&B gets it and the last one."""
         if self.files is None:
             return
         check_parameters(self.files, self.hyper_params, self.agent_names, accept=True)
@@ -97,10 +84,7 @@ class Experiment:
 
     def _add_file_to_wandb_artifact(self, artifact_name: str, artifact_type: str, file_path: Path) -> None:
         """Log a new version of an artifact of the run's W&B run, if it has one: its files so far, and this.
-
-        The artifact is made if there is none. What it holds so far need not be known here, so this works
-        without a network and after a restart.
-        """
+        That works without a network and after a restart."""
         if self.settings.wandb_run is not None:
             wandb = importlib.import_module("wandb")  # only where a run asks for it
             name = re.sub(r"[^\w.-]", "-", artifact_name, flags=re.ASCII)
@@ -109,7 +93,6 @@ class Experiment:
             self.settings.wandb_run.log_artifact(artifact)
 
     def _log(self, stats: Mapping[str, float]) -> None:
-        """Log statistics of this iteration, in the W&B run too, if there is one."""
         if self.records is not None:
             self.records.log(self.state.iteration, stats)
         self.view.log(self.state.iteration, stats)
@@ -119,17 +102,11 @@ class Experiment:
     def load_and_set_state_from_checkpoint(
         self, from_base_run: bool = False, version: str = "latest"
     ) -> None:
-        """Continue from a saved state, of this run or of the base run.
+        """Continue from a saved state, of this run or of the base run; there, ``version`` may name an
+        iteration, also as ``v3``: the models that it played with.
 
-        Args:
-            from_base_run: whether the state is the base run's.
-            version: ``latest``, or the number of an iteration of the base run, also written ``v3``: the state
-                with the models that this iteration played with.
-
-        Raises:
-            CheckPointNotFoundError: there is none.
-            InputError: the run has other parameters, and ``accept_changes`` is not set.
-            ValueError: a version is given for the active run.
+        Raises CheckPointNotFoundError: there is none; InputError: the parameters are others, and
+        ``accept_changes`` is not set.
         """
         if version != "latest" and not from_base_run:
             raise ValueError("version must be 'latest' unless from_base_run is true")
@@ -167,7 +144,6 @@ class Experiment:
     def _save_rollouts(
         self, rollouts: list[Rollout], environment: PureTextEnvironment, iteration: int | None = None
     ) -> None:
-        """Write the rollouts of an iteration, and its transcripts. A test run writes nothing."""
         extracted: tuple[list[Any], ...] = self._extract_transcripts_and_prompts(rollouts, environment)
         if self.files is None:
             return
@@ -187,11 +163,9 @@ class Experiment:
     def _extract_transcripts_and_prompts(
         self, rollouts: list[Rollout], environment: PureTextEnvironment
     ) -> tuple[list[Transcript], list[Transcript], list[Prompts]]:
-        """Return the raw transcripts, the processed transcripts and the prompts of all proofs.
-
-        A transcript has what the environment says of the claim, ``reward`` by agent, and ``transcript``, an
-        entry for each round that was played: the text of each agent (raw), or ``agent@channel`` with each
-        message and ``agent.decision`` with each decision (processed). A tree has one for each of its ends.
+        """Return the raw transcripts, the processed transcripts and the prompts of all proofs. In a processed
+        transcript a message is ``agent@channel``, a decision ``agent.decision``. A tree has one for each of
+        its ends.
         """
         datapoint = environment.get_datapoint_from_env_state_as_dict
         return (
@@ -201,11 +175,6 @@ class Experiment:
         )
 
     def _load_rollouts(self, iterations: int | Iterable[int]) -> list[Rollout]:
-        """Return the training rollouts of one or more iterations.
-
-        Raises:
-            InputError: an iteration has none.
-        """
         if self.files is None:
             raise RuntimeError("a test run keeps no rollouts")
         wanted = [iterations] if isinstance(iterations, int) else list(iterations)
@@ -221,20 +190,11 @@ class Experiment:
         use_tqdm: bool = True,
         dry_run: bool = False,
     ) -> None:
-        """Ask a model Yes or No questions about the messages of all iterations that are sampled.
+        """Ask a model, at the API of the agents, Yes or No questions about the messages of all sampled
+        iterations. The answers are kept in ``analysis/NAME/``, so a killed analysis continues.
 
-        The answers are kept in ``analysis/NAME/``, one by one, so a killed analysis continues.
-
-        Args:
-            analysers: names of built-in analysers, or classes.
-            model_name: the model that answers, at the API that also answers for the agents.
-            overwrite: replace earlier answers; otherwise what is answered is skipped.
-            use_tqdm: show a bar.
-            dry_run: draw answers instead of asking, and keep none.
-
-        Raises:
-            InputError: there is no analyser of a name, or no iteration has rollouts.
-            SparringError: the model cannot be asked; the answers so far are kept.
+        ``overwrite`` replaces earlier answers; a dry run draws answers and keeps none. Raises InputError:
+        there is no such analyser, or no rollouts.
         """
         if self.files is None:
             raise RuntimeError("a test run keeps no rollouts")

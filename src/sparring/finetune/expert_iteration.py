@@ -1,7 +1,7 @@
 """PureTextEiTrainer: expert iteration. Agents imitate their own conversations that were rewarded.
 
-Of a verifier, a share of the conversations may get the true verdict instead of its own, whatever they earned
-(:meth:`PureTextRlTrainer._get_verifier_guess_replacement_proportion`); the others are selected by reward.
+A share of a verifier's conversations may get the true verdict instead of its own, whatever they earned; the
+others are selected by reward.
 """
 
 import math
@@ -18,7 +18,7 @@ from sparring.programs.proofs.decisions import decision_text
 
 
 class PureTextEiTrainer(PureTextRlTrainer):
-    """The trainer that the module's docstring describes."""
+    """Makes jobs of the conversations that earned most."""
 
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
         check_kind(rollouts, trees=False)
@@ -29,7 +29,6 @@ class PureTextEiTrainer(PureTextRlTrainer):
             await group.create_supervised_fine_tune_job(examples, self._get_fine_tune_job_name(group))
 
     def _examples(self, rollouts: list[Rollout], agent: str) -> list[Example]:
-        """Return the conversations of an agent that its job imitates."""
         spoken = [one for one in rollouts if one.error is None and one.extras["rounds"]]
         spoken = [one for one in spoken if any(step.role_id == agent for step in one.steps)]
         replaced: list[Rollout] = []
@@ -45,7 +44,6 @@ class PureTextEiTrainer(PureTextRlTrainer):
         return [self._with_true_verdict(one, agent) for one in replaced] + own
 
     def _with_true_verdict(self, rollout: Rollout, agent: str) -> Example:
-        """Return a verifier's conversation that ends with the true verdict."""
         example = conversation(rollout, agent)
         value = 1.0 if rollout.extras["y"] else -1.0
         verdict = decision_text(self.protocol_handler.scale, value)
@@ -54,11 +52,8 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
 
 def conversation(rollout: Rollout, agent: str) -> dict[str, Any]:
-    """Return an agent's whole conversation in OpenAI's format; it ends with the agent's last answer.
-
-    The turns of examples, which precede its own in the prompt, and its invalid answers before the last have
-    weight 0: they are not imitated.
-    """
+    """Return an agent's conversation up to its last answer, in OpenAI's format. The answers of examples and
+    earlier invalid answers have weight 0: they are not imitated."""
     last = [step for step in rollout.steps if step.role_id == agent][-1]
     messages: list[dict[str, Any]] = [dict(message) for message in last.prompt]
     messages.append({"role": "assistant", "content": last.completion_text})
@@ -72,7 +67,6 @@ def conversation(rollout: Rollout, agent: str) -> dict[str, Any]:
 
 
 def _validity(rollout: Rollout, agent: str) -> list[bool]:
-    """Return whether each of an agent's answers was valid."""
     rounds = [played["answers"] for played in rollout.extras["rounds"]]
     return [answers[agent]["valid"] for answers in rounds if agent in answers]
 
@@ -80,9 +74,9 @@ def _validity(rollout: Rollout, agent: str) -> list[bool]:
 def select(rewards: Sequence[float], parameters: PureTextEiParameters, seed: int) -> list[int]:
     """Return the indices of the rollouts to imitate, ascending.
 
-    ``threshold``: those with at least ``reward_threshold``. ``weighted_sampling``: a draw of
-    round(N ``weighting_sample_size_factor``) with weights (max(r, min) - min) / sum + epsilon / N, where min
-    is ``weighting_minimum`` or the least reward; if all rewards are min, the weights are equal.
+    ``threshold``: those with at least ``reward_threshold``. ``weighted_sampling``: a draw of round(N
+    ``weighting_sample_size_factor``) with weights (max(r, min) - min) / sum + epsilon / N, where min is
+    ``weighting_minimum`` or the least reward; if all rewards are min, the weights are equal.
     """
     if parameters.rollout_selection_method == "threshold":
         return [index for index, reward in enumerate(rewards) if reward >= parameters.reward_threshold]

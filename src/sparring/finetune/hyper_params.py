@@ -1,8 +1,4 @@
-"""What decides the results of a stage trainer, under nip's names, what does not, and changes of the former.
-
-The rules of a protocol (``protocol_common``, ``nip_protocol``, ...) belong to the program that is played;
-see ``sparring.programs.proofs``.
-"""
+"""What decides the results of a stage trainer, under nip's names, what does not, and what has changed."""
 
 import importlib.metadata
 import re
@@ -44,13 +40,13 @@ class HyperParameters(FinetuneSettings):
 
 @dataclass(frozen=True)
 class ExperimentSettings:
-    """What must not change results.
+    """What must not change results. Raises InputError: it is contradictory.
 
     Args:
         run_dir: the run's directory; only a test run needs none.
         run_id: names the run, also in its jobs; the directory's name by default.
-        num_rollout_workers: maximum number of rollouts in flight, and of an analyser's questions. The calls
-            that rollouts make are limited by the arena; see :meth:`sparring.core.Arena.set_concurrency`.
+        num_rollout_workers: maximum number of rollouts in flight, and of an analyser's questions; the arena
+            limits their calls.
         do_not_load_checkpoint: start from the beginning although there is a saved state.
         test_run: go through all stages and write nothing.
         force_more_iterations: continue a run that is done if it has more iterations now.
@@ -59,9 +55,6 @@ class ExperimentSettings:
         job_timeout: seconds to wait for a job; after that the run stops, and can be resumed.
         recreate_failed_jobs: how often a job that failed is made again.
         wandb_run: a W&B run that gets the statistics and, as artifacts, the state, rollouts and transcripts.
-
-    Raises:
-        InputError: there is no directory, and it is not a test run; or a test run has a W&B run.
     """
 
     run_dir: Path | None = None
@@ -86,18 +79,8 @@ class ExperimentSettings:
 def check_parameters(
     files: RunFiles, params: HyperParameters, agents: Sequence[str], *, accept: bool
 ) -> list[str]:
-    """Compare the parameters with those of the run, write them down, and return what changed, a line each.
-
-    Args:
-        files: the run.
-        params: the parameters now.
-        agents: the agents of the protocol, whose parameters are compared as they hold for each.
-        accept: allow changes of results.
-
-    Raises:
-        InputError: parameters that change results differ, and ``accept`` is false.
-        OSError: they cannot be written.
-    """
+    """Compare the parameters with those of the run, write them down, and return what changed, a line each;
+    those of agents as they hold for each. Raises InputError: they change results, and ``accept`` is false."""
     now = params.model_dump()
     before = read_json(files.params, dict[str, Any]) if files.params.exists() else now
     changed = _differences(_by_agent(before, agents), _by_agent(now, agents))
@@ -122,7 +105,6 @@ def _by_agent(params: dict[str, Any], agents: Sequence[str]) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """Return ``name: old -> new`` for all leaves that differ."""
     found = []
     for name in sorted(before.keys() | now.keys() if OPEN.match(path) else before):
         place = f"{path}.{name}" if path else name

@@ -1,7 +1,5 @@
 """LocalJobs: fine-tuning jobs of a queue in this process, with the files and workers of ``sparring serve``.
-
-The same requests and answers as over HTTP, without HTTP: the directory can be served later with ``--jobs``.
-"""
+The directory can be served later with ``--jobs``."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,12 +25,7 @@ from sparring.finetune.providers import (
 
 
 class LocalJobs(JobProvider):
-    """Jobs of a service that is open while :meth:`running` runs.
-
-    Args:
-        open_service: opens the directory of files and jobs.
-        least_examples: the smallest number of examples of a job.
-    """
+    """Jobs of a service that is open while :meth:`running` runs."""
 
     def __init__(self, open_service: Callable[[], JobService], least_examples: int) -> None:
         self.open_service = open_service
@@ -48,11 +41,7 @@ class LocalJobs(JobProvider):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work on jobs while the body runs.
-
-        Raises:
-            InputError: the directory cannot be used.
-        """
+        """Work on jobs while the body runs. Raises InputError: the directory cannot be used."""
         self._service = self.open_service()
         async with self._service.running():
             yield

@@ -15,7 +15,7 @@ from sparring.programs.proofs.state import ProofState
 
 
 class PureTextMaltTrainer(PureTextEiTrainer):
-    """The trainer that the module's docstring describes."""
+    """Makes jobs of pairs of responses; the first iterations may imitate."""
 
     async def _sample_rollouts_for_single_environment(
         self, environment: PureTextEnvironment, data_batch: Row | None = None
@@ -33,7 +33,6 @@ class PureTextMaltTrainer(PureTextEiTrainer):
         return self.state.iteration < self.hyper_params.pure_text_malt.num_initial_ei_iterations
 
     def _branching(self, state: ProofState) -> int:
-        """Return the number of responses to a state."""
         malt = self.hyper_params.pure_text_malt
         turns = self.protocol_handler.turns(len(state["rounds"]), state["seed"])
         frozen = all(self.scenario_instance.group_of(turn.agent).freeze_agent for turn in turns)
@@ -78,7 +77,6 @@ class PureTextMaltTrainer(PureTextEiTrainer):
         return f"MALT {super()._get_iteration_begin_message()}"
 
     def _get_log_stats(self, rollouts: list[Rollout], *, train: bool = True) -> dict[str, float]:
-        """Return the statistics of all ends of the trees, with the numbers of nodes and of pairs a tree."""
         stats = super()._get_log_stats(rollouts, train=train)
         trees = [one for one in rollouts if one.error is None and "nodes" in one.extras]
         if not trees:

@@ -31,23 +31,16 @@ class JobRecords:
     """Submits jobs, each once, whatever is killed in between.
 
     A job's examples and its record are written before the provider is asked. The record draws the job's name
-    at the provider, so that a run which is named like an earlier one never takes that run's jobs. After a
-    restart, a file or a job that the provider already has under this name is taken; only what it lacks is
-    made. If other examples are submitted before the job exists, it begins anew.
-
-    Args:
-        directory: where records and examples are kept.
+    at the provider, so that a run never takes the jobs of another of its name; what the provider has under it
+    is taken. If other examples are submitted before the job exists, it begins anew.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     async def submit(self, provider: JobProvider, request: JobRequest, examples: list[dict[str, Any]]) -> Job:
-        """Upload the examples, create the job and return it; what was done before is not repeated.
-
-        Raises:
-            SparringError: the provider refuses it or cannot be reached, or another job has this name.
-        """
+        """Upload the examples, create the job and return it; nothing is repeated. Raises SparringError: the
+        provider refuses it or cannot be reached, or another job has this name."""
         content = b"".join(msgspec.json.encode(example) + b"\n" for example in examples)
         record = self._begin(request, content, len(examples))
         if record.job is not None:
@@ -62,11 +55,7 @@ class JobRecords:
         return job
 
     def read(self, name: str) -> JobRecord | None:
-        """Return the record of a job, or ``None`` if there is none.
-
-        Raises:
-            InputError: the record is damaged.
-        """
+        """Return the record of a job, or ``None`` if there is none. Raises InputError: it is damaged."""
         try:
             record: JobRecord = read_json(self._path(name), JobRecord)
         except FileNotFoundError:
@@ -103,26 +92,11 @@ class JobRecords:
 
 @dataclass
 class PureTextSharedModelGroup:
-    """The model of one or more agents.
+    """The model of one or more agents. Raises InputError: the name of the group cannot name files and jobs.
 
-    A job starts from the base model (``fine_tune_from_scratch``) or from the last one. A group that is frozen
-    has no jobs. With fewer examples than the provider accepts, the group keeps its model; its state says so.
-
-    Args:
-        group_name: names the group, in the state and in its jobs.
-        agent_names: the agents that share the model.
-        base_model_name: the model before any job.
-        provider: where jobs are made.
-        records: what is known of jobs.
-        freeze_agent: whether the model is never trained.
-        fine_tune_from_scratch: whether each job starts from the base model.
-        dpo_beta: DPO's ``beta``; ``None`` leaves it to the provider.
-        hyperparameters: further hyperparameters of jobs, by OpenAI's names; those of one method alone are
-            in a mapping under its name.
-        seed: seed of jobs.
-
-    Raises:
-        InputError: the name of the group cannot name files and jobs.
+    A job starts from the base model (``fine_tune_from_scratch``) or from the last one. A frozen group has no
+    jobs; with fewer examples than the provider accepts, a group keeps its model, and its state says so.
+    ``hyperparameters`` are those of jobs by OpenAI's names, those of one method alone under its name.
     """
 
     group_name: str
@@ -194,11 +168,7 @@ class PureTextSharedModelGroup:
         return (await self.get_fine_tune_job_status()).status in ("failed", "cancelled", "not_found")
 
     def switch_to_next_model(self, job: Job) -> None:
-        """Use the model of a job that succeeded.
-
-        Raises:
-            FineTuneJobError: the job has not succeeded.
-        """
+        """Use the model of a job. Raises FineTuneJobError: it has not succeeded."""
         if job.status != "succeeded" or job.model is None:
             raise self.failure(job)
         if self.has_job:

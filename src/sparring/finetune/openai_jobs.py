@@ -1,8 +1,7 @@
 """OpenAIJobs: fine-tuning jobs of OpenAI, of ``sparring serve``, or of another server with OpenAI's routes.
 
-The ``openai`` package handles HTTP. Replies are read as plain JSON and only in the fields that are needed,
-because servers that copy the routes differ in the others; ``fields`` and ``states`` translate the names in
-which such a server differs.
+Replies are read as plain JSON and only in the fields that are needed, because such servers differ in the
+others; ``fields`` and ``states`` translate names.
 """
 
 import asyncio
@@ -48,8 +47,8 @@ class OpenAIJobs(JobProvider):
     """Jobs at an API with OpenAI's routes for files and fine-tuning jobs.
 
     Rate limits (429), server errors (5xx), broken connections and unreadable replies are tried again with
-    exponential back-off, at most ``retries`` times. A job or a file is looked for by its name before it is
-    made a second time, because a reply that was lost does not mean that nothing happened.
+    exponential back-off. A job or a file is looked for by its name before it is made a second time, because
+    its reply may have been lost.
 
     Args:
         api_key: the key; it is never shown.
@@ -137,11 +136,6 @@ class OpenAIJobs(JobProvider):
         return await self._tried(once, f"job {request.name} cannot be created", "", refused=FineTuneJobError)
 
     async def _find(self, client: AsyncOpenAI, request: JobRequest) -> Job | None:
-        """Return the job of this name, or ``None``.
-
-        Raises:
-            FineTuneJobError: it has another model, method or file.
-        """
         found = await self._search(
             client, "/fine_tuning/jobs", request.name, self._name_of, self.fields.get("id", "id")
         )
@@ -186,7 +180,6 @@ class OpenAIJobs(JobProvider):
         name_of: Callable[[Reply], object],
         id_field: str,
     ) -> Reply | None:
-        """Return the newest entry of a paged list that has this name, or ``None``."""
         after: dict[str, str] = {}
         for _ in range(MAX_PAGES):
             reply = await client.get(path, cast_to=object, options={"params": {"limit": str(PAGE), **after}})
@@ -200,18 +193,12 @@ class OpenAIJobs(JobProvider):
         return None
 
     def _read(self, reply: Reply, name: str) -> Any:
-        """Return a field of a reply by OpenAI's name."""
         return reply.get(self.fields.get(name, name))
 
     def _name_of(self, job: Reply) -> object:
         return self._metadata(job).get(NAME_FIELD)
 
     def _job(self, reply: object) -> Job:
-        """Read a job.
-
-        Raises:
-            _Unreadable: the reply is not a job.
-        """
         if not isinstance(reply, dict):
             raise _Unreadable("the reply is not an object")
         read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
@@ -228,11 +215,6 @@ class OpenAIJobs(JobProvider):
         about: str,
         refused: type[SparringError] = SparringError,
     ) -> Result:
-        """Ask until there is a reply.
-
-        Raises:
-            SparringError: there was none; of type ``refused`` if the API will never give one.
-        """
         what = f"{failure}: {about}" if about else failure
         async with AsyncOpenAI(
             api_key=self._key,
@@ -268,16 +250,15 @@ class OpenAIJobs(JobProvider):
         raise SparringError(f"{what}: {problem} (tries: {self.retries + 1})")
 
     def _reason(self, error: Exception) -> str:
-        """Return what an error says in one line without the key, which servers may repeat."""
         return words_of(str(error) or type(error).__name__, self._key)
 
 
 class _QuotaError(SparringError):
-    """The API makes no more jobs for now."""
+    pass
 
 
 class _Unreadable(Exception):
-    """A reply that is not what it should be; another try may give a better one."""
+    pass
 
 
 _UNREADABLE = (

@@ -1,8 +1,4 @@
-"""What a provider of fine-tuning jobs does: take a file of examples, and make a better model of it.
-
-Providers are :class:`sparring.finetune.openai_jobs.OpenAIJobs` over HTTP,
-:class:`sparring.finetune.local_jobs.LocalJobs` in this process, and :class:`DryRunJobs`, which train nothing.
-"""
+"""What a provider of fine-tuning jobs does: take a file of examples, and make a better model of it."""
 
 import hashlib
 import random
@@ -47,15 +43,9 @@ class FineTuneJobError(SparringError):
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to be made.
-
-    Args:
-        name: the job's name, unique in all runs; the provider keeps it, so that the job is found again.
-        model: the model to start from.
-        method: how it learns from the examples.
-        hyperparameters: OpenAI's names and values (``n_epochs``, ``beta``, ...); others are the provider's.
-        seed: seed of the job; ``None`` leaves it to the provider.
-        sha256: digest of the examples; with model and method it says whether a job of this name is this one.
+    """A job to be made. ``name`` is unique in all runs, so that the provider finds the job again; with
+    ``model``, ``method`` and the digest of the examples it says which job it is. A seed of ``None`` leaves it
+    to the provider.
     """
 
     name: str
@@ -77,7 +67,8 @@ class Job:
 
 
 class JobProvider(ABC):
-    """Fine-tuning jobs somewhere else. All methods wait a limited time."""
+    """Fine-tuning jobs somewhere else. All methods wait a limited time, and raise SparringError if the
+    provider cannot be reached."""
 
     least_examples = 1
     """The smallest number of examples that a job may have."""
@@ -89,43 +80,25 @@ class JobProvider(ABC):
 
     @abstractmethod
     async def upload(self, name: str, examples: bytes) -> str:
-        """Store a file of JSON lines in OpenAI's format, unless it is there by that name; return its id.
-
-        Raises:
-            SparringError: the provider refuses the file, or cannot be reached.
-        """
+        """Store a file of JSON lines in OpenAI's format, unless it is there by that name; return its id."""
 
     @abstractmethod
     async def create(self, request: JobRequest, file: str) -> Job:
-        """Make a job on an uploaded file, unless there is one of that name; return it.
-
-        Raises:
-            FineTuneJobError: the provider refuses the job, or has another one of that name.
-            SparringError: the provider cannot be reached; the job may have been made all the same.
-        """
+        """Make a job on an uploaded file, unless there is one of that name; return it. Raises
+        FineTuneJobError: it is refused, or another one."""
 
     @abstractmethod
     async def status(self, job_id: str) -> Job:
-        """Return what is known of a job; ``not_found`` is a status.
-
-        Raises:
-            SparringError: the provider cannot be reached.
-        """
+        """Return what is known of a job; ``not_found`` is a status."""
 
     async def progress(self, job_id: str) -> str:
-        """Return the last line that the provider says of a job at work; empty if it says nothing.
-
-        Raises:
-            SparringError: the provider cannot be reached.
-        """
+        """Return the last line that the provider says of a job at work; empty if it says nothing."""
         return ""
 
 
 class DryRunJobs(JobProvider):
-    """Jobs that succeed at once and train nothing; the resulting model is the one that a job started from.
-
-    The id of a job says all there is to know of it, so a run that is resumed finds its jobs.
-    """
+    """Jobs that succeed at once with the model that they started from. Their id says all, so a resumed run
+    finds them."""
 
     async def upload(self, name: str, examples: bytes) -> str:
         """Accept anything."""
@@ -159,11 +132,7 @@ def body_of(request: JobRequest, file: str) -> dict[str, Any]:
 
 
 def job_of(reply: Mapping[str, Any]) -> Job:
-    """Read OpenAI's object of a job.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read OpenAI's object of a job. Raises ValueError: it is none."""
     said, model, error = (reply.get(name) for name in ("status", "fine_tuned_model", "error"))
     status = STATES.get(str(said))
     if not isinstance(reply.get("id"), str) or status is None:
@@ -175,11 +144,8 @@ def job_of(reply: Mapping[str, Any]) -> Job:
 
 
 def check_identity(request: JobRequest, metadata: Mapping[str, Any]) -> None:
-    """Check that a job with the name of a request is the job of that request.
-
-    Raises:
-        FineTuneJobError: it has another model, method or file.
-    """
+    """Check that a job with a request's name is that request's. Raises FineTuneJobError: its model, method or
+    file is another."""
     other = [key for key, value in _identity(request).items() if metadata.get(key) != value]
     if other:
         raise FineTuneJobError(
@@ -198,16 +164,13 @@ def suffix_of(name: str) -> str:
 
 
 def _identity(request: JobRequest) -> dict[str, str]:
-    """Return what a job of the same name must agree in, as its metadata."""
     known = {"model": request.model, "method": request.method, "sha256": request.sha256}
     return {f"{NAME_FIELD}_{key}": value for key, value in known.items()}
 
 
 def drawing_agents(protocol: Protocol) -> MockInferenceClient:
-    """Return a client that answers with a message to every channel or with a decision, drawn by the seed.
-
-    Each is a valid answer in some rounds of the protocol; where it is not, the next try draws again.
-    """
+    """Return a client that answers with a message to every channel or with a decision, drawn by the seed; the
+    next try of an invalid answer draws again."""
     message = "\n".join(f"{channel.name}: What follows from that?" for channel in protocol.channels)
     decisions = [stated(entry) for entry in SCALES[protocol.scale]]
 

@@ -67,15 +67,8 @@ class JobState(msgspec.Struct):
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
-    """A job by its name, in ``jobs``. ``file`` and ``job`` are the provider's ids, once there are any.
-
-    Attributes:
-        name: its name in the run.
-        unique_name: its name at the provider, which no job of any other run has.
-        model: the model that it starts from.
-        method: how it learns.
-        examples: number of examples.
-        sha256: their digest.
+    """A job by its name in the run, in ``jobs``. ``unique_name`` is its name at the provider, where no other
+    job has it; ``file`` and ``job`` are the provider's ids, once there are any. ``sha256`` is the examples'.
     """
 
     name: str
@@ -102,11 +95,7 @@ class RolloutLine(msgspec.Struct):
 
 
 class RunFiles:
-    """The directory of one experiment.
-
-    Args:
-        root: the directory.
-    """
+    """The directory of one experiment."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -168,12 +157,7 @@ class RunFiles:
 
 
 def read_json(path: Path, form: type[Any]) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        FileNotFoundError: there is none.
-        InputError: the file is damaged.
-    """
+    """Return what a JSON file holds. Raises FileNotFoundError: there is none; InputError: it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -181,22 +165,13 @@ def read_json(path: Path, form: type[Any]) -> Any:
 
 
 def write_json(path: Path, content: object, indent: int = 4) -> None:
-    """Write a JSON file that people read.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a JSON file that people read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, msgspec.json.format(msgspec.json.encode(content), indent=indent) + b"\n")
 
 
 def read_state(path: Path) -> State:
-    """Read a state.
-
-    Raises:
-        CheckPointNotFoundError: there is none.
-        InputError: the file is damaged.
-    """
+    """Read a state. Raises CheckPointNotFoundError: there is none; InputError: it is damaged."""
     try:
         state: State = read_json(path, State)
     except FileNotFoundError:
@@ -205,22 +180,14 @@ def read_state(path: Path) -> State:
 
 
 def save_rollouts(path: Path, rollouts: list[Rollout]) -> None:
-    """Write the rollouts of an iteration, complete and in order.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the rollouts of an iteration, complete and in order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [RolloutLine(rollout, index) for index, rollout in enumerate(rollouts)]
     write_file(path, b"".join(msgspec.json.encode(line, enc_hook=repr) + b"\n" for line in lines))
 
 
 def load_rollouts(path: Path, iteration: int) -> list[Rollout]:
-    """Return the rollouts of an iteration.
-
-    Raises:
-        InputError: there is no such file, or a line is damaged.
-    """
+    """Return the rollouts of an iteration. Raises InputError: there is no such file, or a line is damaged."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -230,11 +197,7 @@ def load_rollouts(path: Path, iteration: int) -> list[Rollout]:
 
 
 def save_transcript(path: Path, content: list[Any]) -> None:
-    """Write transcripts or prompts, in the format that the file's name ends in: ``json`` or ``yaml``.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write transcripts or prompts, in the format that the file's name ends in: ``json`` or ``yaml``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
         write_json(path, content, indent=2)
@@ -243,12 +206,7 @@ def save_transcript(path: Path, content: list[Any]) -> None:
 
 
 class GrowingFile(Generic[Line]):
-    """JSON lines that are kept one by one; a line that a kill cut is as if it had not been written.
-
-    Args:
-        path: the file, which is created with the first line.
-        kind: what a line holds.
-    """
+    """JSON lines that are kept one by one; a line that a kill cut is as if it had not been written."""
 
     def __init__(self, path: Path, kind: type[Line]) -> None:
         self.path = path
@@ -256,22 +214,14 @@ class GrowingFile(Generic[Line]):
         self._end = 0
 
     def read(self) -> list[Line]:
-        """Return the lines.
-
-        Raises:
-            InputError: a line is damaged.
-        """
+        """Return the lines. Raises InputError: one is damaged."""
         content = self.path.read_bytes() if self.path.exists() else b""
         self._end = content.rfind(b"\n") + 1
         return _decoded(self.path, content[: self._end], self.kind, "Delete the line")
 
     def append(self, line: Line) -> None:
-        """Add a line; a kill after this returns does not lose it. Call :meth:`read` first.
-
-        Raises:
-            SparringError: the line holds what JSON cannot represent.
-            OSError: the file cannot be written.
-        """
+        """Add a line; a kill after this returns does not lose it. Call :meth:`read` first. Raises
+        SparringError: it is not JSON."""
         try:
             content = msgspec.json.encode(line) + b"\n"
         except (ValueError, TypeError) as error:

@@ -1,7 +1,5 @@
-"""Sampling: the rollouts of an iteration, whose answers and ends are kept one by one.
-
-A kill costs only the calls in flight.
-"""
+"""Sampling: the rollouts of an iteration, whose answers and ends are kept one by one. A kill costs only the
+calls in flight."""
 
 import asyncio
 import hashlib
@@ -29,21 +27,9 @@ async def sample(
     workers: int,
     on_rollout: Callable[[], None],
 ) -> list[Rollout]:
-    """Return the rollouts of an iteration in the order of its rows, whoever finishes first.
-
-    Those that ``kept`` has are not played again; each that ends is added to it, unless it failed. A failed
-    one is returned with its error.
-
-    Args:
-        environment: what is sampled.
-        iteration: which iteration.
-        play: plays a row.
-        kept: where rollouts are kept; ``None`` keeps none.
-        workers: maximum number of rollouts in flight.
-        on_rollout: called for each rollout that is there.
-
-    Raises:
-        SparringError: more than half of them failed; a resumed run plays those again.
+    """Return the rollouts of an iteration in the order of its rows, at most ``workers`` in flight. Those that
+    ``kept`` has are not played again, and each that ends well is added to it; a failed one is returned with
+    its error. Raises SparringError: more than half failed.
     """
     rows = environment.rows(iteration)
     done = {line.index: line.rollout for line in kept.read()} if kept is not None else {}
@@ -66,25 +52,15 @@ async def sample(
 
 
 class _Answer(msgspec.Struct):
-    """The answer to the call with this key."""
-
     key: str
     response: ModelResponse
 
 
 class KeptAnswers(InferenceClient):
-    """Asks another client, and asks no question a second time.
+    """Asks another client, and asks no question a second time; answers are kept in the file ``path``.
 
-    A question is a call with all its arguments. Its seed tells it from the same words in another place, so
-    a call without a seed is always asked. A rollout that a kill or an error cut short is played again from
-    its answers, as if they had just been given.
-
-    Args:
-        client: who is asked.
-        path: where the answers are kept; the file is created with the first one.
-
-    Raises:
-        InputError: a line of the file is damaged.
+    A question is a call with all its arguments; one without a seed is always asked. A rollout that was cut
+    short is played again from its answers. Raises InputError: a line of the file is damaged.
     """
 
     def __init__(self, client: InferenceClient, path: Path) -> None:
@@ -105,11 +81,7 @@ class KeptAnswers(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
     ) -> ModelResponse:
-        """Return the kept answer, or ask.
-
-        Raises:
-            SparringError: the answer cannot be kept.
-        """
+        """Return the kept answer, or ask. Raises SparringError: it cannot be kept."""
         question = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
         key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
         if seed is not None and key in self._answers:
@@ -144,11 +116,8 @@ class KeptAnswers(InferenceClient):
 
 @contextmanager
 def answers_kept(arena: Arena, path: Path) -> Iterator[None]:
-    """Keep the answers to an arena's calls in a file while the body runs; see :class:`KeptAnswers`.
-
-    Raises:
-        SparringError: an answer could not be kept, which for an episode is a failure like any other.
-    """
+    """Keep the answers to an arena's calls in a file while the body runs. Raises SparringError: one could not
+    be kept."""
     asked = arena.client
     arena.client = keeping = KeptAnswers(asked, path)
     try:

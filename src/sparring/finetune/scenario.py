@@ -17,17 +17,10 @@ Row = tuple[int, Claim]
 
 
 class PureTextEnvironment:
-    """What is sampled in an iteration.
+    """The ``num_envs`` rollouts of each iteration: claims of one split, played by whoever ``agents()`` names.
 
-    Args:
-        arena: plays the episodes.
-        protocol: who speaks when.
-        claims: the claims of this split.
-        num_envs: number of rollouts of an iteration.
-        agents: returns who answers for each role.
-        seed: decides the order of the claims and what is sampled.
-        train: whether the rollouts are learned from. Training goes on through the claims from iteration to
-            iteration, in a new order after each pass; a test begins anew each time.
+    Training goes on through the claims from iteration to iteration, in a new order after each pass; a test
+    begins anew each time.
     """
 
     def __init__(
@@ -71,7 +64,6 @@ class PureTextEnvironment:
         return number, random.Random(derive_seed(self.seed, self.split, "drawn", number)).choice(self.claims)
 
     def _shuffled(self, number: int) -> list[Claim]:
-        """Return all claims in the order of a pass through them."""
         order = list(self.claims)
         random.Random(derive_seed(self.seed, self.split, "order", number)).shuffle(order)
         return order
@@ -104,15 +96,8 @@ class PureTextEnvironment:
 
 @dataclass(frozen=True)
 class ScenarioInstance:
-    """What a trainer works with.
-
-    Args:
-        protocol_handler: who speaks when, and what they earn.
-        episode: plays the protocol.
-        train_environment: what is learned from.
-        test_environment: what is only measured.
-        shared_model_groups: the models of the agents, by group.
-    """
+    """What a trainer works with: who speaks when, what plays that, what is learned from and only measured,
+    and the models of the agents by group."""
 
     protocol_handler: Protocol
     episode: ProofEpisode

@@ -20,13 +20,8 @@ from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right, to
 
 
 class RunRecords:
-    """Writes what the report, ``sparring watch`` and ``sparring runs`` show of a run.
-
-    What is recorded again after a kill replaces what was recorded before.
-
-    Args:
-        files: the run.
-    """
+    """Writes what the report, ``sparring watch`` and ``sparring runs`` show of a run. What is recorded again
+    after a kill replaces what was recorded before."""
 
     def __init__(self, files: RunFiles) -> None:
         self.files = files
@@ -73,13 +68,11 @@ class RunRecords:
 def log_stats(protocol: Protocol, states: Sequence[ProofState], prefix: str) -> dict[str, float]:
     """Return the statistics of finished episodes, under nip's names.
 
-    ``{agent}.{prefix}...`` are an agent's: mean and standard deviation of its reward in an episode, the
-    retries of its answers (a mean), and the share of its answers that the token limit cut. The others, all
-    with ``prefix``: length (rounds with a message in the first channel), accuracy (a missing decision is
-    wrong), accuracy by truth, the accuracy of the worst datapoint, decisions (1 accept, 0 reject), shares
-    without a decision and with a decision in the middle, the entropy of the decisions' values in nats,
-    precision and recall of "accept". A mean over nothing is left out: in the original, the worst datapoint
-    and the precision can be NaN.
+    ``{agent}.{prefix}...`` are an agent's: reward, retries of its answers (a mean), and the share of its
+    answers that the token limit cut. The others: length (rounds with a message in the first channel),
+    accuracy (a missing decision is wrong), also by truth and of the worst datapoint, decisions (1 accept, 0
+    reject), shares of missing and middle ones, the entropy of their values in nats, precision and recall of
+    "accept". A mean over nothing is left out; in the original it can be NaN.
     """
     if not states:
         return {}

@@ -1,8 +1,8 @@
 """PureTextRlTrainer: trains models behind an API, stage by stage, through fine-tuning jobs.
 
 An iteration samples rollouts, logs their statistics, tests, makes a job for each group of agents that share a
-model, and waits for the jobs. The state is saved after each stage, so a killed run continues with the stage
-that it was in: sampling keeps each answer, and a job is made once.
+model, and waits for the jobs. The state is saved after each stage, so a killed run continues where it was:
+sampling keeps each answer, and a job is made once.
 """
 
 import asyncio
@@ -27,10 +27,7 @@ MAX_RUN_ID = 32
 
 
 class PureTextRlTrainer(Experiment, ABC):
-    """Base class of stage trainers. A subclass makes jobs: :meth:`_stage_create_fine_tune_jobs`.
-
-    See :class:`sparring.finetune.experiment.Experiment` for the arguments.
-    """
+    """Base class of stage trainers. A subclass makes jobs: :meth:`_stage_create_fine_tune_jobs`."""
 
     _rollouts: list[Rollout] | None = None
     """This iteration's, once they are sampled or read."""
@@ -71,7 +68,6 @@ class PureTextRlTrainer(Experiment, ABC):
         self._go_to("done", iteration=self.hyper_params.rl.num_iterations)
 
     async def _run_stage(self) -> None:
-        """Run the stage that the state names, and go to the next one."""
         stage, iteration = self.state.train_loop_stage, self.state.iteration
         self.view.stage(stage, iteration)
         match stage:
@@ -131,17 +127,14 @@ class PureTextRlTrainer(Experiment, ABC):
     # Stages
 
     async def _stage_sample_rollouts(self) -> list[Rollout]:
-        """Sample the rollouts of this iteration from the training environment."""
         rollouts = await self._sample_rollouts(self.train_environment, self.state.iteration, use_tqdm=True)
         self._save_rollouts(rollouts, self.train_environment)
         return rollouts
 
     def _stage_log_stats(self, rollouts: list[Rollout]) -> None:
-        """Log the statistics of this iteration's rollouts."""
         self._log_sampled("train", rollouts)
 
     def _check_if_run_test_loop(self) -> bool:
-        """Return whether the test set is played in this iteration."""
         iteration, last = self.state.iteration, self.hyper_params.rl.num_iterations - 1
         match self.hyper_params.text_rl.test_scheme:
             case "none":
@@ -156,7 +149,6 @@ class PureTextRlTrainer(Experiment, ABC):
                 raise ValueError(f"test_scheme: there is no scheme {scheme}")
 
     async def _stage_run_test_loop(self) -> None:
-        """Play the test set and log its statistics."""
         rollouts = await self._sample_rollouts(self.test_environment, "test", True, "Testing")
         self._save_rollouts(rollouts, self.test_environment)
         self._log_sampled("test", rollouts)
@@ -171,11 +163,8 @@ class PureTextRlTrainer(Experiment, ABC):
         """Make a job for each group that learns; with ``only_failed``, for those whose last job failed."""
 
     async def _stage_await_fine_tune_jobs(self) -> None:
-        """Wait for the jobs of all groups and use their models.
-
-        Raises:
-            ExceptionGroup: of a FineTuneJobError for each job that failed, was cancelled or has vanished.
-        """
+        """Wait for the jobs of all groups and use their models. Raises an ExceptionGroup of
+        FineTuneJobErrors."""
         groups = [group for group in self.shared_model_groups.values() if not group.freeze_agent]
         jobs = await all_results(self._ended_job(group) for group in groups)
         problems = [
@@ -187,11 +176,7 @@ class PureTextRlTrainer(Experiment, ABC):
             group.switch_to_next_model(job)
 
     async def _ended_job(self, group: PureTextSharedModelGroup) -> Job:
-        """Return the job of a group once it has ended.
-
-        Raises:
-            SparringError: it has not ended within ``job_timeout``.
-        """
+        """Return the job of a group once it has ended. Raises SparringError: not within ``job_timeout``."""
         try:
             async with asyncio.timeout(self.settings.job_timeout):
                 while True:
@@ -240,10 +225,8 @@ class PureTextRlTrainer(Experiment, ABC):
     async def _sample_rollouts_for_single_environment(
         self, environment: PureTextEnvironment, data_batch: Row | None = None
     ) -> Rollout:
-        """Sample what is sampled for one claim, which is drawn if none is given.
-
-        Override to sample in another way.
-        """
+        """Sample what is sampled for one claim, which is drawn if none is given. Override to sample in
+        another way."""
         return await environment.play(self.state.iteration, data_batch or environment.draw())
 
     def _previous_compatible_iterations(self) -> Iterable[int]:
@@ -263,7 +246,6 @@ class PureTextRlTrainer(Experiment, ABC):
     # Figures and names
 
     def _get_log_stats(self, rollouts: list[Rollout], *, train: bool = True) -> dict[str, float]:
-        """Return the statistics of rollouts; see :func:`sparring.finetune.statistics.log_stats`."""
         played = [end for one in rollouts if one.error is None for end in ends_of(one)]
         return log_stats(self.protocol_handler, played, "" if train else "test_")
 
@@ -271,9 +253,6 @@ class PureTextRlTrainer(Experiment, ABC):
         """Return the share of rollouts in which the verifier's verdict is replaced by the true one.
 
         With p and r the configured share and rate: p, max(p - i r, 0), or p (1 - r)^i at iteration i.
-
-        Raises:
-            ValueError: there is no such annealing.
         """
         given = self.hyper_params.text_rl
         share = given.verifier_guess_replacement_proportion
@@ -289,14 +268,11 @@ class PureTextRlTrainer(Experiment, ABC):
                 raise ValueError(f"verifier_guess_replacement_annealing: there is no {annealing}")
 
     def _get_fine_tune_job_name(self, shared_model_group: PureTextSharedModelGroup) -> str:
-        """Return the name of a group's job in this iteration; a job that is made again has another one.
-
-        A long name of the run is cut: the job's name is also that of files.
-        """
+        """Return the name of a group's job in this iteration; a job that is made again has another one. It
+        also names files, so a run's long name is cut."""
         tries = shared_model_group.state.tries
         name = f"{self.run_id[:MAX_RUN_ID]}_iter_{self.state.iteration}_{shared_model_group.group_name}"
         return f"{name}_try_{tries + 1}" if tries else name
 
     def _get_iteration_begin_message(self) -> str:
-        """Return what is said at the beginning of an iteration."""
         return f"iteration {self.state.iteration + 1} of {self.hyper_params.rl.num_iterations} begins"

@@ -1,8 +1,4 @@
-"""Transcripts of proofs: what the models wrote, what the agents said in each channel, and the prompts.
-
-Messages are by agent in raw transcripts, by agent and channel in processed ones. The transcript of a tree is
-that of each of its ends.
-"""
+"""Transcripts of proofs: what the models wrote, what the agents said in each channel, and the prompts."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NotRequired, TypedDict, cast

@@ -23,10 +23,8 @@ Pair = tuple[str, str]
 
 
 class Node(TypedDict):
-    """One round after a prefix. ``id`` spells the branches that lead to it: ``0.1.0``.
-
-    A first round has no parent.
-    """
+    """One round after a prefix. ``id`` spells the branches that lead to it: ``0.1.0``; a first round has no
+    parent."""
 
     id: str
     parent: str | None
@@ -43,10 +41,9 @@ Branching = Callable[[ProofState], int]
 async def play_tree(
     arena: Arena, episode: ProofEpisode, start: ProofState, branching: Branching
 ) -> tuple[list[Node], list[Step]]:
-    """Continue ``start`` to its ends in all branches; return nodes and steps, parents first.
-
-    A step's ``info["node"]`` is the id of the node that it belongs to. The rounds of a level are played at
-    the same time; seeds follow from the branches, so the result does not depend on who answers first.
+    """Continue ``start`` to its ends in all branches; return nodes and steps, parents first. ``info["node"]``
+    of a step is its node's id. Seeds follow from the branches, so the result does not depend on who answers
+    first.
     """
     nodes: list[Node] = []
     steps: list[Step] = []
@@ -108,11 +105,9 @@ def path_of(end: ProofState) -> list[str]:
 
 
 def expected_rewards(nodes: list[Node]) -> dict[str, dict[str, float]]:
-    """Return, by node and agent, what an agent earns in the node's round and is expected to earn after it.
-
-    What follows is the mean over the node's children. (In the original, the sum over a node's branches is
-    divided by their number with the node's own reward added once, which is wrong if a round that does not
-    end the episode pays.)
+    """Return, by node and agent, what an agent earns in the node's round and, as a mean over the children,
+    after it. (The original divides the sum over the branches with the node's own reward added once, which is
+    wrong if a round that does not end the episode pays.)
     """
     children: dict[str, list[str]] = {}
     for node in nodes:
@@ -129,13 +124,9 @@ def expected_rewards(nodes: list[Node]) -> dict[str, dict[str, float]]:
 
 
 class TreeEpisode(Episode):
-    """The tree of responses to a claim. The rollout has the steps of all nodes, once each.
-
-    ``extras`` are the state before the first round and ``nodes``; a role's reward is the mean over the ends.
-
-    Args:
-        proof: the episode that is played.
-        branching: how many responses follow a state.
+    """The tree of responses to a claim: the steps of all nodes, once each. ``extras`` are the state before
+    the first round and ``nodes``; a role's reward is the mean over the ends. ``branching`` says how many
+    responses follow a state.
     """
 
     episode_type = TREE
@@ -147,7 +138,7 @@ class TreeEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
-        """See :func:`mean_rewards`."""
+        """What each agent earns, as a mean over the ends."""
         return self._rubric
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
@@ -184,11 +175,8 @@ def ends_of(rollout: Rollout) -> list[ProofState]:
 
 
 def check_kind(rollouts: Iterable[Rollout], *, trees: bool) -> None:
-    """Check that all rollouts are trees, or that all are single proofs.
-
-    Raises:
-        InputError: some are not, because the run's algorithm was changed after they were sampled.
-    """
+    """Check that all rollouts are trees, or that none is. Raises InputError: the run's algorithm was changed
+    after they were sampled."""
     if any(("nodes" in one.extras) != trees for one in rollouts if one.error is None):
         kinds = ("single proofs", "trees of responses")
         raise InputError(
@@ -201,11 +189,11 @@ def check_kind(rollouts: Iterable[Rollout], *, trees: bool) -> None:
 def select_pairs(
     protocol: Protocol, nodes: list[Node], agent: str, parameters: PureTextMaltParameters, seed: int
 ) -> list[Pair]:
-    """Return at most one pair for each prefix after which an agent spoke.
+    """Return at most one pair for each prefix after which an agent spoke; equal texts are no pair.
 
     ``positive_negative`` draws one response whose expected reward is at least the middle of the agent's
-    rewards and one below it; ``interval`` draws two whose difference is more than a share of the range of
-    its rewards. Responses with the same text teach nothing and are no pair.
+    rewards and one below it; ``interval`` draws two whose difference is more than a share of the range of its
+    rewards.
     """
     expected = expected_rewards(nodes)
     least = parameters.interval_threshold_proportion * (
@@ -251,7 +239,6 @@ def _answer(step: Step) -> list[dict[str, str]]:
 
 
 def _acted(node: Node, agent: str) -> bool:
-    """Return whether an agent said anything that was understood."""
     answer = node["round"]["answers"].get(agent)
     return answer is not None and (bool(answer["messages"]) or answer["decision"]["verdict"] != "none")
 

@@ -1,11 +1,8 @@
 """The lines of a training file in OpenAI's two forms, checked.
 
-Supervised: ``{"messages": [...]}``; a message of the assistant may have ``weight`` 0 or 1, and is trained on
-unless it is 0. Preferences: ``{"input": {"messages": [...]}, "preferred_output": [...],
-"non_preferred_output": [...]}`` with one message of the assistant in each output.
-
-What could only be ignored (tools, names, images) is refused, because a model would be trained on something
-else than the file says.
+Supervised: ``{"messages": [...]}``; a message of the assistant is trained on unless its ``weight`` is 0.
+Preferences: ``{"input": {"messages": [...]}, "preferred_output": [...], "non_preferred_output": [...]}`` with
+one message of the assistant in each output. What could only be ignored (tools, names, images) is refused.
 """
 
 from codecs import BOM_UTF8
@@ -62,20 +59,12 @@ class _Choice(_Strict):
 
 
 def read_conversations(content: bytes) -> list[Conversation]:
-    """Return the conversations of a file for the method ``supervised``.
-
-    Raises:
-        WrongLine: the first line that is wrong; or line 1 of an empty file.
-    """
+    """Return the conversations of a file for the method ``supervised``. Raises WrongLine: the first one."""
     return _read(content, _conversation)
 
 
 def read_preferences(content: bytes) -> list[Preference]:
-    """Return the preferences of a file for the method ``dpo``.
-
-    Raises:
-        WrongLine: as :func:`read_conversations`.
-    """
+    """Return the preferences of a file for the method ``dpo``. Raises WrongLine: the first one."""
     return _read(content, _preference)
 
 
@@ -112,7 +101,6 @@ def _preference(number: int, line: bytes) -> Preference:
 
 
 def _messages(number: int, talk: _Talk) -> Messages:
-    """Return the messages of a conversation after checks across fields."""
     for index, one in enumerate(talk.messages):
         if one.weight is not None and one.role != "assistant":
             raise WrongLine(number, f"messages.{index}: only messages of the assistant have a weight")

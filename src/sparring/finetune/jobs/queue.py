@@ -1,8 +1,8 @@
 """JobQueue: check jobs' files, train jobs one at a time in a process, and serve their models.
 
 A status is written before anything that follows from it is done, so a server that was killed continues at its
-next start: files are checked again, and a job that was running is started again and continues from its last
-saved state. If its outcome is there already, only the rest is done.
+next start: files are checked again, and a job that was running continues from its last saved state, or from
+its outcome.
 """
 
 import asyncio
@@ -48,16 +48,8 @@ RETRY_SECONDS, MAX_RETRIES = 60.0, 60
 
 
 class JobQueue:
-    """The jobs of one base model at work. It belongs to one event loop.
-
-    Args:
-        jobs: the jobs.
-        files: their data and result files.
-        publisher: where the models that they make are published.
-        base: the base model's name; jobs of another base wait until a server serves it.
-        launch: starts the process that trains a job.
-        say: prints a line for whoever runs the server.
-    """
+    """The jobs of one base model at work, on one event loop; jobs of another ``base`` wait until a server
+    serves it. ``say`` prints a line for whoever runs the server."""
 
     def __init__(
         self,
@@ -109,11 +101,7 @@ class JobQueue:
         task.add_done_callback(partial(self._checked, job))
 
     def cancel(self, job: StoredJob) -> None:
-        """Cancel a job.
-
-        Raises:
-            ApiError: it has ended.
-        """
+        """Cancel a job. Raises ApiError: it has ended."""
         if job.status not in UNFINISHED:
             raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
         self._end(job, CANCELLED, "The job was cancelled")
@@ -130,7 +118,6 @@ class JobQueue:
         return [job for job in self.jobs.all() if job.base.served == self.base]
 
     async def _check(self, job: StoredJob) -> None:
-        """Check the lines of a job's files, in a thread, and queue it or let it fail."""
         error = await asyncio.to_thread(_wrong_line, job)
         if job.status != VALIDATING:
             return
@@ -213,7 +200,6 @@ class JobQueue:
             await self._finish(job, result.outcome)
 
     async def _run_worker(self, job: StoredJob) -> Crash | None:
-        """Run the process that trains a job to its end; return why it crashed, if it did."""
         worker = await self.launch(self.jobs.place(job))
         self._worker, self._working_on = worker, job
         try:
@@ -246,11 +232,7 @@ class JobQueue:
         self._end(job, SUCCEEDED, "The job has successfully completed")
 
     async def _serve(self, job: StoredJob) -> None:
-        """Serve every model of a job, or none.
-
-        Raises:
-            SparringError: see :meth:`Publisher.publish_in_background`; or a model has no description.
-        """
+        """Serve every model of a job, or none."""
         published: list[str] = []
         try:
             for name, directory in job.names().items():
@@ -272,7 +254,6 @@ class JobQueue:
 
 
 def _wrong_line(job: StoredJob) -> JobError | None:
-    """Return what is wrong with a line of a job's files."""
     read = read_preferences if job.settings.method == "dpo" else read_conversations
     for param, file in job.files().items():
         try:

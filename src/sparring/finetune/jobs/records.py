@@ -1,7 +1,5 @@
-"""The records of a server's files and jobs, the objects that clients see, and what a worker leaves.
-
-Times are in nanoseconds.
-"""
+"""The records of a server's files and jobs, the objects that clients see, and what a worker leaves. Times are
+in nanoseconds."""
 
 import time
 from typing import Any, Self
@@ -48,17 +46,8 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class ServedBase(msgspec.Struct, frozen=True):
-    """The base model that is served, and how another process loads it again.
-
-    Attributes:
-        served: the name that clients use.
-        name: its name or directory, which is recorded with adapters.
-        path: its directory.
-        dtype: dtype of its weights, as torch names it.
-        device: device of its weights.
-        threads: threads of the computation, on which rounding depends.
-        quantization: ``none`` or ``nf4``; see ``model.quantization``.
-    """
+    """The base model that is served: the name that clients use, the name that is recorded with adapters, and
+    how another process loads it again. Rounding depends on ``threads``."""
 
     served: str
     name: str
@@ -109,16 +98,9 @@ class Event(msgspec.Struct, frozen=True):
 class StoredJob(msgspec.Struct, kw_only=True):
     """All that a server keeps of a job beside its training.
 
-    Attributes:
-        base: the base model that the server had when the job was created.
-        start: the model that it starts from, as the client named it.
-        start_adapter: directory of that model's adapter; ``None`` for the base.
-        settings: what the client chose.
-        save_seconds: at most so much work is lost by a kill.
-        model_name: name of the model that it makes.
-        result_file: id of the result file that it makes.
-        outcome: what it has made, once it has ended well.
-        deleted: names of the models that a client has deleted.
+    ``start`` is the model that it starts from, as the client named it, and ``start_adapter`` that model's
+    directory, ``None`` for the base. A kill loses at most ``save_seconds`` of work. ``outcome`` is what it
+    has made, once it has ended well; ``deleted`` are models that a client has deleted.
     """
 
     id: str

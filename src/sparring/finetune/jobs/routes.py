@@ -134,7 +134,6 @@ def _add_jobs(app: FastAPI, service: JobService) -> None:
 
 
 def _has_metadata(job: StoredJob, request: Request) -> bool:
-    """Return whether a job passes the filters ``metadata[KEY]=VALUE``, or ``metadata=null``."""
     if request.query_params.get("metadata") == "null":
         return job.metadata is None
     wanted = {
@@ -146,11 +145,8 @@ def _has_metadata(job: StoredJob, request: Request) -> bool:
 
 
 def page(objects: Sequence[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:
-    """Return the ``limit`` objects that follow the one with id ``after``, as OpenAI's list object.
-
-    Raises:
-        ApiError: no object has that id.
-    """
+    """Return the ``limit`` objects after the one with id ``after``, as OpenAI's list object. Raises ApiError:
+    there is none."""
     first = 0
     if after is not None:
         ids = [one["id"] for one in objects]

@@ -57,11 +57,7 @@ class CreateJob(_Strict):
     integrations: list[Any] | None = None
 
     def check(self) -> None:
-        """Check what types do not show.
-
-        Raises:
-            ApiError: a value is not possible, or this server does not support it.
-        """
+        """Check what types do not show. Raises ApiError."""
         if self.integrations:
             raise _unsupported("integrations", "this server reports to nobody")
         if self.suffix is not None and not SUFFIX.fullmatch(self.suffix):
@@ -75,11 +71,7 @@ class CreateJob(_Strict):
             raise _wrong("hyperparameters", "give them within method only")
 
     def settings(self, seed: int) -> JobSettings:
-        """Return the settings; ``seed`` is used if the request has none.
-
-        Raises:
-            ApiError: the method is not supported, or a number is out of range.
-        """
+        """Return the settings; ``seed`` is used if the request has none. Raises ApiError."""
         method = self.method or _Method(type="supervised")
         if method.type == "reinforcement":
             raise _unsupported("method.type", "this server has the methods supervised and dpo")

@@ -32,21 +32,19 @@ FILES, JOBS = "files", "jobs"
 
 
 class JobService:
-    """What can be done with files and jobs. It belongs to one event loop.
+    """The files and jobs of one directory, on one event loop. Raises InputError: it cannot be used, is not a
+    server's, or is in use.
 
     Args:
         directory: where they are; it is created.
         publisher: where the models that jobs make are published.
         base: the base model, which is served too.
-        adapters: directories of the adapters that are served from the start, from which jobs may start too.
+        adapters: directories of the adapters that are served from the start; jobs may start from them.
         aliases: additional names of models.
         say: prints a line for whoever runs the server.
         launch: starts the process that trains a job.
         save_seconds: at most so much work of a job is lost by a kill.
         max_stored_bytes: maximum size of all files together.
-
-    Raises:
-        InputError: the directory cannot be used, is not a server's, or is in use.
     """
 
     def __init__(
@@ -89,11 +87,7 @@ class JobService:
             os.close(self._lock)
 
     def delete_file(self, file_id: str) -> None:
-        """Delete a file.
-
-        Raises:
-            ApiError: there is no such file, or a job that has not ended needs it.
-        """
+        """Delete a file. Raises ApiError: there is none, or a job needs it."""
         self.files.get(file_id)
         for job in self.jobs.all():
             if job.status in UNFINISHED and file_id in [file.id for file in job.files().values()]:
@@ -105,11 +99,8 @@ class JobService:
         return next((found for job in self.jobs.all() if (found := job.made(name)) is not None), None)
 
     def delete_model(self, name: str) -> None:
-        """Delete a model that a job made, and stop serving it.
-
-        Raises:
-            ApiError: no job made such a model, or a job that has not ended starts from it.
-        """
+        """Delete a model that a job made, and stop serving it. Raises ApiError: there is none, or a job
+        starts from it."""
         found = self._maker(name)
         if found is None:
             served = self.queue.publisher.names()
@@ -127,11 +118,7 @@ class JobService:
         remove_directory(directory)
 
     def create(self, request: CreateJob) -> StoredJob:
-        """Store a new job and begin to check its files.
-
-        Raises:
-            ApiError: the request is not possible.
-        """
+        """Store a new job and begin to check its files. Raises ApiError: the request is not possible."""
         request.check()
         settings = request.settings(secrets.randbelow(2**31))
         start = self.aliases.get(request.model, request.model)
@@ -171,7 +158,6 @@ class JobService:
         return Examples(file_id, str(self.files.content(file_id)), file.digest)
 
     def _maker(self, name: str) -> tuple[StoredJob, Path] | None:
-        """Return the job that made a model, and the directory of its adapter."""
         for job in self.jobs.all():
             directory = job.names().get(name)
             if directory is not None:
@@ -179,11 +165,7 @@ class JobService:
         return None
 
     def _adapter(self, name: str) -> Path | None:
-        """Return the directory of the adapter called ``name``; ``None`` for the base model.
-
-        Raises:
-            ApiError: there is no such model, or its base is not the one that is served.
-        """
+        """Return the directory of the adapter called ``name``; ``None`` for the base model."""
         if name == self.base.served:
             return None
         if name in self.adapters:
@@ -199,7 +181,6 @@ class JobService:
         return directory
 
     def _new_name(self, suffix: str) -> str:
-        """Return a name for a model that no job has."""
         taken = {job.model_name for job in self.jobs.all()}
         while True:
             name = f"{FINE_TUNED}{self.base.served}:{ORGANIZATION}:{suffix}:{secrets.token_hex(4)}"
@@ -208,7 +189,6 @@ class JobService:
 
 
 def _check_own(directory: Path) -> None:
-    """Raise an InputError if a directory holds something else than files and jobs of a server."""
     try:
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     except OSError as error:

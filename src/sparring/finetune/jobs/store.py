@@ -2,7 +2,7 @@
 
 files/file-ID/file.json, content
 jobs/ftjob-ID/job.json       the job, written by the server only
-              training/      written by the process that trains; see ``learning.fine_tuning.job``
+              training/      written by the process that trains; see ``learn.fine_tuning.job``
               outcome.json   the last file of that process
               worker.log     what that process printed
 """
@@ -55,15 +55,8 @@ Stored = TypeVar("Stored", bound=_HasId)
 
 
 class Records(Generic[Stored]):
-    """The records below one directory, each in a directory that is named by its id. One event loop owns them.
-
-    Args:
-        directory: is created.
-        prefix: how ids begin; other directories are somebody else's.
-        name: the name of a record's file.
-        form: the type of a record.
-        say: called with a line about a record that is damaged, and which is left out.
-    """
+    """The records below one directory, each in a directory that is named by its id; others are somebody
+    else's. A damaged record is left out, and ``say`` is told."""
 
     def __init__(
         self, directory: Path, prefix: str, name: str, form: type[Stored], say: Callable[[str], None]
@@ -115,29 +108,18 @@ class FileStore(Records[StoredFile]):
         self._expected = 0
 
     def get(self, file_id: str) -> StoredFile:
-        """Return a file's description.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """Return a file's description. Raises ApiError: there is none."""
         if file_id not in self._records:
             raise ApiError(404, f"No such File object: {file_id:.100}", param="id")
         return self._records[file_id]
 
     def content(self, file_id: str) -> Path:
-        """Return the path of a file's content.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """Return the path of a file's content. Raises ApiError: there is none."""
         return self.place(self.get(file_id)) / CONTENT
 
     async def add(self, filename: str, size: int, source: BinaryIO) -> StoredFile:
-        """Store an upload of ``size`` bytes; it is copied in a thread.
-
-        Raises:
-            ApiError: it is empty or too large, or too much is stored.
-        """
+        """Store an upload of ``size`` bytes, copied in a thread. Raises ApiError: it is empty or too large,
+        or too much is stored."""
         if size == 0:
             raise ApiError(400, "file: it is empty", param="file")
         if size > MAX_FILE_BYTES:
@@ -162,11 +144,7 @@ class FileStore(Records[StoredFile]):
                 self._records[file_id] = self._write(file_id, size, name, RESULTS, content)
 
     def delete(self, file_id: str) -> None:
-        """Delete a file.
-
-        Raises:
-            ApiError: there is no such file.
-        """
+        """Delete a file. Raises ApiError: there is none."""
         path = self.place(self.get(file_id))
         removed = path.with_name(f".{path.name}.partial")  # removed at the next start if this is cut off
         path.rename(removed)
@@ -197,11 +175,7 @@ class JobStore(Records[StoredJob]):
             remove_partial(job / TRAINING, _TRAINED)
 
     def get(self, job_id: str) -> StoredJob:
-        """Return a job.
-
-        Raises:
-            ApiError: there is no such job.
-        """
+        """Return a job. Raises ApiError: there is none."""
         if job_id not in self._records:
             problem = f"Could not find fine tune: {job_id:.100}"
             raise ApiError(404, problem, param="fine_tune_id", code="fine_tune_not_found")
@@ -223,20 +197,12 @@ def new_id(prefix: str) -> str:
 
 
 def write_record(path: Path, record: object) -> None:
-    """Write a sealed record, replacing an existing one.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a sealed record, replacing an existing one."""
     write_file(path, sealed(msgspec.to_builtins(record)))
 
 
 def read_record(path: Path, form: type[Record]) -> Record:
-    """Return the sealed record in a file.
-
-    Raises:
-        InputError: it is missing or damaged.
-    """
+    """Return the sealed record in a file. Raises InputError: it is missing or damaged."""
     try:
         return msgspec.convert(unsealed(path.read_bytes()), type=form)
     except (OSError, ValueError, msgspec.ValidationError) as error:

@@ -1,9 +1,8 @@
 """The process that trains one job: ``python -m sparring.finetune.jobs.worker DIRECTORY``, or an actor.
 
-It has a copy of the base model of its own, so the server goes on answering. It ends with the server: Ray ends
-an actor, and the standard input of a child process is a pipe that nobody writes to, and which the system
-closes when the server ends in any way. ``outcome.json`` is its last file; it holds the result, or why there
-can be none. If the process ends without one, it crashed; a child's ``worker.log`` ends with the reason.
+It has a copy of the base model of its own, so the server goes on answering, and it ends with the server: Ray
+ends an actor, and the standard input of a child process is a pipe that the system closes. ``outcome.json`` is
+its last file. If it ends without one, it crashed; a child's ``worker.log`` ends with the reason.
 """
 
 import fcntl
@@ -46,10 +45,8 @@ def main(directory: Path) -> None:
 
 
 def train_job(directory: Path) -> None:
-    """Train the job in ``directory`` and write its outcome. The process must end afterwards.
-
-    It keeps the job's lock until then, so that no two processes ever train the same job.
-    """
+    """Train the job in ``directory`` and write its outcome. The process must end afterwards: it keeps the
+    job's lock."""
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
     try:
@@ -63,8 +60,6 @@ def train_job(directory: Path) -> None:
 
 
 class _WrongFile(SparringError):
-    """A file cannot be trained on."""
-
     def __init__(self, param: str, error: WrongLine) -> None:
         self.param = param
         super().__init__(str(error))
@@ -100,7 +95,6 @@ def _train(job: StoredJob, directory: Path) -> Outcome:
 
 
 def _start(job: StoredJob) -> tuple[dict[str, Tensor] | None, LoraSettings]:
-    """Return the weights that a job starts from, if it starts from an adapter, and the adapter's shape."""
     if job.start_adapter is None:
         return None, LoraSettings()
     directory = Path(job.start_adapter)
@@ -108,7 +102,6 @@ def _start(job: StoredJob) -> tuple[dict[str, Tensor] | None, LoraSettings]:
 
 
 def _examples(job: StoredJob, param: str, file: Examples, renderer: Renderer) -> tuple[list[Any], list[int]]:
-    """Return the rendered examples of a file and the numbers of their families."""
     content = Path(file.path).read_bytes()
     if hashlib.sha256(content).hexdigest() != file.digest:
         raise damaged(Path(file.path))
