@@ -358,7 +358,7 @@ def test_a_run_cannot_start_with_more_engines_than_it_has():
 def test_only_vllm_spreads_a_model_over_gpus():
     spread = {"run.runtime": "ray", "inference.tensor_parallel": 2}
     assert load_config("quickstart", spread | {"inference.engine": "vllm"}).inference.tensor_parallel == 2
-    assert problem(spread).startswith("inference.tensor_parallel: only vLLM spreads a model")
+    assert problem(spread).startswith("inference.tensor_parallel: has no effect, because inference.engine is")
 
 
 def test_a_base_is_shared_only_by_several_learners_and_not_in_four_bits():
@@ -407,7 +407,7 @@ def test_a_policy_that_only_meets_opponents_of_weight_0_is_refused():
 @pytest.mark.parametrize("name", ["ckpt-10", "attacker-ckpt-5", "fixed-random", "my-average"])
 def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
     games = [{"id": "kuhn_poker", "policies": ["first", name]}]
-    with pytest.raises(InputError, match=f"envs.0.policies: '{name}' is not a valid name"):
+    with pytest.raises(InputError, match=f"envs.0.policies.1: '{name}' is not a valid name"):
         _load_dict({"envs": games})
     with pytest.raises(InputError, match=f"'{name}' is not a valid name"):
         _load_dict({"envs": [{"id": "kuhn_poker"}], "frozen": {name: "an-adapter"}})
@@ -421,10 +421,10 @@ def test_a_table_in_place_of_a_list_of_tables_gets_its_brackets():
 @pytest.mark.parametrize(
     ("topics", "held_out", "line"),
     [
-        (["Ban cars", " ban  CARS "], None, "program.topics: ' ban  CARS ' is there twice"),
+        (["Ban cars", " ban  CARS "], None, "program.topics: ' ban  CARS ' is in topics already"),
         (["Ban cars", "  "], None, "program.topics: one of them is empty"),
-        (["Ban cars"], ["Zoos", "zoos"], "program.evaluation_topics: 'zoos' is there twice"),
-        (["Ban cars"], ["Zoos", "ban cars"], "program.evaluation_topics: 'ban cars' is in topics too"),
+        (["Ban cars"], ["Zoos", "zoos"], "program.evaluation_topics: 'zoos' is in evaluation_topics already"),
+        (["Ban cars"], ["Zoos", "ban cars"], "program.evaluation_topics: 'ban cars' is in topics already"),
     ],
 )
 def test_a_topic_is_there_once_and_what_is_held_out_is_not_trained_on(topics, held_out, line):

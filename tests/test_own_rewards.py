@@ -273,7 +273,7 @@ def test_a_name_that_is_wrong_is_found_by_the_checks(text, line, files):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("[credit]\noptions = {a = 1}", "credit.options: is for a class of your own, but type is grpo"),
+        ("[credit]\noptions = {a = 1}", "credit.options: has no effect, because credit.type is"),
         ('[credit]\ntype = "python"', "credit.path: is missing"),
         ('[credit]\npath = "mine.py"', "credit.path: must name a file and a class"),
         ('[rewards]\nfinal = [{path = "mine.py"}]', "rewards.final.0.path: must name a file and a class"),

@@ -204,7 +204,7 @@ TWICE = '[{id = "leduc_poker"}, {id = "leduc_poker", opponents = ["base"]}]'
             "quickstart",
             '[{id = "kuhn_poker", policies = ["a"]}]',
             {},
-            r"^evaluation\.envs\.0\.policies: 1 policy for 2 seats",
+            r"^evaluation\.envs\.0\.policies: must name a policy for each of the 2 seats",
         ),
         (
             "quickstart",

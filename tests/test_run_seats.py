@@ -125,8 +125,8 @@ def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):
 @pytest.mark.parametrize(
     ("policies", "line"),
     [
-        ('["first"]', r"^envs\.0\.policies: 1 policy for 2 seats"),
-        ('["first", "base"]', r"^envs\.0\.policies: 'base' is not a valid name"),
+        ('["first"]', r"^envs\.0\.policies: must name a policy for each of the 2 seats"),
+        ('["first", "base"]', r"^envs\.0\.policies\.1: 'base' is not a valid name"),
     ],
 )
 def test_impossible_policies_are_one_line(policies, line):

@@ -112,5 +112,7 @@ def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path
 
 
 def test_patience_without_evaluations_is_refused(model):
-    with pytest.raises(InputError, match=r"evaluation\.patience: nothing is measured during training"):
+    with pytest.raises(
+        InputError, match=r"evaluation\.patience: has no effect, because evaluation\.every is 0"
+    ):
         check_config(configure(model, evaluation__every="0", evaluation__patience="2"))

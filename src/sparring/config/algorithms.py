@@ -4,12 +4,12 @@ To add an algorithm, add its settings class here and to :data:`Algorithm`, and w
 ``made_by`` names. torch must not load with the configuration, so that class is named, not imported.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sparring.config.base import ClassPath, Name, Settings, with_own_type
-from sparring.core.errors import InputError
+from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
+from sparring.config.facts import Only
 
 Regulariser = Literal["none", "uniform", "base", "reference"]
 """The distribution over legal answers that a regulariser pulls to; see ``learning.algorithms.base``."""
@@ -75,6 +75,9 @@ class WeightedSettings(AlgorithmSettings):
         return self.regulariser_weight, self.regulariser_weight_end
 
 
+_KL = Only("kl_weight")
+
+
 class LossSettings(WeightedSettings):
     """The terms that any loss of tokens may have, and base of those of the package."""
 
@@ -83,14 +86,14 @@ class LossSettings(WeightedSettings):
     the untrained model's (`base`), or the `reference`'s, which follows the policy."""
     kl_weight: float = Field(default=0.0, ge=0, le=1e6)
     """Weight of the KL divergence to another model on the sampled tokens."""
-    kl_to: Reference = "base"
+    kl_to: Annotated[Reference, _KL] = "base"
     """The other model: the untrained one (`base`), or the reference that follows the policy
     (`learning.reference_decay`)."""
-    kl_estimator: KLEstimator = "k3"
+    kl_estimator: Annotated[KLEstimator, _KL] = "k3"
     """How the KL divergence is estimated from sampled tokens. In the loss, `k1` has no effect on average, and
     each estimate is multiplied by the factor of `correction` (by 1 with `none` and in `dppo`). `k3` caps the
     logarithm of the other model's probability divided by the policy's at 2.6."""
-    kl_in: KLPlace = "loss"
+    kl_in: Annotated[KLPlace, _KL] = "loss"
     """Whether the KL divergence is added to the loss or subtracted from the advantages, after their baseline
     and their normalisation: a token's advantage then falls by the divergence from that token to the end of
     its answer."""
@@ -108,6 +111,13 @@ class LossSettings(WeightedSettings):
         """The weight of the regulariser at the first and at the last update; 0 if there is none."""
         return (0.0, 0.0) if self.regulariser == "none" else super().regulariser_ends
 
+    @model_validator(mode="after")
+    def _one_purpose(self) -> Self:
+        if self.kl_weight and self.regulariser == self.kl_to:
+            problem = f"{self.regulariser} is the model of kl_weight too"
+            raise at_field(problem, "Set one of the two: none, or a kl_weight of 0", "regulariser")
+        return self
+
     @property
     def compared_with(self) -> set[str]:
         """What the policy is compared with: ``base``, ``reference``, both or neither."""
@@ -124,36 +134,39 @@ class LossSettings(WeightedSettings):
         return self.regulariser != "none" or self.aggregation == "seq-mean-token-sum-norm"
 
 
+_CORRECTED = Only("correction", ("tis", "mis", "icepop", "kpop"))
+
+
 class CorrectedSettings(LossSettings):
     """Base of the algorithms whose loss a correction multiplies."""
 
     correction: Correction = "tis"
     """What happens to tokens whose probability differs between engine and learner: `tis` bounds the
     importance weight; `mis`, `icepop` and `kpop` leave out tokens that differ much."""
-    correction_level: Level = "token"
+    correction_level: Annotated[Level, _CORRECTED] = "token"
     """Whether the correction weights and leaves out tokens or whole answers. The weight of an answer is the
     product of its tokens' weights (`sequence`) or their geometric mean (`geometric`)."""
-    max_importance_weight: float = Field(default=2.0, ge=1e-6, le=1e9)
+    max_importance_weight: Annotated[float, _CORRECTED] = Field(default=2.0, ge=1e-6, le=1e9)
     """Upper bound of the correction's importance weights: the learner's probability of a token divided by the
     engine's."""
-    min_importance_weight: float = Field(default=0.5, ge=0, le=1e6)
+    min_importance_weight: Annotated[float, Only("correction", ("icepop",))] = Field(
+        default=0.5, ge=0, le=1e6
+    )
     """Importance weight below which `icepop` leaves out a token. Its authors use 0.5, with a
     `max_importance_weight` of 5."""
-    kpop_threshold: float = Field(default=2.0, ge=1e-9, le=1e6)
+    kpop_threshold: Annotated[float, Only("correction", ("kpop",))] = Field(default=2.0, ge=1e-9, le=1e6)
     """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
 
-    def check_bounds(self, field: str) -> None:
-        """Raise an InputError if the correction leaves out tokens on which engine and learner agree.
-
-        Args:
-            field: the field of the configuration that names the algorithm.
-        """
-        if self.correction in ("mis", "icepop") and self.max_importance_weight < 1:
-            problem = f"must be at least 1 with {self.correction} (got {self.max_importance_weight:g})"
-            raise InputError(f"{field}.max_importance_weight", problem, "Choose 1 or more")
-        if self.correction == "icepop" and self.min_importance_weight > 1:
-            problem = f"must be at most 1 with icepop (got {self.min_importance_weight:g})"
-            raise InputError(f"{field}.min_importance_weight", problem, "Choose 1 or less")
+    @model_validator(mode="after")
+    def _keeps_tokens_that_agree(self) -> Self:
+        most, least = self.max_importance_weight, self.min_importance_weight
+        if self.correction in ("mis", "icepop") and most < 1:
+            problem = f"must be at least 1 with {self.correction} (got {most:g})"
+            raise at_field(problem, "Choose 1 or more", "max_importance_weight")
+        if self.correction == "icepop" and least > 1:
+            problem = f"must be at most 1 with icepop (got {least:g})"
+            raise at_field(problem, "Choose 1 or less", "min_importance_weight")
+        return self
 
 
 class ReinforceSettings(CorrectedSettings):

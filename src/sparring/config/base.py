@@ -1,11 +1,14 @@
 """The base of every section of the configuration, and the kinds of texts and lists that its fields hold."""
 
+import re
 import unicodedata
+from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from sparring.core.adapters import RESERVED, is_reserved
 from sparring.core.own_classes import CLASS_PATH, is_class_path
 
 _CONTROL = ("Cc", "Zl", "Zp")
@@ -14,9 +17,14 @@ _LONGEST_FILE_NAME = 255
 """In bytes, on every usual file system."""
 
 
-def at_field(problem: str, fix: str) -> PydanticCustomError:
-    """Return the error of a validator that pydantic reports at its field, wherever the user wrote that."""
-    return PydanticCustomError("at_field", "{problem}", {"problem": problem, "fix": fix})
+def at_field(problem: str, fix: str, field: str = "", *, shows: bool = False) -> PydanticCustomError:
+    """Return the error of a validator, which is reported where the user wrote the value.
+
+    ``field`` is a field of the section that was validated; with ``shows``, the line repeats the value.
+    """
+    return PydanticCustomError(
+        "at_field", "{problem}", {"problem": problem, "fix": fix, "field": field, "shows": shows}
+    )
 
 
 def _one_line(text: str) -> str:
@@ -30,22 +38,28 @@ def _several_lines(text: str) -> str:
 def _without_control(text: str, allowed: str) -> str:
     for character in text:
         if unicodedata.category(character) in _CONTROL and character not in allowed:
-            raise PydanticCustomError("control", "{shown}", {"shown": f"U+{ord(character):04X}"})
+            problem = f"must have no control characters, but has U+{ord(character):04X}"
+            raise at_field(problem, "Remove it", shows=True)
     return text
+
+
+def _policy_name(name: str) -> str:
+    if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
+        raise at_field(f"{name!r} is not a valid name", f"Use letters, digits, _ and -; not {RESERVED}")
+    return name
 
 
 def _path(text: str) -> str:
     if any(len(part.encode()) > _LONGEST_FILE_NAME for part in text.split("/")):
-        raise PydanticCustomError("long_name", "{most}", {"most": _LONGEST_FILE_NAME})
+        problem = f"has a part of more than {_LONGEST_FILE_NAME} bytes, too long for a file's name"
+        raise at_field(problem, "Shorten it", shows=True)
     return _one_line(text)
 
 
 def _distinct(entries: list[str]) -> list[str]:
-    seen = set()
-    for entry in entries:
-        if entry in seen:
-            raise PydanticCustomError("twice", "{entry}", {"entry": entry})
-        seen.add(entry)
+    twice = [entry for entry, count in Counter(entries).items() if count > 1]
+    if twice:
+        raise at_field(f"names {twice[0][:60]!r} twice", "Name it once", shows=True)
     return entries
 
 
@@ -59,6 +73,8 @@ Words = Annotated[str, Field(min_length=1, max_length=8000), AfterValidator(_sev
 """A text that a model reads or writes, which may have several lines."""
 ClassPath = Annotated[FilePath, Field(pattern=CLASS_PATH)]
 """The file and the name of a class of your own."""
+PolicyName = Annotated[Name, AfterValidator(_policy_name)]
+"""A name under which an adapter is trained or served."""
 Names = Annotated[list[Name], Field(max_length=1000), AfterValidator(_distinct)]
 """Names that differ."""
 Texts = Annotated[list[Words], Field(max_length=10_000), AfterValidator(_distinct)]
@@ -78,8 +94,7 @@ def with_own_type(table: Any) -> Any:
 class Settings(BaseModel):
     """Base of every section: unknown fields are errors, values are not converted, docstrings are help texts.
 
-    Every number, text and list has bounds, generous but finite. Validators check conditions that involve
-    several fields; they raise ``InputError``.
+    Every number, text and list has bounds, generous but finite.
     """
 
     model_config = ConfigDict(

@@ -1,22 +1,18 @@
-"""Config: the whole configuration of a run, and the rules between its sections.
+"""Config: the whole configuration of a run, and the rules between its sections."""
 
-Some sections share a file: ``lora`` and ``inference`` are in ``model.py``, ``envs`` and ``collection`` in
-``play.py``, ``buffer`` and ``credit`` in ``rewards.py``, ``evaluation`` in ``population.py``, ``tracking`` in
-``run.py``.
-"""
-
+from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sparring.config.algorithms import OverAnswersSettings
 from sparring.config.base import Name, Settings
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only, without_effect_by_facts
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.league import LeagueSettings
 from sparring.config.learning import LearningSettings
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
-from sparring.config.one_purpose import check_one_purpose
 from sparring.config.play import (
     CollectionSettings,
     EnvSettings,
@@ -27,28 +23,20 @@ from sparring.config.play import (
     label_of,
 )
 from sparring.config.population import EvaluationSettings, PopulationSettings, PsroSettings
-from sparring.config.programs import Program
-from sparring.config.rewards import BufferSettings, CreditSettings, GameRange, RewardSettings
-from sparring.config.roles import Adapters, RoleSettings
+from sparring.config.programs import Adapters, Program, RoleSettings
+from sparring.config.rewards import (
+    BufferSettings,
+    CreditSettings,
+    GameRange,
+    RewardSettings,
+    RoleAdvantage,
+    SamePrompt,
+)
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
 from sparring.core import InputError
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
 Game = TypeVar("Game", bound=GameSettings)
-
-NOT_FOR_PROGRAMS = (
-    *("envs", "league", "collection.games_per_step", "collection.filter_opponent_invalid"),
-    *("evaluation.games", "evaluation.games_during", "evaluation.games_alongside", "evaluation.patience"),
-    *("evaluation.envs", "evaluation.opponents", "evaluation.nash_conv", "evaluation.nash_conv_minutes"),
-    "evaluation.temperature",
-)
-"""The sections and fields that programs cannot use."""
-INSTEAD = {
-    "collection.games_per_step": "Set program.batch_size; a program of your own chooses its batch itself",
-}
-"""What does the same for a program, where something does."""
-FOR_PROGRAMS = ("roles", "population.roles")
-"""The sections and fields that games cannot use."""
 
 
 def _ending_as_the_run(game: Game, info: ValidationInfo) -> Game:
@@ -70,11 +58,11 @@ class Config(Settings):
     """The adapter that is trained."""
     inference: InferenceSettings = InferenceSettings()
     """The engine that generates answers."""
-    envs: list[EnvSettings] = Field(default=[], max_length=1000)
+    envs: Annotated[list[EnvSettings], FOR_GAMES] = Field(default=[], max_length=1000)
     """Each game draws one of the environments by weight."""
     program: Program | None = None
     """A program that replaces games: a debate, a proposer and its solvers, proofs, or one of your own."""
-    roles: dict[Name, RoleSettings] = Field(default={}, max_length=1000)
+    roles: Annotated[dict[Name, RoleSettings], FOR_PROGRAMS] = Field(default={}, max_length=1000)
     """Settings of a program's roles, by role."""
     start: Adapters = {}
     """The adapter that each policy starts from, by policy: a checkpoint of an earlier run such as `RUN@40`,
@@ -88,13 +76,15 @@ class Config(Settings):
     """How games are played."""
     rewards: RewardSettings = RewardSettings()
     """Reward transforms."""
-    buffer: BufferSettings = BufferSettings()
+    buffer: Annotated[BufferSettings, Only("uses_buffer", why="the program's episodes go through none")] = (
+        BufferSettings()
+    )
     """The replay buffer."""
     learning: LearningSettings = LearningSettings()
     """The learner."""
     population: PopulationSettings = PopulationSettings()
     """The opponents that the policy plays against in training."""
-    league: LeagueSettings | None = None
+    league: Annotated[LeagueSettings | None, FOR_GAMES] = None
     """Players with roles, in place of one policy and `population.sample_mode`."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Matches and exact measures."""
@@ -102,7 +92,7 @@ class Config(Settings):
     """Logs in addition to metrics.jsonl."""
     run: RunSettings = RunSettings()
     """The run's directory, its checkpoints and its runtime."""
-    ray: RaySettings = RaySettings()
+    ray: Annotated[RaySettings, Only("run.runtime", ("ray",), refused=True)] = RaySettings()
     """How the run is spread over a Ray cluster."""
     finetune: FinetuneSettings | None = None
     """Training through fine-tuning jobs: `sparring finetune`. Other commands do not use it."""
@@ -135,112 +125,126 @@ class Config(Settings):
         )
 
     @model_validator(mode="after")
-    def _games_or_a_program(self) -> "Config":
-        if not isinstance(self.play, Games):
-            given = [name for name in NOT_FOR_PROGRAMS if self._changed(name)]
-            if given:
-                fix = INSTEAD.get(given[0], "Leave one of the two out")
-                raise InputError(given[0], "is for games, but [program] replaces them", fix)
-            if any(isinstance(one, GameRange) for one in self.rewards.final):
-                problem = "game_range is for games, but [program] replaces them"
-                raise InputError("rewards.final", problem, "Leave it out")
-        else:
+    def _sections_fit(self) -> "Config":
+        _ = [*without_effect_by_facts(self)]  # refuses what is set in vain
+        if isinstance(self.play, Games):
             self._check_games()
+        elif any(isinstance(one, GameRange) for one in self.rewards.final):
+            raise InputError("rewards.final", f"game_range {FOR_GAMES.why}", "Leave it out")
+        if self.league is not None:
+            self._check_league(self.league)
+        if self.population.sample_mode == "meta-nash":
+            self._check_payoffs()
+        if self.population.places:
+            self._check_places()
+        self._check_rewards()
+        self.check_policies(self.policies if isinstance(self.play, Games) else [])
+        for place, game in enumerate(self.evaluation.envs):
+            self._check_evaluated(f"evaluation.envs.{place}.policies", game)
+        self._check_engine()
+        check_each_once(self.envs)
+        check_each_once(self.evaluation.envs)
+        if (self.buffer.batch_size or 0) > self.buffer.max_size:
+            raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
         return self
 
     def _check_games(self) -> None:
-        """Check that there are games, and that nothing is given that they do not use.
-
-        Raises:
-            InputError: that is not so.
-        """
         if not self.envs:
-            raise InputError(
-                "envs", "is missing, so there is no game to play", 'Add [[envs]] with id = "kuhn_poker"'
-            )
-        for name in FOR_PROGRAMS:
-            if self._changed(name):
-                raise InputError(name, "is for the roles of a program, but games are played", "Leave it out")
-        unknown = self.learning.policies.keys() - set(self.policies)
-        if unknown:
-            raise InputError(
-                "learning.policies",
-                f"the games have no policy {min(unknown)}",
-                f"They have: {', '.join(self.policies)}",
-            )
-        frozen = self.frozen.keys() & set(self.policies)
-        if frozen:
-            raise InputError(
-                "envs.policies" if self.league is None else "league.players",
-                f"{min(frozen)} is in [frozen], but every seat is trained",
-                "Rename one of them",
-            )
+            fix = 'Add [[envs]] with id = "kuhn_poker"'
+            raise InputError("envs", "is missing, so there is no game to play", fix)
+        if unknown := self.learning.policies.keys() - {*self.policies}:
+            problem = f"the games have no policy {min(unknown)}"
+            raise InputError("learning.policies", problem, f"They have: {', '.join(self.policies)}")
+        if frozen := self.frozen.keys() & {*self.policies}:
+            field = "envs.policies" if self.league is None else "league.players"
+            problem = f"{min(frozen)} is in [frozen], but every seat is trained"
+            raise InputError(field, problem, "Rename one of them")
 
-    @model_validator(mode="after")
-    def _league_can_play(self) -> "Config":
-        if self.league is None:
-            return self
-        self.league.check_games(self.envs)
+    def _check_league(self, league: LeagueSettings) -> None:
+        league.check_games(self.envs)
         if self.population.sample_mode != "mirror":
             raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
         if self.collection.max_staleness:
             problem = "is not for [league], whose players are reset between updates"
             raise InputError("collection.max_staleness", problem, "Leave it out")
-        return self
 
-    @model_validator(mode="after")
-    def _members_can_meet(self) -> "Config":
-        if self.population.sample_mode == "meta-nash":
-            why = self._why_no_payoffs()
-            if why is not None:
-                raise InputError("population.sample_mode", why, "Choose another mode, such as pfsp")
-        return self
+    def _check_payoffs(self) -> None:
+        """Check that the members of the pool have payoffs against each other."""
+        large = [env for env in self.envs if env.num_players != 2]
+        if not isinstance(self.play, Games):
+            problem = "games between the pool's members, but a program is played"
+        elif large:
+            problem = f"games for two, but {large[0].name} is for {large[0].num_players}"
+        elif len(self.policies) > 1:
+            problem = "one policy in both seats, but the seats have several"
+        else:
+            return
+        fix = "Choose another mode, such as pfsp"
+        raise InputError("population.sample_mode", f"meta-nash needs {problem}", fix)
 
-    @model_validator(mode="after")
-    def _places_are_of_policies(self) -> "Config":
-        places = self.population.places
-        if not places:
-            return self
-        known = f"There are: {', '.join(self.policies)}"
-        unknown = {*places.values()} - {*self.policies}
-        if unknown:
+    def _check_places(self) -> None:
+        places, weights = self.population.places, self.population.weights_by_name
+        if unknown := {*places.values()} - {*self.policies}:
+            known = f"There are: {', '.join(self.policies)}"
             raise InputError("population.places", f"there is no policy {min(unknown)}", known)
-        weights = self.population.weights_by_name
         for policy in self.policies:
             if not any(places.get(name, policy) == policy and weight for name, weight in weights.items()):
                 problem = f"no fixed opponent, or only those of weight 0, plays in the place of {policy}"
                 raise InputError("population.places", problem, "Name one that does")
-        return self
 
-    def _why_no_payoffs(self) -> str | None:
-        """Return why the members of the pool have no payoff against each other; ``None`` if they have."""
-        if not isinstance(self.play, Games):
-            return "meta-nash needs games between the pool's members, but a program is played"
-        large = next((env for env in self.envs if env.num_players != 2), None)
-        if large is not None:
-            return f"meta-nash needs games for two, but {large.name} is for {large.num_players}"
-        if len(self.policies) > 1:
-            return "meta-nash needs one policy in both seats, but the seats have several"
-        return None
+    def _check_rewards(self) -> None:
+        """Check that no two settings serve one purpose; what classes of your own do is not known.
 
-    @model_validator(mode="after")
-    def _one_way_from_reward_to_advantage(self) -> "Config":
-        sampling = self.rewards.sampling != RewardSettings().sampling
-        if self.credit is not None and sampling:
-            raise InputError("credit", "takes the place of rewards.sampling", "Leave one of the two out")
-        check_one_purpose(self.rewards, self.credit, self.learning)
-        self.check_policies(self.policies if isinstance(self.play, Games) else [])
-        return self
+        ``normalize_rewards`` after a moving average, as in UnstableBaselines, is of the batch and is allowed.
+        """
+        fix = "Leave one of the two out"
+        if self.credit is not None and self.rewards.sampling != RewardSettings().sampling:
+            raise InputError("credit", "takes the place of rewards.sampling", fix)
+        for field, transforms in self.rewards:
+            names = Counter(one.type.removesuffix("_by_env") for one in transforms if one.type != "python")
+            if twice := [name for name, count in names.items() if count > 1]:
+                raise InputError(f"rewards.{field}", f"{twice[0]} is there twice", fix)
+        if {one.type for one in self.rewards.final} >= {"win_draw_loss", "game_range"}:
+            problem = "win_draw_loss and game_range both set the scale of rewards"
+            raise InputError("rewards.final", problem, fix)
+        moving = [one.type for one in self.rewards.final if isinstance(one, RoleAdvantage)]
+        second = ""
+        if self.credit is not None and self.credit.type not in ("episodic", "python"):
+            second = f"credit {self.credit.type}"
+        elif self.learning.critic is not None or self.learning.own_critics:
+            second = "a critic"
+        elif self.credit is None and any(isinstance(one, SamePrompt) for one in self.rewards.sampling):
+            second, fix = "same_prompt_baseline in rewards.sampling", f"{fix}: rewards.sampling = [] has none"
+        if moving and second:
+            raise InputError("rewards.final", f"{moving[0]} is a baseline, and so is {second}", fix)
+
+    def _check_evaluated(self, field: str, game: GameSettings) -> None:
+        policies = self._policies_in(game)
+        unknown = {*policies} - {*self.policies}
+        if unknown or not policies:
+            seats = f"the {game.num_players} seats of {game.name}"
+            problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
+            raise InputError(field, problem, f"Name one for each seat: {', '.join(self.policies)}")
+
+    def _check_engine(self) -> None:
+        uses_vllm = self.inference.engine == "vllm"
+        if uses_vllm and self.run.runtime == "local":
+            raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
+        if self.model.quantization == "none":
+            return
+        if uses_vllm:
+            problem = "vLLM would answer with another base than the one that learns"
+            fix = 'Leave it out, or set inference.engine = "embedded"'
+            raise InputError("model.quantization", problem, fix)
+        if self.ray.shard_base:
+            problem = "a base of four bits cannot be shared among learners"
+            fix = "Leave out model.quantization or ray.shard_base"
+            raise InputError("model.quantization", problem, fix)
 
     def check_policies(self, policies: Sequence[str]) -> None:
-        """Check how the policies learn.
+        """Raise an InputError unless the policies that are trained can learn as configured.
 
-        Args:
-            policies: the policies that are trained; those of a program are known when it is built.
-
-        Raises:
-            InputError: what a policy has does not fit together, or games of older versions would reach an
-                algorithm without a correction for them, or no policy uses the baseline that is configured.
+        Those of a program are known when it is built.
         """
         self.learning.check_policies(policies)
         for field, algorithm in self.learning.algorithms_of(policies).items():
@@ -252,9 +256,9 @@ class Config(Settings):
 
     def _check_baseline(self, policies: Sequence[str]) -> None:
         """Check that some policy has no critic, and so uses the baseline, if one is configured."""
-        if self.credit is None and self.rewards.sampling == RewardSettings().sampling:
-            return
         place = "credit" if self.credit is not None else "rewards.sampling"
+        if place == "rewards.sampling" and self.rewards.sampling == RewardSettings().sampling:
+            return
         if self.learning.critic is not None:
             raise InputError("learning.critic", f"takes the place of {place}", "Leave one of the two out")
         if policies and self.learning.own_critics.issuperset(policies):
@@ -285,18 +289,6 @@ class Config(Settings):
         only = Games(self.envs).policies
         return only * game.num_players if len(only) == 1 else []
 
-    @model_validator(mode="after")
-    def _evaluated_seats_have_policies(self) -> "Config":
-        for place, game in enumerate(self.evaluation.envs):
-            policies = self._policies_in(game)
-            unknown = set(policies) - set(self.policies)
-            if unknown or not policies:
-                seats = f"the {game.num_players} seats of {game.name}"
-                problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
-                fix = f"Name one for each seat: {', '.join(self.policies)}"
-                raise InputError(f"evaluation.envs.{place}.policies", problem, fix)
-        return self
-
     @property
     def policies(self) -> list[str]:
         """The policies of games; those of a program are known when it is built."""
@@ -321,55 +313,10 @@ class Config(Settings):
 
     @property
     def uses_buffer(self) -> bool:
-        """Whether steps go through the replay buffer.
+        """Whether steps go through the replay buffer: those of games, or of a program with settings of it.
 
-        Those of games do. Those of a program do if the buffer or the rewards are set; whether batches are
-        logged says nothing about that.
+        Whether batches are logged says nothing about that.
         """
-        log = BufferSettings().log_batches
-        is_set = self.buffer.model_copy(update={"log_batches": log}) != BufferSettings()
-        return isinstance(self.play, Games) or is_set or self._changed("rewards")
-
-    def _changed(self, name: str) -> bool:
-        """Return whether a section or field differs from its default."""
-        section, _, field = name.partition(".")
-        now, default = getattr(self, section), type(self).model_fields[section].default
-        return bool(getattr(now, field) != getattr(default, field) if field else now != default)
-
-    @model_validator(mode="after")
-    def _runtime_can(self) -> "Config":
-        if self.run.runtime == "local" and self.inference.engine == "vllm":
-            raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
-        if self.inference.tensor_parallel > 1 and self.inference.engine != "vllm":
-            raise InputError(
-                "inference.tensor_parallel",
-                "only vLLM spreads a model over several GPUs",
-                'Set inference.engine = "vllm", or leave it out',
-            )
-        if self.model.quantization != "none" and self.inference.engine == "vllm":
-            raise InputError(
-                "model.quantization",
-                "vLLM would answer with another base than the one that learns",
-                'Leave it out, or set inference.engine = "embedded"',
-            )
-        if self.model.quantization != "none" and self.ray.shard_base:
-            raise InputError(
-                "model.quantization",
-                "a base of four bits cannot be shared among learners",
-                "Leave out model.quantization or ray.shard_base",
-            )
-        if self.run.runtime == "local" and self._changed("ray"):
-            raise InputError(
-                "ray",
-                "is for runs on a cluster (as is --address)",
-                'Set run.runtime = "ray", or leave it out',
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _entries_differ_and_fit(self) -> "Config":
-        check_each_once(self.envs)
-        check_each_once(self.evaluation.envs)
-        if (self.buffer.batch_size or 0) > self.buffer.max_size:
-            raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
-        return self
+        unlogged = self.buffer.model_copy(update={"log_batches": BufferSettings().log_batches})
+        is_set = (unlogged, self.rewards) != (BufferSettings(), RewardSettings())
+        return isinstance(self.play, Games) or is_set

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from sparring.config.base import Name, Settings
-from sparring.config.play import EnvSettings, check_policy_name
+from sparring.config.base import PolicyName, Settings, at_field
+from sparring.config.play import EnvSettings
 from sparring.core import InputError
 from sparring.core.play import LeagueRole
 
@@ -29,7 +29,7 @@ class LeagueSettings(Settings):
     """Players that learn in one run, each with an adapter and an optimizer of its own. It replaces
     `population.sample_mode`."""
 
-    players: dict[Name, PlayerSettings] = Field(default={}, max_length=1000)
+    players: dict[PolicyName, PlayerSettings] = Field(default={}, max_length=1000)
     """The players, by name. In evaluations, the policies of `envs` hold the seats (`default` if none is
     given); they must be main players."""
     self_play: float = Field(default=0.35, ge=0, le=1)
@@ -52,21 +52,11 @@ class LeagueSettings(Settings):
         if not self.players:
             raise InputError("league.players", "is empty", 'Add [league.players.default] with role = "main"')
         for name, player in self.players.items():
-            check_policy_name(name, "league.players")
-            if (
-                not player.seats
-                or set(player.seats) - set(SEATS)
-                or len(set(player.seats)) < len(player.seats)
-            ):
-                raise InputError(
-                    f"league.players.{name}.seats",
-                    f"{player.seats} are not seats of a game for two",
-                    "Give [0], [1] or [0, 1]",
-                )
+            if len({*player.seats}) != len(player.seats) or not player.seats:
+                problem = f"{player.seats} are not seats of a game for two"
+                raise InputError(f"league.players.{name}.seats", problem, "Give [0], [1] or [0, 1]")
         if self.self_play + self.forgotten > 1:
-            raise InputError(
-                "league.forgotten", "and league.self_play are together more than 1", "Lower one of them"
-            )
+            raise at_field("and league.self_play are together more than 1", "Lower one of them", "forgotten")
         return self
 
     @property
@@ -80,11 +70,7 @@ class LeagueSettings(Settings):
         return [name for name in self.players if name not in self.mains]
 
     def check_games(self, envs: list[EnvSettings]) -> None:
-        """Check that these games have main players in their seats.
-
-        Raises:
-            InputError: that is not so, or a game is not for two.
-        """
+        """Raise an InputError unless these games are for two, with main players in their seats."""
         for env in envs:
             if env.num_players != len(SEATS):
                 problem = f"a league plays games for two, but {env.name} is for {env.num_players}"

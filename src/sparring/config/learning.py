@@ -1,18 +1,18 @@
 """The learner and its critic."""
 
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator
 
 from sparring.config.algorithms import (
     Algorithm,
-    CorrectedSettings,
     OverAnswersSettings,
     ReinforceSettings,
     with_type,
 )
 from sparring.config.base import Name, Settings
+from sparring.config.facts import Only
 from sparring.core import InputError
 
 
@@ -72,7 +72,9 @@ class LearningSettings(Settings):
     without fields has the default values."""
     learning_rate: float = Field(default=1e-4, ge=1e-12, le=1)
     """Learning rate of AdamW after warm-up."""
-    learning_rate_end: float = Field(default=5e-6, ge=0, le=1)
+    learning_rate_end: Annotated[float, Only("schedule", ("cosine", "linear"))] = Field(
+        default=5e-6, ge=0, le=1
+    )
     """Learning rate at the last update; `schedule` says how it gets there."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate goes from `learning_rate` to `learning_rate_end`. `linear` begins after warm-up.
@@ -96,7 +98,7 @@ class LearningSettings(Settings):
     average_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of a running average of the adapter's weights; the average is then what is evaluated and kept. 0
     for no average."""
-    average_power: int = Field(default=8, ge=0, le=1000)
+    average_power: Annotated[int, Only("average_decay")] = Field(default=8, ge=0, le=1000)
     """Until the average has that decay, update n counts in proportion to n to this power: 8 covers about the
     last ninth of the updates, 1 about half of them, as in CFR+, and 0 all of them equally, as in fictitious
     play. Where the policy goes round in circles, the average must outlast a round."""
@@ -153,40 +155,27 @@ class LearningSettings(Settings):
         return {self._field(name, "algorithm"): self.of_policy(name).algorithm for name in policies}
 
     def check_policies(self, policies: Iterable[str]) -> None:
-        """Check that what each of these policies has fits together.
-
-        Raises:
-            InputError: an algorithm lacks its critic, or it has no use for a critic or for
-                ``skip_zero_advantages``, or its correction leaves out every token.
-        """
+        """Raise an InputError unless what each of these policies has fits together."""
         for policy in policies:
             used = self.of_policy(policy)
             field, critic = self._field(policy, "algorithm"), self._field(policy, "critic")
-            if isinstance(used.algorithm, CorrectedSettings):
-                used.algorithm.check_bounds(field)
-            if isinstance(used.algorithm, OverAnswersSettings) and self.skip_zero_advantages:
-                raise InputError(
-                    "learning.skip_zero_advantages",
-                    f"is not for {field}, which averages the advantages of all answers",
-                    "Leave it out, or choose another algorithm",
-                )
-            if used.algorithm.needs_critic and used.critic is None:
-                table, name = field.removesuffix("algorithm") + "critic", used.algorithm.type
-                raise InputError(
-                    table, f"is missing, but {field} is {name}, which needs it", f"Add [{table}]"
-                )
-            if isinstance(used.algorithm, OverAnswersSettings) and used.critic is not None:
+            if isinstance(used.algorithm, OverAnswersSettings):
                 fix = "Leave it out, or choose another algorithm"
-                if critic == "learning.critic" and self.policies:
-                    fix = "Give it to the policies that use it: [learning.policies.NAME.critic]"
-                problem = f"is of no use to {field}, which has a value for every legal answer"
-                raise InputError(critic, problem, fix)
+                if self.skip_zero_advantages:
+                    problem = f"is not for {field}, which averages the advantages of all answers"
+                    raise InputError("learning.skip_zero_advantages", problem, fix)
+                if used.critic is not None:
+                    if critic == "learning.critic" and self.policies:
+                        fix = "Give it to the policies that use it: [learning.policies.NAME.critic]"
+                    problem = f"is of no use to {field}, which has a value for every legal answer"
+                    raise InputError(critic, problem, fix)
+            if used.algorithm.needs_critic and used.critic is None:
+                table = field.removesuffix("algorithm") + "critic"
+                problem = f"is missing, but {field} is {used.algorithm.type}, which needs it"
+                raise InputError(table, problem, f"Add [{table}]")
             if used.critic is not None and self.skip_zero_advantages:
-                raise InputError(
-                    "learning.skip_zero_advantages",
-                    f"is not for {critic}, which gives advantages of its own",
-                    "Leave one of the two out",
-                )
+                problem = f"is not for {critic}, which gives advantages of its own"
+                raise InputError("learning.skip_zero_advantages", problem, "Leave one of the two out")
 
     def _field(self, policy: str, name: str) -> str:
         """Return the field that sets ``name`` for a policy: its own, or the run's."""

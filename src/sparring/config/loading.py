@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from sparring.config.config import Config
 from sparring.config.model import ModelSettings
 from sparring.config.problems import first_problem
+from sparring.config.programs import absolute_adapter
 from sparring.config.recipe import apply_recipe, read_recipe
-from sparring.config.roles import absolute_adapter
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from sparring.core import InputError
 from sparring.core.own_classes import absolute

@@ -1,12 +1,13 @@
 """The base model, the adapter on it, and the engine that answers with both."""
 
 import re
-from typing import Literal
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from sparring.config.base import FilePath, Name, Names, Settings, Texts
-from sparring.core import InputError
+from sparring.config.base import FilePath, Name, Names, Settings, Texts, at_field
+from sparring.config.facts import Needs, Only
 from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 
@@ -19,7 +20,7 @@ class ModelSettings(Settings):
     directory, it is looked up beside that file, then in the working directory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
-    quantization: Quantization = "none"
+    quantization: Annotated[Quantization, Needs("bitsandbytes", "quantized", ("nf4",))] = "none"
     """`nf4` keeps the base's linear layers in four bits (needs the extra `quantized`; not for vLLM). The
     adapters fit the unquantised base too."""
     device: Name = "auto"
@@ -32,7 +33,7 @@ class ModelSettings(Settings):
     @classmethod
     def _known_device(cls, device: str) -> str:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise InputError("model.device", f"there is no device {device!r}", "Use auto, cpu or cuda")
+            raise at_field(f"there is no device {device!r}", "Use auto, cpu or cuda")
         return device
 
 
@@ -52,18 +53,20 @@ class LoraSection(Settings):
     @classmethod
     def _no_dropout(cls, dropout: float) -> float:
         if dropout != 0:
-            raise InputError(
-                "lora.dropout",
-                f"must be 0 (got {dropout}): with dropout, samples could not share tokens in a prefix tree",
-                "Leave it out",
+            problem = (
+                f"must be 0 (got {dropout}): with dropout, samples could not share tokens in a prefix tree"
             )
+            raise at_field(problem, "Leave it out")
         return dropout
+
+
+_VLLM = Only("engine", ("vllm",))
 
 
 class InferenceSettings(Settings):
     """The engine that generates answers."""
 
-    engine: Literal["embedded", "vllm"] = "embedded"
+    engine: Annotated[Literal["embedded", "vllm"], Needs("vllm", "vllm", ("vllm",))] = "embedded"
     """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens. A game and a role may have another."""
@@ -78,15 +81,17 @@ class InferenceSettings(Settings):
     `max_cached_tokens`. By default, the model's own limit applies."""
     max_queue: int = Field(default=MAX_QUEUE, ge=1, le=10_000_000)
     """Maximum number of requests in progress at one engine; further requests are rejected."""
-    max_cached_tokens: int = Field(default=MAX_CACHED_TOKENS, ge=64, le=1_000_000_000)
+    max_cached_tokens: Annotated[int, Only("engine", ("embedded",))] = Field(
+        default=MAX_CACHED_TOKENS, ge=64, le=1_000_000_000
+    )
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
-    max_adapters: int = Field(default=8, ge=1, le=100_000)
+    max_adapters: Annotated[int, Only("run.runtime", ("ray",))] = Field(default=8, ge=1, le=100_000)
     """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
-    max_batch: int = Field(default=256, ge=1, le=1_000_000)
+    max_batch: Annotated[int, _VLLM] = Field(default=256, ge=1, le=1_000_000)
     """Maximum number of requests that vLLM computes together."""
-    gpu_memory: float = Field(default=0.9, ge=0.01, le=1)
+    gpu_memory: Annotated[float, _VLLM] = Field(default=0.9, ge=0.01, le=1)
     """Share of a GPU's memory that vLLM may use."""
-    tensor_parallel: int = Field(default=1, ge=1, le=1024)
+    tensor_parallel: Annotated[int, replace(_VLLM, refused=True)] = Field(default=1, ge=1, le=1024)
     """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
     for each inference actor, whatever `ray.gpus_per_engine` says."""

@@ -1,34 +1,20 @@
 """The environments that games are played in, and how they or a program are played."""
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from sparring.config.base import FilePath, Line, Name, Names, Settings, Texts, at_field
+from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Texts, at_field
+from sparring.config.facts import FOR_GAMES, Only
 from sparring.core import CallSettings, InputError
-from sparring.core.adapters import RESERVED, TRAINED, is_reserved
+from sparring.core.adapters import TRAINED
 from sparring.core.limits import EPISODE_TIMEOUT, RETRIES
 from sparring.core.own_classes import name_of
+from sparring.core.play import SampleMode
 
 DEFAULT_TEMPLATE = "fewshot-chat"
-
-
-def _counted(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
-
-
-def check_policy_name(name: str, field: str) -> None:
-    """Check that a policy can have this name.
-
-    Raises:
-        InputError: it cannot; ``field`` is where the name is given.
-    """
-    if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
-        fix = f"Use letters, digits, _ and -; not {RESERVED}"
-        raise InputError(field, f"{name!r} is not a valid name", fix)
 
 
 class GameSettings(Settings):
@@ -55,7 +41,7 @@ class GameSettings(Settings):
     stop: Texts = Field(default=[], max_length=100)
     """Texts that end an answer in this game; by default `inference.stop`. Not with `magnet`, `all_actions` or
     NashConv: for these, an answer ends where the model ends it."""
-    policies: list[Name] = Field(default=[], max_length=1000)
+    policies: list[PolicyName] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. By default, the policy `default` has every seat."""
 
@@ -64,13 +50,7 @@ class GameSettings(Settings):
     def _one_policy_for_each_seat(cls, policies: list[str], info: ValidationInfo) -> list[str]:
         seats = info.data.get("num_players", len(policies))
         if policies and len(policies) != seats:
-            counted = _counted(len(policies), "policy", "policies"), _counted(seats, "seat", "seats")
-            raise at_field(" for ".join(counted), "Name one for each seat")
-        for name in policies:
-            try:
-                check_policy_name(name, "policies")
-            except InputError as error:
-                raise at_field(error.problem, error.fix) from error
+            raise at_field(f"must name a policy for each of the {seats} seats", "Correct it", shows=True)
         return policies
 
     @property
@@ -114,7 +94,7 @@ class EvaluatedGameSettings(GameSettings):
 
     section = "evaluation.envs"
 
-    policies: list[Name] = Field(default=[], max_length=1000)
+    policies: list[PolicyName] = Field(default=[], max_length=1000)
     """The policy that plays each seat, in order of the seats; by default as in training, or the only
     policy."""
     opponents: Names | None = None
@@ -129,18 +109,14 @@ class EvaluatedGameSettings(GameSettings):
 
 
 def label_of(game: GameSettings, among: Iterable[GameSettings]) -> str:
-    """Return the name of a game among others: with seats and template if another one has the name."""
+    """Return the name of a game: with seats and template if another one has the name."""
     if all(one.key == game.key for one in among if one.name == game.name):
         return game.name
     return f"{game.name} for {game.num_players}, {name_of(game.template)}"
 
 
 def check_each_once(games: Iterable[GameSettings]) -> None:
-    """Check that no two entries are one game.
-
-    Raises:
-        InputError: two are.
-    """
+    """Raise an InputError if two entries are one game."""
     keys = [game.key for game in games]
     for game, key in zip(games, keys, strict=True):
         if keys.count(key) > 1:
@@ -165,10 +141,18 @@ class Games:
         return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
 
 
+_IN_PROGRAMS = "Set program.batch_size; a program of your own chooses its batch itself"
+MODES_WITH_OPPONENTS: tuple[SampleMode, ...] = get_args(SampleMode)[1:]
+"""All modes but ``mirror``."""
+_OPPONENTS = Only("sample_mode", MODES_WITH_OPPONENTS, why='population.sample_mode is "mirror"')
+
+
 class CollectionSettings(Settings):
     """How games are played."""
 
-    games_per_step: int = Field(default=256, ge=1, le=10_000_000)
+    games_per_step: Annotated[int, replace(FOR_GAMES, fix=_IN_PROGRAMS)] = Field(
+        default=256, ge=1, le=10_000_000
+    )
     """Number of games for one learner update."""
     concurrency: int = Field(default=1024, ge=1, le=1_000_000)
     """Maximum number of games in flight."""
@@ -182,5 +166,5 @@ class CollectionSettings(Settings):
     """The run stops when more than this fraction of an update's games fail."""
     game_timeout: float = Field(default=EPISODE_TIMEOUT, ge=0.001, le=1e8)
     """Maximum duration of a game in seconds, including the time it waits for the model."""
-    filter_opponent_invalid: bool = False
+    filter_opponent_invalid: Annotated[bool, FOR_GAMES, _OPPONENTS] = False
     """Discard games that an opponent's invalid move decided."""

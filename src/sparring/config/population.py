@@ -4,12 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sparring.config.base import Name, Names, Settings
-from sparring.config.play import EvaluatedGameSettings
-from sparring.core import InputError
+from sparring.config.base import Name, Names, Settings, at_field
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
+from sparring.config.play import MODES_WITH_OPPONENTS, EvaluatedGameSettings
 from sparring.core.play import MetaStrategy, PfspForm, SampleMode
 
 _Lag = Annotated[int, Field(ge=0, le=1_000_000)]
+_Weight = Annotated[float, Field(ge=0, le=1e9)]
+_FIXED = Only("sample_mode", ("fixed",), refused=True)
+_COPIES = Only("keeps_copies", why="population.sample_mode draws no copies")
 
 
 class PopulationSettings(Settings):
@@ -17,30 +20,34 @@ class PopulationSettings(Settings):
 
     sample_mode: SampleMode = "mirror"
     """With `mirror`, every seat plays and trains its policy; other modes draw opponents from the pool."""
-    mirror_share: float = Field(default=0.0, ge=0, le=1)
+    mirror_share: Annotated[float, Only("sample_mode", MODES_WITH_OPPONENTS, refused=True)] = Field(
+        default=0.0, ge=0, le=1
+    )
     """In the other modes, the share of games (of groups, in a program) that are played as in `mirror`."""
-    max_active_lora: int = Field(default=4, ge=1, le=100_000)
+    max_active_lora: Annotated[int, _COPIES] = Field(default=4, ge=1, le=100_000)
     """Maximum number of checkpoints that can be drawn as opponents."""
-    lag_range: tuple[_Lag, _Lag] = Field(default=(1, 7), strict=False)
+    lag_range: Annotated[tuple[_Lag, _Lag], Only("sample_mode", ("lagged",))] = Field(
+        default=(1, 7), strict=False
+    )
     """For `lagged`: the minimum and maximum lag of the opponent, in checkpoints."""
-    pfsp: PfspForm = "hard"
+    pfsp: Annotated[PfspForm, Only("sample_mode", ("pfsp",))] = "hard"
     """For `pfsp`: a member's weight, by the win rate x against it in recent games. `hard`, (1 - x)², prefers
     members that are rarely beaten; `variance`, x (1 - x), members of equal strength; `linear`, min(0.5, 1 -
     x), treats all that are beaten in at most half of the games alike."""
-    payoff_games: int = Field(default=64, ge=2, le=1_000_000)
+    payoff_games: Annotated[int, Only("sample_mode", ("meta-nash",))] = Field(default=64, ge=2, le=1_000_000)
     """For `meta-nash`: number of games that each new member of the pool plays against every other active one,
     half of them in each order of seats; an odd number is rounded up. Nobody learns from them."""
-    fixed_opponents: Names = []
+    fixed_opponents: Annotated[Names, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
     """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
     name in `[frozen]`. Scripted players cannot play a program's roles."""
-    weights: list[Annotated[float, Field(ge=0, le=1e9)]] = Field(default=[], max_length=1000)
+    weights: Annotated[list[_Weight], _FIXED] = Field(default=[], max_length=1000)
     """For `fixed`: the relative weight of each of `fixed_opponents` in the draw; by default all are equal."""
-    places: dict[Name, Name] = Field(default={}, max_length=1000)
+    places: Annotated[dict[Name, Name], _FIXED] = Field(default={}, max_length=1000)
     """For `fixed`, in games with a policy for each seat: the policy whose seats a fixed opponent takes, by
     the opponent's name. An opponent without a place plays in any seat."""
-    add_every: int = Field(default=10, ge=1, le=10_000_000)
+    add_every: Annotated[int, _COPIES] = Field(default=10, ge=1, le=10_000_000)
     """Number of updates after which another copy of the policy joins the pool."""
-    roles: Names = []
+    roles: Annotated[Names, FOR_PROGRAMS, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
     """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: each episode trains one of
     them, drawn at random, and members of the pool play the others. By default all roles."""
 
@@ -54,52 +61,25 @@ class PopulationSettings(Settings):
     @classmethod
     def _lags_in_order(cls, lag_range: tuple[int, int]) -> tuple[int, int]:
         low, high = lag_range
-        if not 0 <= low <= high:
-            raise InputError(
-                "population.lag_range",
-                f"[{low}, {high}] is not a range of lags",
-                "Give a range such as [1, 7]",
-            )
+        if low > high:
+            raise at_field(f"[{low}, {high}] is not a range of lags", "Give a range such as [1, 7]")
         return lag_range
 
     @model_validator(mode="after")
-    def _has_an_opponent(self) -> "PopulationSettings":
-        if self.sample_mode == "mirror" and self.mirror_share:
-            raise InputError(
-                "population.mirror_share",
-                'is for other modes, but sample_mode is "mirror", in which every game is a mirror game',
-                "Leave it out, or choose another mode",
-            )
-        if self.sample_mode == "fixed" and not self.fixed_opponents:
-            raise InputError(
-                "population.fixed_opponents",
-                'is empty, but sample_mode "fixed" draws from it',
-                'Name opponents: ["random"]',
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _places_are_of_fixed_opponents(self) -> "PopulationSettings":
-        if self.places and self.sample_mode != "fixed":
-            raise InputError("population.places", 'is for sample_mode "fixed"', "Leave it out")
-        unknown = self.places.keys() - set(self.fixed_opponents)
-        if unknown:
-            problem = f"{min(unknown)} is none of the fixed_opponents"
-            raise InputError("population.places", problem, "Name one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _a_weight_for_each(self) -> "PopulationSettings":
-        if not self.weights:
-            return self
-        if self.sample_mode != "fixed":
-            raise InputError("population.weights", 'is for sample_mode "fixed"', "Leave it out")
+    def _fixed_opponents_fit(self) -> "PopulationSettings":
         names = self.fixed_opponents
-        if len(self.weights) != len(names) or len({*names}) < len(names):
-            problem = f"has {len(self.weights)} weights for the {len(names)} fixed_opponents"
-            raise InputError("population.weights", problem, "Name each opponent once, and give each a weight")
-        if min(self.weights) < 0 or not any(self.weights):
-            raise InputError("population.weights", "must be 0 or more, and not all 0", "Correct them")
+        if self.sample_mode != "fixed":
+            return self
+        if not names:
+            problem = 'is empty, but sample_mode "fixed" draws from it'
+            raise at_field(problem, 'Name opponents: ["random"]', "fixed_opponents")
+        if unknown := self.places.keys() - {*names}:
+            raise at_field(f"{min(unknown)} is none of the fixed_opponents", "Name one of them", "places")
+        if self.weights and len(self.weights) != len(names):
+            problem = f"has {len(self.weights)} entries, but fixed_opponents has {len(names)}"
+            raise at_field(problem, "Give each opponent a weight", "weights")
+        if self.weights and not any(self.weights):
+            raise at_field("must not all be 0", "Correct them", "weights")
         return self
 
 
@@ -108,28 +88,28 @@ class EvaluationSettings(Settings):
 
     every: int = Field(default=0, ge=0, le=10_000_000)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
-    games: int = Field(default=400, ge=2, le=10_000_000)
+    games: Annotated[int, FOR_GAMES] = Field(default=400, ge=2, le=10_000_000)
     """Number of games in each match before and after training, even if it ends early; seats are balanced."""
-    games_during: int = Field(default=100, ge=2, le=10_000_000)
+    games_during: Annotated[int, FOR_GAMES, Only("every")] = Field(default=100, ge=2, le=10_000_000)
     """Number of games in each match during training."""
-    patience: int = Field(default=0, ge=0, le=10_000_000)
+    patience: Annotated[int, FOR_GAMES, Only("every", refused=True)] = Field(default=0, ge=0, le=10_000_000)
     """The run ends early after this many evaluations in a row without progress: in none of their matches is
     the 95% interval of the mean reward above the best mean before. 0 for never. It needs `every`."""
-    games_alongside: int = Field(default=0, ge=0, le=10_000_000)
+    games_alongside: Annotated[int, FOR_GAMES] = Field(default=0, ge=0, le=10_000_000)
     """Number of evaluation games among each update's training games, against each opponent in turn."""
-    envs: list[EvaluatedGameSettings] = Field(default=[], max_length=1000)
+    envs: Annotated[list[EvaluatedGameSettings], FOR_GAMES] = Field(default=[], max_length=1000)
     """By default, evaluations play the training games. All matches count for `patience` and for the pool's
     ratings."""
-    opponents: Names | None = None
+    opponents: Annotated[Names | None, FOR_GAMES] = None
     """`random`, `optimal`, `base`, or a name in `[frozen]`; by default `random`, or `base` in an environment
     that does not list its legal moves. `mixture` stands for the fixed opponents of training in mode `fixed`:
     each game draws one of them by weight."""
-    nash_conv: bool = False
+    nash_conv: Annotated[bool, FOR_GAMES] = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
-    nash_conv_minutes: float = Field(default=10.0, ge=1e-6, le=1e6)
+    nash_conv_minutes: Annotated[float, FOR_GAMES] = Field(default=10.0, ge=1e-6, le=1e6)
     """Time limit for one NashConv. Exceeding it before training is an error; later, the value is left out
     with a warning."""
-    temperature: float = Field(default=1.0, ge=0, le=100)
+    temperature: Annotated[float, FOR_GAMES] = Field(default=1.0, ge=0, le=100)
     """Sampling temperature of the model in its matches; 0 takes the most likely token."""
 
 

@@ -27,75 +27,60 @@ def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError
 
 
 def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
-    location = detail["loc"]
+    location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    if location and location[-1] == _KEY:
+        location = location[:-2]
+    if context.get("field"):
+        location = (*location, context["field"])
     field = dotted(location, data)
-    kind = detail["type"]
-    if location[-1] == _KEY:
-        field = dotted(location[:-2], data)
-    if kind == "at_field":
-        return InputError(field, detail["ctx"]["problem"], detail["ctx"]["fix"])
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
-    if kind == "missing" and isinstance(location[-1], int):
-        field = dotted(location[:-1], data)
-        return InputError(field, f"has too few values (got {_shown(detail['input'])})", "Add more")
-    if kind == "missing":
+    if kind == "missing" and not isinstance(location[-1], int):
         return InputError(field, "is missing", f"Add it: {_what_it_is(location)}")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _wrong_tag(detail, field)
     shown = _shown(detail["input"])
-    if kind in _LIMITS:
-        problem, fix, limit = _LIMITS[kind]
-        bound = number_text(detail["ctx"][limit])
-        return InputError(field, f"{problem.format(bound)} (got {shown})", fix.format(bound))
+    if kind == "at_field":
+        got = f" (got {shown})" if context["shows"] else ""
+        return InputError(field, f"{context['problem']}{got}", context["fix"])
     if kind == "literal_error":
-        return _wrong_choice(field, shown, detail["ctx"]["expected"])
-    if kind == "list_type" and isinstance(detail["input"], dict):
-        return InputError(field, f"must be a list (got {shown})", f"Write [[{field}]], one for each entry")
+        choices = context["expected"].replace("'", '"')
+        return InputError(field, f"{shown} is not a valid value", f"Use {choices}")
+    if kind == "missing":
+        field = dotted(location[:-1], data)
     if kind == "list_type" and _holds_tables(location):
-        return InputError(field, f"must be a list of tables (got {shown})", f"Write [[{field}]]")
-    if kind in _TYPES:
-        problem, fix = _TYPES[kind]
-        return InputError(field, f"{problem} (got {shown})", fix.format(shown))
-    return InputError(field, f"{detail['msg']} (got {shown})", "Correct it")
+        kind = "list_of_tables"
+    if kind not in _TEXTS:
+        return InputError(field, f"{detail['msg']} (got {shown})", "Correct it")
+    problem, fix = _TEXTS[kind]
+    words = {name: number_text(value) for name, value in context.items()} | {"shown": shown, "field": field}
+    return InputError(field, f"{problem.format(**words)} (got {shown})", fix.format(**words))
 
 
-_LIMITS = {
-    "greater_than_equal": ("must be at least {}", "Give {} or more", "ge"),
-    "greater_than": ("must be greater than {}", "Give a greater number", "gt"),
-    "less_than": ("must be less than {}", "Give a smaller number", "lt"),
-    "less_than_equal": ("must be at most {}", "Give {} or less", "le"),
-    "too_short": ("must have at least one entry", "Add one", "min_length"),
-    "too_long": ("must have at most {} values", "Remove the rest", "max_length"),
-    "string_too_short": ("must not be empty", "Write something, or leave it out", "min_length"),
-    "string_too_long": ("must have at most {} characters", "Shorten it", "max_length"),
-    "control": ("must have no control characters, but has {}", "Remove it", "shown"),
-    "long_name": ("has a part of more than {} bytes, too long for a file's name", "Shorten it", "most"),
-    "twice": ("names {} twice", "Name it once", "entry"),
-}
-"""Errors about how large or long a value is: the problem, the fix, and where pydantic has the limit."""
-
-
-_TYPES = {
+_TEXTS = {
+    "greater_than_equal": ("must be at least {ge}", "Give {ge} or more"),
+    "greater_than": ("must be greater than {gt}", "Give a greater number"),
+    "less_than": ("must be less than {lt}", "Give a smaller number"),
+    "less_than_equal": ("must be at most {le}", "Give {le} or less"),
+    "too_short": ("must have at least one entry", "Add one"),
+    "too_long": ("must have at most {max_length} values", "Remove the rest"),
+    "missing": ("has too few values", "Add more"),
+    "string_too_short": ("must not be empty", "Write something, or leave it out"),
+    "string_too_long": ("must have at most {max_length} characters", "Shorten it"),
+    "list_of_tables": ("must be a list of tables", "Write [[{field}]], one for each entry"),
     "int_type": ("must be a whole number", "Write digits only, without quotes"),
     "float_type": ("must be a number", "Write it without quotes"),
     "finite_number": ("must be a finite number", "Give an ordinary number"),
     "bool_type": ("must be true or false", "Write one of them, without quotes"),
-    "string_type": ("must be text", 'Put it in quotes: "{}"'),
+    "string_type": ("must be text", 'Put it in quotes: "{shown}"'),
     "string_unicode": ("must be text in UTF-8", "Correct it"),
     "dict_type": ("must be a table", "Give its fields in a section of their own"),
     "string_pattern_mismatch": ("must name a file and a class", 'Write them like "my_file.py:MyClass"'),
-    "list_type": ("must be a list", "Put it in brackets: [{}]"),
+    "list_type": ("must be a list", "Put it in brackets: [{shown}]"),
     "tuple_type": ("must be a list", "Put the values in brackets, with commas between them"),
     "model_type": ("must be a table of fields", "Give its fields in a section of their own"),
     "model_attributes_type": ("must be a table of fields", 'Write it like {{type = "..."}}'),
 }
-
-
-def _wrong_choice(field: str, shown: str, expected: str) -> InputError:
-    """Report an impossible choice. ``expected`` is pydantic's list: ``'a', 'b' or 'c'``."""
-    choices = expected.replace("'", '"')
-    return InputError(field, f"{shown} is not a valid value", f"Use {choices}")
 
 
 def _wrong_tag(detail: ErrorDetails, field: str) -> InputError:

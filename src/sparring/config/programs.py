@@ -1,14 +1,15 @@
-"""Settings of arena programs: conversations between several roles, which replace games."""
+"""Programs: conversations between several roles, which replace games; and the adapters that play in a run."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sparring.config.base import ClassPath, FilePath, Name, Settings, Texts
-from sparring.config.proofs import Claims, ProtocolSettings
-from sparring.core import InputError
+from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, at_field
+from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.core.adapters import TRAINED
+from sparring.core.history import History
 from sparring.core.own_classes import name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
@@ -76,30 +77,16 @@ class DebateSettings(ProgramSettings):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> "DebateSettings":
-        training = _distinct_topics(self.topics, "topics")
-        held_out = _distinct_topics(self.evaluation_topics or [], "evaluation_topics")
-        both = [topic for words, topic in held_out.items() if words in training]
-        if both:
-            problem = f"{both[0][:60]!r} is in topics too, so it would not be held out"
-            raise InputError("program.evaluation_topics", problem, "Leave it out of one of the two")
+        seen: dict[str, str] = {}
+        for field, topics in (("topics", self.topics), ("evaluation_topics", self.evaluation_topics or [])):
+            for topic in topics:
+                words = " ".join(topic.split()).casefold()
+                if not words:
+                    raise at_field("one of them is empty", "Write a motion", field)
+                if words in seen:
+                    raise at_field(f"{topic[:60]!r} is in {seen[words]} already", "Name it once", field)
+                seen[words] = field
         return self
-
-
-def _distinct_topics(topics: list[str], field: str) -> dict[str, str]:
-    """Return the topics by their words, regardless of case and white space.
-
-    Raises:
-        InputError: one has no words, or two have the same.
-    """
-    by_words: dict[str, str] = {}
-    for topic in topics:
-        words = " ".join(topic.split()).casefold()
-        if not words:
-            raise InputError(f"program.{field}", "one of them is empty", "Write a motion")
-        if words in by_words:
-            raise InputError(f"program.{field}", f"{topic[:60]!r} is there twice", "Name it once")
-        by_words[words] = topic
-    return by_words
 
 
 class ProposerSolverSettings(ProgramSettings):
@@ -147,7 +134,7 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
     """Number of proofs that share a claim and are compared with each other."""
     verifier_policy: Name = "verifier"
     """The policy of verifiers."""
-    prover_policy: Name = "prover"
+    prover_policy: Annotated[Name, WITH_PROVERS] = "prover"
     """The policy of provers; `[roles.NAME]` gives one of them another."""
     max_response_words: int = Field(default=150, ge=1, le=1_000_000)
     """The word limit that agents are told."""
@@ -172,3 +159,33 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 Program = Annotated[
     DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings, Field(discriminator="type")
 ]
+
+
+class RoleSettings(Settings):
+    """A role's settings where they differ from the program's own."""
+
+    policy: Name | None = None
+    """The policy that the role plays and trains. With `base`, or a name in `[frozen]`, it is not trained."""
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    """Sampling temperature; at least 0.01 for a role that is trained."""
+    test_temperature: float | None = Field(default=None, ge=0, le=100)
+    """Sampling temperature when the program is measured; by default the training temperature. 0 takes the
+    most likely token."""
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Maximum length of an answer, in tokens."""
+    stop: Texts | None = Field(default=None, max_length=100)
+    """Texts that end an answer; they are not part of its text."""
+    history: History | None = None
+    """What later prompts show of the role's answers: `keep` (as they were drawn), `drop_reasoning` (without
+    what is between `<think>` and `</think>`), or `summary` (the latest `<summary>...</summary>` in place of
+    everything between the beginning and it)."""
+
+
+Adapters = Annotated[dict[PolicyName, FilePath], Field(max_length=1000)]
+"""Adapters by name: a run's checkpoint (``RUN``, ``RUN@40``, ``RUN@best``), or an adapter's directory."""
+
+
+def absolute_adapter(text: str, directory: Path) -> str:
+    """Return an adapter's path; a name without a directory is a run in ``runs``."""
+    place = Path(text) if "/" in text else Path("runs") / text
+    return os.path.abspath(directory / os.path.expanduser(place))

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sparring.config.base import FilePath, Name, Settings
-from sparring.core import InputError
+from sparring.config.facts import Only
 
 
 class ColumnSettings(Settings):
@@ -102,22 +102,27 @@ ForceGuess = Literal["zero", "one", "y"]
 Interactive Proofs it only ended the episode."""
 
 
+_ROUNDS = Only("protocol", ("nip", "debate", "mnip"))
+_TWO_PROVERS = Only("protocol", ("debate", "mnip"))
+WITH_PROVERS = Only("protocol", ("nip", "adp", "debate", "mnip", "merlin_arthur"))
+
+
 class ProtocolSettings(Settings):
     """The parameters of protocols, under their names in Neural Interactive Proofs."""
 
-    verifier_first: bool = True
+    verifier_first: Annotated[bool, _ROUNDS] = True
     """Whether the verifier speaks in the first round; in `nip`, `debate` and `mnip`."""
-    max_message_rounds: int = Field(default=8, ge=1, le=10_000)
+    max_message_rounds: Annotated[int, _ROUNDS] = Field(default=8, ge=1, le=10_000)
     """The maximum number of rounds; in `nip`, `debate` and `mnip`."""
-    min_message_rounds: int = Field(default=1, ge=1, le=10_000)
+    min_message_rounds: Annotated[int, _ROUNDS] = Field(default=1, ge=1, le=10_000)
     """The minimum number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
-    sequential: bool = False
+    sequential: Annotated[bool, _TWO_PROVERS] = False
     """Whether two provers speak one after the other; in `debate` and `mnip`."""
-    prover0_first: bool = True
+    prover0_first: Annotated[bool, Only("sequential")] = True
     """With `sequential`, whether the first prover begins."""
-    randomize_channel_order: bool = True
+    randomize_channel_order: Annotated[bool, _TWO_PROVERS] = True
     """Whether the verifier reads the channels of two provers in random order."""
-    randomize_prover_stance: bool = False
+    randomize_prover_stance: Annotated[bool, Only("protocol", ("nip", "adp", "mnip"))] = False
     """Whether the claim's text decides what provers argue for; in `nip`, `adp` and `mnip`."""
     verifier_decision_spectrum: ScaleName = "accept_reject"
     """The scale of decisions."""
@@ -125,7 +130,7 @@ class ProtocolSettings(Settings):
     """What the verifier is taken to decide at its first turn that counts, whatever it says: reject (`zero`),
     accept (`one`) or the truth (`y`). It shows what the other agents can learn from a verifier that does not
     learn."""
-    prover_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
+    prover_reward: Annotated[float, Only("shared_reward", (False,))] = Field(default=1.0, ge=-1e6, le=1e6)
     """A prover's reward for a decision that agrees entirely with its stance."""
     verifier_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """The verifier's reward for a decision that is entirely right."""
@@ -138,19 +143,8 @@ class ProtocolSettings(Settings):
     verifier_neither_accept_nor_reject_reward: float | None = Field(default=None, ge=-1e6, le=1e6)
     """The verifier's reward for a decision in the middle of the scale; by default the mean of
     `verifier_reward` and `verifier_incorrect_penalty`."""
-    shared_reward: bool = False
+    shared_reward: Annotated[bool, WITH_PROVERS] = False
     """Whether provers earn what the verifier earns."""
     prover_invalid_response_penalty: float | None = Field(default=None, ge=-1e6, le=1e6)
     """A prover's reward for an invalid answer, which then ends the proof. By default, an invalid answer costs
     nothing."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_zero_knowledge(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "zero_knowledge" in given:
-            raise InputError(
-                "program.zero_knowledge",
-                "is not possible with text: its simulator is rewarded by the logits of messages",
-                "Leave it out",
-            )
-        return given

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparring.config.base import ClassPath, Name, Settings, with_own_type
-from sparring.core import InputError
+from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
+from sparring.config.facts import Only
 from sparring.core.credit.relative import Grouping
 
 
@@ -107,14 +107,21 @@ SamplingReward = Annotated[
 ]
 
 
+_BUFFER = Only("uses_buffer", why="the program's episodes go through no buffer")
+_NO_CREDIT = Only("credit", (None,), why="credit takes its place")
+_NO_CRITIC = Only("learning.critic", (None,), why="learning.critic takes its place")
+
+
 class RewardSettings(Settings):
     """Reward transforms; each list is applied in order."""
 
-    final: list[FinalReward] = Field(default=[], max_length=100)
+    final: Annotated[list[FinalReward], _BUFFER] = Field(default=[], max_length=100)
     """Applied to the final rewards of all players of a game, once for each trained player."""
-    step: list[StepReward] = Field(default=[], max_length=100)
+    step: Annotated[list[StepReward], _BUFFER] = Field(default=[], max_length=100)
     """Applied once to each step."""
-    sampling: list[SamplingReward] = Field(default=[SamePrompt()], max_length=100)
+    sampling: Annotated[list[SamplingReward], _BUFFER, _NO_CREDIT, _NO_CRITIC] = Field(
+        default=[SamePrompt()], max_length=100
+    )
     """Applied to the training batch."""
 
 
@@ -131,6 +138,9 @@ class BufferSettings(Settings):
     """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
 
 
+_OWN = Only("type", ("python",), refused=True)
+
+
 class CreditSettings(Settings):
     """How the rewards of the episodes of a program or game become advantages."""
 
@@ -142,21 +152,21 @@ class CreditSettings(Settings):
     (`episodic`). `reinforce_pp` subtracts the mean of the whole batch and divides by its standard deviation;
     `reinforce_pp_baseline` first subtracts the group's mean. `python` is a credit assigner of your own, and a
     table with a `path` needs no type."""
-    path: ClassPath | None = None
+    path: Annotated[ClassPath | None, _OWN] = None
     """For `python`: the file and the class, such as `my_credit.py:MyCredit`, a subclass of CreditAssigner.
     The file is relative to the configuration file and, on the command line, to the working directory."""
-    options: dict[Name, Any] = Field(default={}, max_length=100)
+    options: Annotated[dict[Name, Any], _OWN] = Field(default={}, max_length=100)
     """For `python`: keyword arguments for the class."""
-    group: Grouping = "seat"
+    group: Annotated[Grouping, Only("type", ("grpo", "rloo", "reinforce_pp_baseline"))] = "seat"
     """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
     episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
-    normalize: bool = False
+    normalize: Annotated[bool, Only("type", ("grpo",))] = False
     """For `grpo`: divide by the group's standard deviation."""
-    positive_only: bool = False
+    positive_only: Annotated[bool, Only("type", ("grpo",))] = False
     """For `grpo`: set negative advantages to 0."""
-    decay: float = Field(default=0.95, ge=0, lt=1)
+    decay: Annotated[float, Only("type", ("rae",))] = Field(default=0.95, ge=0, lt=1)
     """For `rae`: the factor by which an episode multiplies the old baseline."""
-    half_life: float = Field(default=0.06, ge=1e-9, le=1e6)
+    half_life: Annotated[float, Only("type", ("spo",))] = Field(default=0.06, ge=1e-9, le=1e6)
     """For `spo`: the change of the log-probabilities of answers to a prompt, in nats per token, at which its
     baseline would forget half of what it remembers in one update. What it forgets stays between 4% and
     12.5%."""
@@ -166,9 +176,5 @@ class CreditSettings(Settings):
     @model_validator(mode="after")
     def _a_class_of_ones_own_has_a_path(self) -> "CreditSettings":
         if self.type == "python" and self.path is None:
-            raise InputError("credit.path", "is missing", "Name a file and a class: my_credit.py:MyCredit")
-        if self.type != "python" and (self.path is not None or self.options):
-            field = "credit.options" if self.path is None else "credit.path"
-            problem = f"is for a class of your own, but type is {self.type}"
-            raise InputError(field, problem, "Leave it out")
+            raise at_field("is missing", "Name a file and a class: my_credit.py:MyCredit", "path")
         return self

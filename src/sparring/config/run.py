@@ -1,11 +1,11 @@
 """The run's directory, what is logged in addition, and how it is spread over a Ray cluster."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparring.config.base import FilePath, Line, Name, Settings
-from sparring.core import InputError
+from sparring.config.base import FilePath, Line, Name, Settings, at_field
+from sparring.config.facts import Needs
 
 
 class TrackingSettings(Settings):
@@ -14,16 +14,16 @@ class TrackingSettings(Settings):
     games_logged: int = Field(default=8, ge=0, le=10_000_000)
     """Number of games of each update that are saved in `rollouts/`, where failed games are always saved too,
     and of each match in `evaluation/`."""
-    wandb_project: Name | None = None
+    wandb_project: Annotated[Name | None, Needs("wandb", "wandb")] = None
     """Weights & Biases project; needs the extra `wandb`."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, Needs("tensorboard", "tensorboard")] = False
     """Write TensorBoard files; needs the extra `tensorboard`."""
 
 
 class RunSettings(Settings):
     """The run's directory, its checkpoints and its runtime."""
 
-    runtime: Literal["local", "ray"] = "local"
+    runtime: Annotated[Literal["local", "ray"], Needs("ray", "ray", ("ray",))] = "local"
     """One process, or a Ray cluster (see `[ray]`)."""
     directory: FilePath = "runs"
     """Directory in which each run gets its own directory; relative to the working directory."""
@@ -77,19 +77,10 @@ class RaySettings(Settings):
         return self.min_engines or self.engines
 
     @model_validator(mode="after")
-    def _several_learners_to_share(self) -> "RaySettings":
+    def _counts_fit(self) -> "RaySettings":
         if self.shard_base and self.learners == 1:
-            raise InputError(
-                "ray.shard_base", "is for several learners", "Raise ray.learners, or leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _enough_engines(self) -> "RaySettings":
+            raise at_field("is for several learners", "Raise ray.learners, or leave it out", "shard_base")
         if self.least_engines > self.engines:
-            raise InputError(
-                "ray.min_engines",
-                f"{self.min_engines} is more than ray.engines, which is {self.engines}",
-                "Lower it, or raise ray.engines",
-            )
+            problem = f"{self.min_engines} is more than ray.engines, which is {self.engines}"
+            raise at_field(problem, "Lower it, or raise ray.engines", "min_engines")
         return self

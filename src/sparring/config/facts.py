@@ -1,0 +1,107 @@
+"""Facts about single fields, which stand beside them in ``Annotated``, and what reads them."""
+
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeVar
+
+from sparring.config.base import Settings
+from sparring.core import InputError
+from sparring.core.own_classes import is_class_path
+
+
+@dataclass(frozen=True)
+class Only:
+    """The field has an effect only while ``other`` has one of ``values``; without values, while that is set.
+
+    ``other`` is a field of the same section, or else one of the whole configuration by its dotted name.
+    """
+
+    other: str
+    values: tuple[Any, ...] = ()
+    refused: bool = False
+    """Whether it is an error to set the field while it has no effect."""
+    why: str = ""
+    """The reason in words, if the value of ``other`` says too little."""
+    fix: str = "Leave one of the two out"
+    """What to do instead, beside a ``why``."""
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``other`` has such a value; what a class of your own uses is not known."""
+        if not self.values:
+            return bool(value)
+        return value in self.values or (isinstance(value, str) and is_class_path(value))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """With one of ``values``, or if it is set, the field needs the package of an extra."""
+
+    package: str
+    extra: str
+    values: tuple[Any, ...] = ()
+
+
+FOR_GAMES = Only("program", (None,), refused=True, why="is for games, but [program] replaces them")
+FOR_PROGRAMS = Only(
+    "program", refused=True, why="is for the roles of a program, but games are played", fix="Leave it out"
+)
+Fact = TypeVar("Fact", Only, Needs)
+
+
+def without_effect_by_facts(config: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each field that has no effect and the reason.
+
+    Raises:
+        InputError: it is set, and that is refused.
+    """
+    for place, section, name, fact in _facts(config, Only):
+        is_own = fact.other in type(section).model_fields
+        value = reduce(getattr, fact.other.split("."), section if is_own else config)
+        if fact.holds(value):
+            continue
+        field, other = _joined(place, name), _joined(place, fact.other) if is_own else fact.other
+        reason = fact.why or f"{other} is {json.dumps(value)}"
+        if fact.refused and getattr(section, name) != type(section).model_fields[name].default:
+            wanted = f"Set that to {json.dumps(fact.values[0])}" if len(fact.values) == 1 else "Change that"
+            problem = fact.why or f"has no effect, because {reason}"
+            raise InputError(field, problem, fact.fix if fact.why else f"{wanted}, or leave this out")
+        yield field, reason
+
+
+def check_packages(config: Settings) -> None:
+    """Raise an InputError if a package that a field needs is not installed."""
+    for place, section, name, fact in _facts(config, Needs):
+        value = getattr(section, name)
+        is_needed = value in fact.values if fact.values else bool(value)
+        if is_needed and importlib.util.find_spec(fact.package) is None:
+            problem = f"the package {fact.package} is not installed"
+            raise InputError(_joined(place, name), problem, f"Run: pip install 'sparring[{fact.extra}]'")
+
+
+def _facts(config: Settings, kind: type[Fact]) -> Iterator[tuple[str, Settings, str, Fact]]:
+    """Yield the facts of every field with the section's name, the section and the field's name."""
+    for place, section in _sections("", config):
+        for name, info in type(section).model_fields.items():
+            for fact in info.metadata:
+                if isinstance(fact, kind):
+                    yield place, section, name, fact
+
+
+def _sections(place: str, settings: Any) -> Iterator[tuple[str, Settings]]:
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(settings, Settings):
+        yield place, settings
+        inner = settings
+    elif isinstance(settings, dict):
+        inner = settings.items()
+    elif isinstance(settings, list):
+        inner = enumerate(settings)
+    for name, value in inner:
+        yield from _sections(_joined(place, name), value)
+
+
+def _joined(place: str, name: Any) -> str:
+    return f"{place}.{name}" if place else str(name)
