@@ -32,8 +32,7 @@ from sparring.core.adapters import AdapterRef
 from sparring.engine.adapter_check import tolerance_of
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import write_delivery
+from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel

@@ -8,8 +8,14 @@ import random
 from collections.abc import Iterator
 
 from sparring.core import Messages
-from sparring.learn.algorithms.given_answers import given_answer
-from sparring.learn.fine_tuning.examples import Conversation, Preference, Renderer, families, opening
+from sparring.learn.fine_tuning.examples import (
+    Conversation,
+    Preference,
+    Renderer,
+    families,
+    given_answer,
+    opening,
+)
 from sparring.learn.fine_tuning.job import Data
 from sparring.learn.policy import PolicyModel
 

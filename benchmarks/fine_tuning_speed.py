@@ -40,11 +40,11 @@ from measuring import interleave, pin_one_thread, print_table, ratio
 from plain_model import load_both
 from record_batches import auto_dtype
 from sparring.learn.algorithms.dpo import Dpo, with_reference
-from sparring.learn.algorithms.given_answers import GivenAnswers
+from sparring.learn.algorithms.sft import GivenAnswers
 from sparring.learn.fine_tuning.job import LEARNING, Data, FineTuningJob
 from sparring.learn.fine_tuning.settings import BETA, LEARNING_RATES, WARM_UP, JobSettings, epoch_order
-from sparring.learn.learner import Schedule
 from sparring.learn.policy import PolicyModel
+from sparring.learn.schedules import Schedule
 
 Weights = dict[str, Tensor]
 TOLERANCE = 1e-4

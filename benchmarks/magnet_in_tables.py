@@ -32,9 +32,9 @@ from game_trees import BoolArray, FloatArray, IntArray, Tree
 from measuring import pin_one_thread, print_table
 from sparring.collection.transforms import SEAT_WEIGHT
 from sparring.core.records import NO_ADVANTAGE
+from sparring.learn.action_values import DECAY as MEMORY_DECAY
 from sparring.learn.action_values import LEAST_CHANCE, PRIOR
-from sparring.learn.answer_memory import DECAY as MEMORY_DECAY
-from sparring.learn.gae import RunningScale
+from sparring.learn.critic import RunningScale
 
 GAMES = {
     "kuhn_poker": (150, 1000),
@@ -65,7 +65,7 @@ class Method:
     With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
     how the states of ``fit`` divide one step. ``corrected`` and ``tracked`` are as in
     ``learning.action_values``; if they are ``None``, values are so for the losses that are linear in them.
-    ``memory`` is that of ``learning.answer_memory``: how many earlier decisions of a state count at most.
+    ``memory`` is that of ``learn.action_values``: how many earlier decisions of a state count at most.
     """
 
     loss: str

@@ -15,8 +15,7 @@ from sparring.core import InputError, SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from sparring.engine.adapter_check import DeliveryError, file_hash
 from sparring.engine.engine import EmbeddedEngine
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import write_delivery
+from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import perturb_adapter, text_prompt, tiny_model, tiny_policy
 

@@ -24,8 +24,7 @@ from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.core.manifest import seal
 from sparring.engine.adapter_check import Delivery, DeliveryError
 from sparring.engine.engine import EmbeddedEngine
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import write_delivery
+from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 from sparring.learn.trie import build_plan

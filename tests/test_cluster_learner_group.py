@@ -19,7 +19,7 @@ from sparring.config.learning import CriticSettings
 from sparring.core import InputError, SparringError, TrainingRecord
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.batch import Batch
-from sparring.learn.delivery_file import canary_tokens
+from sparring.learn.checkpoints import canary_tokens
 from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.trie import build_plan

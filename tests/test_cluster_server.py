@@ -26,8 +26,7 @@ from sparring.core.adapters import ADAPTER_FILE
 from sparring.engine.answering import ModelFacts
 from sparring.engine.engine import EmbeddedEngine
 from sparring.finetune.jobs.records import ServedBase
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import write_delivery
+from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.model_files import load_chat_tokens
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model

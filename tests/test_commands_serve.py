@@ -31,8 +31,7 @@ from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
 from sparring.finetune.jobs.launch import LocalWorker
 from sparring.finetune.jobs.records import ServedBase
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import save_proven_adapter
+from sparring.learn.checkpoints import save_adapter, save_proven_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 from sparring.run.assembly import publish_models
 from tiny_models import perturb_adapter, tiny_model

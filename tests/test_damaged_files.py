@@ -23,7 +23,7 @@ from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, M
 from sparring.core.errors import DamagedState
 from sparring.core.files import NOT_LOOKED_INTO
 from sparring.core.manifest import check_files, seal
-from sparring.learn.base_fingerprint import fingerprint
+from sparring.learn.model_files import fingerprint
 from sparring.run.given_adapters import copy_adapter
 from sparring.run.run_directory import RunDirectory
 from sparring.run.single_process import resume

@@ -25,8 +25,7 @@ from sparring.engine.adapter_check import (
     tolerance_of,
 )
 from sparring.engine.engine import EmbeddedEngine
-from sparring.learn.checkpoints import save_adapter
-from sparring.learn.delivery_file import canary_tokens, write_delivery
+from sparring.learn.checkpoints import canary_tokens, save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.model_files import load_chat_tokens
 from sparring.learn.policy import BASE, TRAINED

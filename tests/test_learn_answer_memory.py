@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from magnet_records import LEGAL, NO, RECORDS, YES, learner_with
 from sparring.config import load_config
 from sparring.core import SparringError
-from sparring.learn.action_values import ActionValues
+from sparring.learn.action_values import ActionValues, AnswerMemory, ListedStep, key_of, key_of_prompt
 from sparring.learn.algorithms import build_algorithm
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
-from sparring.learn.answer_memory import AnswerMemory, ListedStep, key_of, key_of_prompt
 from sparring.learn.legal_answers import LegalAnswers, Position
 from sparring.learn.trie import bytes_of
 from tiny_models import make_record, tiny_policy

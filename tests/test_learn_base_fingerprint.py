@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sparring.core import InputError
-from sparring.learn.base_fingerprint import check_base, fingerprint
 from sparring.learn.checkpoints import save_adapter
+from sparring.learn.model_files import check_base, fingerprint
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 

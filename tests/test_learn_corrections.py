@@ -7,9 +7,8 @@ import torch
 
 from sparring.config.algorithms import CorrectedSettings
 from sparring.learn.algorithms import Reinforce
-from sparring.learn.algorithms.terms import divergence
+from sparring.learn.algorithms.terms import correction_factors, divergence, is_off_policy, sum_to_end
 from sparring.learn.batch import Tokens, mean_answer_length
-from sparring.learn.corrections import correction_factors, is_off_policy, sum_to_end
 from tiny_models import algorithm_of, make_record, tiny_policy
 
 # Two answers, of two tokens and of one.

@@ -30,8 +30,7 @@ from sparring.learn.algorithms import Reinforce
 from sparring.learn.algorithms.ppo import Ppo
 from sparring.learn.algorithms.reinforce import A2c
 from sparring.learn.checkpoints import SavedLearner, load_checkpoint, save_checkpoint
-from sparring.learn.critic import Critic
-from sparring.learn.gae import RunningScale, ValuedTurn, advantages_of
+from sparring.learn.critic import Critic, RunningScale, ValuedTurn, advantages_of
 from sparring.learn.learner import Learner
 from sparring.learn.policy import TRAINED
 from sparring.run.assembly import build_learner

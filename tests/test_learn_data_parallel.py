@@ -22,10 +22,9 @@ from sparring.learn.algorithms import BaseAlgo, Reinforce
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.algorithms.ppo import Ppo
-from sparring.learn.batch import Counts, Tokens
+from sparring.learn.batch import Counts, Tokens, epochs_of
 from sparring.learn.data_parallel import DataParallel, PeerLost, Share, host_store, reach_store, shard
 from sparring.learn.learner import Learner
-from sparring.learn.minibatches import epochs_of
 from sparring.learn.policy import AVERAGE
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
 

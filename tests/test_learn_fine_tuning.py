@@ -25,8 +25,7 @@ from sparring.learn.fine_tuning.examples import (
     opening,
 )
 from sparring.learn.fine_tuning.job import Data, FineTuningJob
-from sparring.learn.fine_tuning.outcome import Outcome
-from sparring.learn.fine_tuning.settings import JobSettings, epoch_order
+from sparring.learn.fine_tuning.settings import JobSettings, Outcome, epoch_order
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
 

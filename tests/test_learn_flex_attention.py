@@ -18,8 +18,7 @@ from sparring.learn.logprobs import PassLimits, plan_logprobs
 from sparring.learn.memory import KeptMemory
 from sparring.learn.model_attention import DotProduct
 from sparring.learn.policy import TRAINED
-from sparring.learn.sections import sections_of, whole
-from sparring.learn.tree_attention import RunAttention
+from sparring.learn.tree_attention import RunAttention, sections_of, whole
 from sparring.learn.trie import build_plan
 from tiny_models import tiny_policy
 from tree_plans import plans, windows

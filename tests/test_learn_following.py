@@ -8,10 +8,10 @@ from sparring.core import InputError
 from sparring.core.adapters import reference_of
 from sparring.learn.algorithms import BaseAlgo, Reinforce
 from sparring.learn.algorithms.magnet import Magnet
-from sparring.learn.following import Follower
-from sparring.learn.learner import Learner, Schedule
+from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.schedules import Follower, Schedule
 from sparring.learn.trie import build_plan
 from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 

@@ -6,9 +6,10 @@ import torch
 from sparring.core import InputError, SparringError, TrainingRecord
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.batch import Tokens, pack
-from sparring.learn.learner import Learner, Schedule
+from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import AVERAGE, BASE, TRAINED, PolicyModel
+from sparring.learn.schedules import Schedule
 from sparring.learn.trie import build_plan
 from tiny_models import algorithm_of, constant, make_record, perturb_adapter, tiny_policy
 

@@ -12,7 +12,7 @@ from sparring.learn.algorithms import Reinforce
 from sparring.learn.logprobs import PassLimits, plan_logprobs
 from sparring.learn.memory import KeptMemory, memory_of
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
-from sparring.learn.sections import sections_of
+from sparring.learn.tree_attention import sections_of
 from sparring.learn.trie import TreePlan, build_plan
 from tiny_models import ARCHITECTURES, algorithm_of, make_record, tiny_policy
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from sparring.core import TrainingRecord
 from sparring.learn import trie
 from sparring.learn.algorithms.dpo import Dpo, with_reference
-from sparring.learn.algorithms.given_answers import given_answer
 from sparring.learn.algorithms.sft import Sft
+from sparring.learn.fine_tuning.examples import given_answer
 from sparring.learn.policy import ALL_LINEAR
 from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
 

@@ -19,10 +19,9 @@ from sparring.learn.algorithms.dppo import Dppo
 from sparring.learn.algorithms.gspo import Gspo
 from sparring.learn.algorithms.ppo import Ppo
 from sparring.learn.algorithms.sapo import Sapo
-from sparring.learn.batch import Tokens
+from sparring.learn.batch import Tokens, epochs_of
 from sparring.learn.critic import Critic
 from sparring.learn.learner import Learner
-from sparring.learn.minibatches import epochs_of
 from sparring.learn.policy import AVERAGE, LoraSettings, PolicyModel
 from sparring.run.assembly import build_learner
 from tiny_models import algorithm_of, constant, make_record, tiny_model, tiny_policy

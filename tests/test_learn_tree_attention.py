@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from sparring.core import pass_sizes
 from sparring.learn import tree_attention
 from sparring.learn.model_attention import DotProduct
-from sparring.learn.sections import whole
-from sparring.learn.tree_attention import RunAttention, split_runs
+from sparring.learn.tree_attention import RunAttention, split_runs, whole
 from sparring.learn.trie import TreePlan, build_plan
 from tree_plans import plans, windows
 

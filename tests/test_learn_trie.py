@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.learn import trie
-from sparring.learn.sections import sections_of
+from sparring.learn.tree_attention import sections_of
 from sparring.learn.trie import TreePlan, ancestors, build_plan, plans_of, samples_of
 
 token = st.integers(0, 2)

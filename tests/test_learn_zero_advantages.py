@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sparring.core.records import without_zero_advantages
 from sparring.core.types import Answer
 from sparring.learn.algorithms.ppo import Ppo
-from sparring.learn.learner import Learner, Schedule
+from sparring.learn.learner import Learner
+from sparring.learn.schedules import Schedule
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
 
 ADVANTAGES = st.lists(st.sampled_from([0.0, 0.0, 0.0, 1e-12, -1.0, 0.5]), min_size=1, max_size=5)

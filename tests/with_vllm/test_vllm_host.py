@@ -14,7 +14,7 @@ from sparring.core import ModelResponse, SparringError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.engine.adapter_check import DeliveryError
 from sparring.engine.vllm_engine import VLLMEngine
-from sparring.learn.delivery_file import write_delivery
+from sparring.learn.checkpoints import write_delivery
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import BASE, TRAINED, PolicyModel
 from sparring.learn.trie import build_plan

@@ -16,10 +16,10 @@ Regulariser = Literal["none", "uniform", "base", "reference"]
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 """How the losses of tokens become the loss of a batch; see ``learning.algorithms.token_loss``."""
 Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
-"""What happens where engine and learner disagree about a token; see ``learning.corrections``."""
+"""What happens where engine and learner disagree about a token; see ``learn.algorithms.terms``."""
 Level = Literal["token", "sequence", "geometric"]
 """Whether a correction looks at each token or at whole answers, and there at the product or at the geometric
-mean of the tokens' weights; see ``learning.corrections``."""
+mean of the tokens' weights; see ``learn.algorithms.terms``."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
 """An estimator of a KL divergence from sampled tokens; see ``learning.algorithms.terms``."""
 Reference = Literal["base", "reference"]

@@ -27,8 +27,8 @@ from sparring.engine.adapter_check import (
 )
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.adapter_weights import Shapes, misfit, read_shapes, read_weights
-from sparring.learn.base_fingerprint import check_base
-from sparring.learn.delivery_file import canary_tokens
+from sparring.learn.checkpoints import canary_tokens
+from sparring.learn.model_files import check_base
 from sparring.learn.policy import LoraSettings
 
 

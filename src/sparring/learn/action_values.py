@@ -2,61 +2,183 @@
 
 Let A_1, ..., A_n be the advantages of the steps that gave a legal answer to a prompt, and c the mean over all
 such steps of the batch in the same game. The mean of the former, drawn towards c as if by one further step,
-m = (A_1 + ... + A_n + c) / (n + 1), is what the position was worth whatever legal answer was given. The value
-of an answer that was given k times is the mean advantage above m, drawn towards 0 as if by further steps:
+m = (A_1 + ... + A_n + c) / (n + 1), is what the position was worth. The value of an answer that was given k
+times is the mean advantage above m, drawn towards 0 as if by further steps:
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k + ``PRIOR``) / scale
 
-``scale`` is the root mean square of the advantages of all the batch's steps in the same game, so the values
-do not depend on whether a game pays 1 or 13. An answer that nobody gave has the value 0. Where many games
-meet a prompt, Q is centred there, whatever baseline the advantages have; where one game does, a third of what
-lies above c remains, without which nothing could be learned from it. Illegal answers have no value, and play
-no part in m and c: if their losses lowered these, every legal answer that happened to be given would look
-better than those that were not.
+``scale`` is the root mean square of the advantages of all the batch's steps in the same game; it may also be
+tracked, as a running mean over about the last hundred batches (``RunningScale``). An answer that nobody gave
+has the value 0. Illegal answers play no part in m and c: if their losses lowered these, every legal answer
+that was given would look better than those that were not.
 
-The steps at a prompt are those of the batch and of an ``AnswerMemory``, which counts earlier ones for less:
-n, k and the sums are over both. Everything else is the batch's alone.
-
-A scale may also be tracked: a running mean over about the last hundred batches (see ``gae``). A
-batch in which games happen to end alike then does not make more of its small gains than others make of great
-ones, and where games become alike for good, the values are smaller for that long.
-
-Because an answer that nobody gave has the value 0, the mean of Q over many batches is too near 0 by the
-chance that anybody gives it, P(a) = 1 - (1 - p(a))^N, where N is the number of steps at the prompt and p(a)
-the mean of the probabilities with which its steps drew it. Where few games meet a position, rare answers
-would hardly move. Values that are ``corrected`` are divided by this chance,
+So the mean of Q over many batches is too near 0 by the chance that anybody gives the answer,
+P(a) = 1 - (1 - p(a))^N, where N is the number of steps at the prompt and p(a) the mean of the probabilities
+with which they drew it. ``corrected`` values are divided by this chance,
 
     Q(a) = sum over the steps that gave a of (A_i - m) / (k P(a) + ``LEAST_CHANCE``) / scale
 
-as a single step's are by p(a) in importance sampling; where many games meet a prompt, P(a) is about 1 and
-nothing changes. What keeps the noise bounded also keeps part of the bias: m contains the step's own
-advantage, so that one step alone counts half, and ``LEAST_CHANCE`` is much where k P(a) is little. Of a true
-difference of 1 between two answers with p(a) = 0.5, 0.1 and 0.01, the mean of Q has 0.42, 0.27 and 0.05 where
-one game meets the prompt, 0.99, 0.93 and 0.63 where twenty do. A loss that is linear in the values averages
-their noise away. In ``magnet``, whose target is an exponential of them, it would not cancel.
+A loss that is linear in the values averages their noise away; in the exponential of ``magnet`` it would stay.
 
-Prompts count in the loss by the square root of their steps. If they counted by their steps, as in a mean over
-the batch, an opening that every game meets would leave next to nothing for the hundreds of positions that few
-games meet, and a policy is exploited where it is weakest. If all counted alike, values from a game or two
-would count as much as those from thousands. A game's prompts together count by its share of the batch's
-steps. In tables (``benchmarks/magnet_in_tables.py``), counting by steps ends two to three and a half times as
-high in the games of many positions; counting alike ends lower in liar's dice and higher in goofspiel.
+Prompts count in the loss by the square root of their steps: by their steps, an opening would leave next to
+nothing for the hundreds of positions that few games meet; alike, values from one game would count as much as
+those from thousands. Figures: ``benchmarks/magnet_in_tables.py``.
+
+:class:`AnswerMemory` lets earlier steps count in n, k and the sums, because where few games meet a position,
+what one game says of an answer is mostly chance. Before a batch is added, what is known of each prompt is
+multiplied by min(``DECAY``, most / n), where n is the number of its remembered answers. So about five batches
+count where a position is rare, and where many games meet it the batch decides alone.
 """
 
+import hashlib
 import math
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.records import NO_ADVANTAGE
 from sparring.core.types import Answer
-from sparring.learn.answer_memory import AnswerMemory, AtPrompt, ListedStep, Tally, key_of, key_of_prompt
-from sparring.learn.gae import RunningScale
+from sparring.learn.critic import RunningScale
 from sparring.learn.legal_answers import FloatArray, LegalAnswers
 from sparring.learn.trie import bytes_of
+
+DECAY = 0.8
+FORGOTTEN = 0.01
+"""Answers that count for less are dropped."""
+KEY_BYTES = 16
+STATE = ("prompts", "steps", "owners", "answers", "tallies")
+
+
+class ListedStep(NamedTuple):
+    """A step at a prompt with legal answers; ``asked`` and ``drawn`` are keys of prompt and answer.
+
+    ``chance`` is the probability with which the answer was drawn.
+    """
+
+    game: str
+    asked: bytes
+    drawn: bytes
+    advantage: float
+    legal: bool
+    chance: float
+
+
+@dataclass
+class Tally:
+    """The number of steps that gave an answer, and the sums of their advantages and chances."""
+
+    count: float = 0.0
+    advantage: float = 0.0
+    chance: float = 0.0
+
+
+@dataclass
+class AtPrompt:
+    """What is known of a prompt: the number of its steps, and a tally of each legal answer by its key."""
+
+    steps: float = 0.0
+    answers: dict[bytes, Tally] = field(default_factory=dict)
+
+    @property
+    def count(self) -> float:
+        """The number of legal answers."""
+        return sum(one.count for one in self.answers.values())
+
+    @property
+    def advantage(self) -> float:
+        """The sum of their advantages."""
+        return sum(one.advantage for one in self.answers.values())
+
+    def add(self, step: ListedStep) -> None:
+        """Count a step."""
+        self.steps += 1
+        if step.legal:
+            tally = self.answers.setdefault(step.drawn, Tally())
+            tally.count += 1
+            tally.advantage += step.advantage
+            tally.chance += step.chance
+
+    def fade(self, most: float) -> None:
+        """Make room for the next batch."""
+        share = min(DECAY, most / self.count) if self.count else 0.0
+        self.steps *= share
+        for tally in self.answers.values():
+            tally.count *= share
+            tally.advantage *= share
+            tally.chance *= share
+        self.answers = {key: one for key, one in self.answers.items() if one.count > FORGOTTEN}
+
+
+@dataclass
+class AnswerMemory:
+    """What is known of prompts; at most ``most`` earlier answers to each count."""
+
+    most: float = 0.0
+    _known: dict[bytes, AtPrompt] = field(default_factory=dict)
+
+    def add(self, steps: Iterable[ListedStep]) -> dict[bytes, AtPrompt]:
+        """Add a batch; return what is known of each of its prompts, by the prompt's key."""
+        for known in self._known.values():
+            known.fade(self.most)
+        self._known = {asked: known for asked, known in self._known.items() if known.answers}
+        met = {}
+        for step in steps:
+            met[step.asked] = known = self._known.setdefault(step.asked, AtPrompt())
+            known.add(step)
+        return met
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is known, as tensors by name; nothing if nothing is remembered."""
+        if not self.most or not self._known:
+            return {}
+        known = list(self._known.values())
+        owners = [owner for owner, one in enumerate(known) for _ in one.answers]
+        tallies = [tally for one in known for tally in one.answers.values()]
+        numbers = [[one.count, one.advantage, one.chance] for one in tallies]
+        return {
+            "prompts": _bytes_tensor(self._known),
+            "steps": torch.tensor([one.steps for one in known], dtype=torch.float64),
+            "owners": torch.tensor(owners, dtype=torch.int64),
+            "answers": _bytes_tensor(key for one in known for key in one.answers),
+            "tallies": torch.tensor(numbers, dtype=torch.float64).reshape(-1, 3),
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`."""
+        self._known = {}
+        if not state:
+            return
+        known = [AtPrompt(steps) for steps in state["steps"].tolist()]
+        tallies = (Tally(*numbers) for numbers in state["tallies"].tolist())
+        for owner, key, tally in zip(state["owners"].tolist(), _keys(state["answers"]), tallies, strict=True):
+            known[owner].answers[key] = tally
+        self._known = dict(zip(_keys(state["prompts"]), known, strict=True))
+
+
+def key_of(ids: bytes) -> bytes:
+    """Return the key of an answer's token ids: a digest, because prompts may be long and are saved."""
+    return hashlib.blake2b(ids, digest_size=KEY_BYTES).digest()
+
+
+def key_of_prompt(temperature: float, ids: bytes) -> bytes:
+    """Return the key of a prompt's token ids at a temperature."""
+    return key_of(struct.pack("<d", temperature) + ids)
+
+
+def _bytes_tensor(keys: Iterable[bytes]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, KEY_BYTES).copy())
+
+
+def _keys(tensor: Tensor) -> list[bytes]:
+    return [row.tobytes() for row in tensor.numpy()]
+
 
 PRIOR = 0.5
 """Number of steps without advantage that are added to those of each answer."""
@@ -66,10 +188,10 @@ LEAST_CHANCE = 0.1
 
 @dataclass
 class ActionValues:
-    """The values of answers in a batch, by the keys of prompt and answer (see ``answer_memory``).
+    """The values of answers in a batch, by the keys of prompt and answer.
 
-    ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps.
-    ``scale`` is what advantages were divided by: the mean over games, weighted by their steps.
+    ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps, ``scale``
+    what advantages were divided by: the mean over games, weighted by their steps.
     """
 
     values: Mapping[bytes, Mapping[bytes, float]] = field(default_factory=dict)
@@ -84,13 +206,10 @@ class ActionValues:
         corrected: bool = False,
         memory: AnswerMemory | None = None,
     ) -> "ActionValues":
-        """Average the advantages of a whole batch; see the module.
+        """Return the values in a batch, which the tracked ``scales`` by game and the memory take into
+        account.
 
-        ``scales`` are the tracked ones, by game, and take this batch into account; without them, the scales
-        are the batch's own. ``memory`` takes the batch into account too; without it, the batch counts alone.
-
-        Raises:
-            SparringError: an advantage is not finite.
+        Without ``scales``, they are the batch's own. Raises SparringError if an advantage is not finite.
         """
         steps = list(_steps(records))
         if not all(math.isfinite(step.advantage) for step in steps):
@@ -123,7 +242,6 @@ class ActionValues:
 
 
 def _values_at(at_prompt: AtPrompt, centre: float, scale: float, corrected: bool) -> dict[bytes, float]:
-    """Return the value of each answer to a prompt that was given, by its key."""
     middle = (at_prompt.advantage + centre) / (at_prompt.count + 1)
     values = {}
     for key, tally in at_prompt.answers.items():
@@ -140,7 +258,6 @@ def _count(tally: Tally, steps: float) -> float:
 
 
 def _emphasis(steps: list[ListedStep], game_of: Mapping[bytes, str]) -> dict[bytes, float]:
-    """Return, for each prompt, c / sqrt(number of its steps). Their mean over the steps of a game is 1."""
     roots: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     steps_at = Counter(step.asked for step in steps)
@@ -154,7 +271,6 @@ def _emphasis(steps: list[ListedStep], game_of: Mapping[bytes, str]) -> dict[byt
 
 
 def _centres(steps: list[ListedStep]) -> dict[str, float]:
-    """Return the mean of the advantages of each game's legal answers; 0 if it has none."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
         of_game[step.game] += [step.advantage] if step.legal else []
@@ -162,7 +278,6 @@ def _centres(steps: list[ListedStep]) -> dict[str, float]:
 
 
 def _scales(steps: list[ListedStep]) -> dict[str, float]:
-    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
     roots = {
         game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in _advantages(steps).items()
     }
@@ -170,7 +285,6 @@ def _scales(steps: list[ListedStep]) -> dict[str, float]:
 
 
 def _tracked(steps: list[ListedStep], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
-    """Take a batch's steps into account, and return the tracked scale of each game's advantages."""
     of_game = _advantages(steps)
     for game, some in of_game.items():
         scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
@@ -178,7 +292,6 @@ def _tracked(steps: list[ListedStep], scales: MutableMapping[str, RunningScale])
 
 
 def _advantages(steps: list[ListedStep]) -> dict[str, list[float]]:
-    """Return the advantages of each game's steps."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
         of_game[step.game].append(step.advantage)
@@ -186,7 +299,6 @@ def _advantages(steps: list[ListedStep]) -> dict[str, list[float]]:
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[ListedStep]:
-    """Yield every step at a position with legal answers."""
     for record in records:
         before = b""
         for answer in record.answers:

@@ -1,7 +1,4 @@
-"""The weights of an adapter in PEFT's format, and how they differ from those that a model has.
-
-Only :func:`read_weights` needs torch.
-"""
+"""The weights of an adapter in PEFT's format, and how they differ from those that a model has."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -21,11 +18,9 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of an adapter's tensors by PEFT's names."""
 PREFIX = "base_model.model."
-"""What PEFT writes before the name of each layer."""
 _ENDINGS = (".lora_A.weight", ".lora_B.weight")
 _OTHER_NAME = re.compile(r".*\.lora_[AB]\.(\w+\.)?weight")
 _OTHER_FILES = ("adapter_model.bin", "adapter_model-*.safetensors")
-"""What other programs write in place of one safetensors file."""
 _SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _TYPES = ("F64", "F32", "F16", "BF16")
 
@@ -35,8 +30,7 @@ def read_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 
     Raises:
         DamagedState: the file is missing or damaged.
-        InputError: it has tensors that are not those of a LoRA adapter, or of another type, or the weights
-            are in another file.
+        InputError: it is no LoRA adapter in PEFT's format, or in another file.
     """
     path = _weight_file(directory)
     try:
@@ -51,13 +45,7 @@ def read_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_weights(directory: Path) -> "dict[str, Tensor]":
-    """Return an adapter's tensors.
-
-    Raises:
-        DamagedState: the file is missing or damaged, or not what was written, or a number in it is not
-            finite.
-        InputError: as for :func:`read_shapes`.
-    """
+    """Return an adapter's tensors, which are finite and as they were written; see :func:`read_shapes`."""
     import torch
 
     shapes = read_shapes(directory)
@@ -78,10 +66,7 @@ def read_weights(directory: Path) -> "dict[str, Tensor]":
 def misfit(found: Shapes, expected: Shapes, layers: Collection[str]) -> InputError | None:
     """Return how an adapter's tensors differ from those that a model has for it; ``None`` if they do not.
 
-    Args:
-        found: the adapter's tensors.
-        expected: those of an adapter with its configuration in the model.
-        layers: names of the model's layers.
+    ``layers`` are the names of the model's layers.
     """
     own_base = "Give the adapter's own base model."
     for name in sorted(found.keys() - expected.keys()):
@@ -136,7 +121,6 @@ def layer_of(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Return the layer of a tensor for a message; names in a file may be anything."""
     return ascii(layer_of(name))[1:-1][:100]
 
 

@@ -51,7 +51,6 @@ def choose_attention(policy: PolicyModel, adapter: str, limits: PassLimits) -> T
 
 
 def _choose(policy: PolicyModel, adapter: str, limits: PassLimits) -> None:
-    """Measure both executions, and set the faster one if their gradients agree."""
     plan = _tree(policy.context_length)
     executions = [replace(limits, attention=one) for one in (RunAttention, FlexAttention)]
     in_runs, by_kernel = (_gradient(policy, plan, adapter, one) for one in executions)
@@ -87,7 +86,6 @@ def _seconds(policy: PolicyModel, plan: TreePlan, adapter: str, limits: PassLimi
 
 
 def _gradient(policy: PolicyModel, plan: TreePlan, adapter: str, limits: PassLimits) -> Tensor:
-    """Return the gradient of the mean log-probability; the adapter's own gradients stay as they are."""
     weights = policy.adapter_parameters(adapter)
     own = [weight.grad for weight in weights]
     for weight in weights:

@@ -1,5 +1,6 @@
-"""Load the base model with transformers and run it with an attention of our own."""
+"""Load the base model with transformers, run it with an attention of our own, and find its linear layers."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,75 @@ from sparring.learn.frozen_weights import keep_layout, nf4
 from sparring.learn.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
 from sparring.learn.model_files import check_quantization
 
+
+def linear_kinds(base: Any) -> dict[str, str]:
+    """Return all weight matrices but embeddings and the output layer, each with its path within a decoder
+    layer.
+
+    Stacked experts in one parameter count as one matrix, named like the parameter.
+    """
+    left_out = {id(base.get_output_embeddings())}
+    left_out |= {id(module) for module in base.modules() if isinstance(module, torch.nn.Embedding)}
+    kinds = {}
+    for prefix, module in base.named_modules():
+        if id(module) in left_out:
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() >= 2 and not name.endswith("bias"):
+                full = prefix if name == "weight" else f"{prefix}.{name}"
+                kinds[full] = _within_layer(full)
+    return kinds
+
+
+def _within_layer(name: str) -> str:
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[numbers[-1] + 1 :]) if numbers else name
+
+
+def check_targets(kinds: dict[str, str], targets: Sequence[str]) -> None:
+    """Raise InputError if no target is a layer of the model."""
+    if not any(_is_named(name, target) for name in kinds for target in targets):
+        raise _no_such_layer(targets, kinds)
+
+
+def left_out_by_lora(model: Any, adapter: str, kinds: dict[str, str], *, partly: bool) -> str | None:
+    """Return a line on the layers that an adapter of a PEFT model leaves out; ``None`` if there are none.
+
+    Raises InputError if a target matches no layer; with ``partly``, it is enough that some match.
+    """
+    adapted = {*model.base_model.targeted_module_names, *model.base_model.targeted_parameter_names}
+    config = model.peft_config[adapter]
+    asked = {*config.target_modules, *(config.target_parameters or ())}
+    known = adapted & kinds.keys()  # PEFT also finds the output layer, whose logits belong to no adapter here
+    absent = sorted(target for target in asked if not any(_is_named(name, target) for name in known))
+    if absent and not partly:
+        raise _no_such_layer(absent, kinds)
+    others = sorted({kind for name, kind in kinds.items() if name not in adapted})
+    if not others:
+        return None
+    there = sorted({kinds[name] for name in adapted})
+    return f"LoRA adapts {', '.join(there)}; it leaves out {', '.join(others)} (lora.target_modules)"
+
+
+def name_output_layer(base: Any, targets: Iterable[str]) -> bool:
+    """Return whether one of the targets names the output layer."""
+    output = next(name for name, module in base.named_modules() if module is base.get_output_embeddings())
+    return any(_is_named(output, target) for target in targets)
+
+
+def _is_named(name: str, target: str) -> bool:
+    return f".{name}".endswith(f".{target}")
+
+
+def _no_such_layer(targets: Sequence[str], kinds: dict[str, str]) -> InputError:
+    return InputError(
+        "lora.target_modules",
+        f"{', '.join(targets)}: no such linear layer in this model",
+        f"Choose from {', '.join(sorted(set(kinds.values())))}.",
+    )
+
+
 OTHER_FAMILY = "Use a model of another family, such as Llama or Qwen3."
 
 
@@ -23,9 +93,7 @@ def load_decoder(
 ) -> Any:
     """Load a causal language model that calls our attention, straight to its device and in its type.
 
-    Raises:
-        InputError: the model cannot be loaded, its weights are incomplete or already quantised, or the
-            package that quantises them is not installed.
+    Raises InputError if it cannot be loaded, or its weights are incomplete or already quantised.
     """
     check_quantization(quantization)
     config = _configuration(model_name)

@@ -1,6 +1,8 @@
 """Batch: training records packed into prefix trees, with the data a loss needs for each sampled token."""
 
+import random
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -9,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparring.core import SparringError, TrainingRecord
+from sparring.core import SparringError, TrainingRecord, derive_seed
 from sparring.core.types import Answer
 from sparring.learn.legal_answers import FloatArray, LegalAnswers, Position
 from sparring.learn.trie import TOKEN, TokenSequence, TreePlan, bytes_of, plans_of
@@ -68,7 +70,6 @@ class StateSums:
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
 NO_LIMIT = 1 << 60
-"""A number of tokens that no record has."""
 
 
 class NoRecordFits(SparringError):
@@ -79,8 +80,8 @@ class NoRecordFits(SparringError):
 class Counts:
     """The numbers of answers and tokens over which a batch's metrics are means.
 
-    ``fresh_tokens`` were drawn by the version that learns and ``stale_tokens`` by older ones; ``regularised``
-    is the number of answers whose position has legal answers.
+    ``fresh_tokens`` were drawn by the version that learns, ``stale_tokens`` by older ones; ``regularised``
+    answers have legal answers at their position.
     """
 
     answers: int
@@ -98,14 +99,12 @@ class Counts:
 class Tokens:
     """The S sampled tokens of one plan; prompt tokens are not among them.
 
-    ``advantage_S`` is the advantage of each token's answer divided by the number of answers, so that sums
-    over tokens are means over answers; ``credit_S`` is the same before ``kl_in = "reward"`` subtracts a KL
-    divergence. ``behaviour_S`` is the log-probability with which each token was drawn. ``stale_S`` marks
-    tokens that an older policy version drew. ``answer_S`` is the number of each token's answer among those of
-    the plan, ``offset_S`` its index in that answer, and ``length_S`` the length of that answer; an answer's
-    tokens are all in one plan. ``mean_length`` is the mean length of the answers of the whole update.
-    ``old_S`` is the log-probability that each token had before the update's first step; ``None`` if there is
-    only one. ``sample_S`` is the number of each token's answer among those of the batch.
+    ``advantage_S`` is the advantage of each token's answer divided by the number of answers; ``credit_S`` is
+    the same before ``kl_in = "reward"`` subtracts a KL divergence. ``behaviour_S`` is the log-probability
+    with which each token was drawn, ``old_S`` that before the update's first step (``None`` if there is only
+    one). ``stale_S`` marks tokens that an older version drew. ``answer_S`` numbers the answers of the plan,
+    ``sample_S`` those of the batch; ``offset_S`` is a token's index in its answer, ``length_S`` the answer's
+    length, and ``mean_length`` the mean length over the whole update.
     """
 
     advantage_S: Tensor
@@ -120,14 +119,7 @@ class Tokens:
     sample_S: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
-        """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling.
-
-        The policy that drew a token is never exactly the one that learns from it: it is an older version, or
-        it has the same weights in an engine that computes differently (bfloat16, other kernels, other experts
-        chosen). The weight corrects for both (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings
-        You Off-Policy RL Training", where the bound is 2). Where engine and learner agree, it is 1 up to
-        rounding.
-        """
+        """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling."""
         return torch.exp(logprobs_S.detach() - self.behaviour_S).clamp(max=maximum)
 
 
@@ -135,14 +127,12 @@ class Tokens:
 class Batch:
     """R answers that were drawn, and legal answers to the same prompts, as plans.
 
-    Samples 0..R-1 of the plans are the answers of the records, in their order. ``mean_length`` is the mean
-    number of tokens of an answer; the algorithm replaces it by that of the whole update. ``behaviour`` are
+    Samples 0..R-1 of the plans are the answers of the records, ``kept``, in their order. ``behaviour`` are
     the log-probabilities with which the tokens were drawn, ``start_R`` the place of each answer's first one,
-    and ``old`` are those before the update's first step, in the same order. ``others`` are logprobs_C of each
-    plan by other adapters, by name. The algorithm fills both as far as it needs them. ``measured`` is whether
-    the mismatch of engine and learner has been measured. ``kept`` are the answers themselves. For a critic,
-    ``states`` are those in which they were drawn, ``value_R`` the values of these before the update's first
-    step, and ``target_R`` what these are to become, both in the critic's own unit.
+    and ``old`` those before the update's first step. ``others`` are logprobs_C of each plan by other
+    adapters, by name. ``measured`` is whether the mismatch of engine and learner has been measured. For a
+    critic, ``states`` are those in which the answers were drawn, ``value_R`` their values before the update's
+    first step and ``target_R`` what these are to become, in the critic's own unit.
     """
 
     plans: list[TreePlan]
@@ -246,12 +236,8 @@ def pack(
 ) -> Batch:
     """Pack records into plans, each of one sampling temperature, that share almost nothing with each other.
 
-    A record is cut after ``max_train_len`` tokens. Answers whose prompt alone is that long are left out. With
-    ``cut_illegal``, answers that are not among the legal ones keep only their first token, for which nothing
-    but the prompt has to be computed.
-
-    Raises:
-        NoRecordFits: no answer is left.
+    A record is cut after ``max_train_len`` tokens. With ``cut_illegal``, answers that are not among the legal
+    ones keep only their first token. Raises NoRecordFits if no answer is left.
     """
     sequences, kept, positions = _Sequences(), list[Answer](), list[Position]()
     behaviour = list[NDArray[np.float32]]()
@@ -310,13 +296,11 @@ def mean_answer_length(records: list[TrainingRecord], max_train_len: int | None)
 
 
 def _ids_after(head: list[int], answer: Answer) -> list[list[int]]:
-    """Return the ids that an answer adds to its record, whose first prompt is ``head``."""
     completion = answer.completion_token_ids
     return [completion] if answer.prompt_token_ids is head else [answer.prompt_token_ids, completion]
 
 
 def _fitting(record: TrainingRecord, limit: int) -> list[tuple[Answer, int, int]]:
-    """Return the answers of a record that begin within its first ``limit`` tokens, with their bounds."""
     found, position = [], 0
     for answer in record.answers:
         start = position + len(answer.prompt_token_ids)
@@ -325,3 +309,69 @@ def _fitting(record: TrainingRecord, limit: int) -> list[tuple[Answer, int, int]
         position = start + len(answer.completion_token_ids)
         found.append((answer, start, min(position, limit)))
     return found
+
+
+@dataclass
+class MiniBatch:
+    """Records, and the batch of this learner's shard of them, once it has been packed."""
+
+    records: list[TrainingRecord]
+    packed: Batch | None = None
+
+
+def epochs_of(
+    records: list[TrainingRecord], epochs: int, count: int, seed: int, max_train_len: int | None
+) -> list[list[MiniBatch]]:
+    """Return the mini-batches of each epoch of one update, in the order of their steps.
+
+    Every epoch divides the records anew, as PPO's implementations do; all learners of a group divide alike. A
+    single mini-batch is the same in all epochs.
+    """
+    if count == 1:
+        return [[MiniBatch(records)]] * epochs
+
+    def divided(epoch: int) -> list[MiniBatch]:
+        return minibatches_of(records, count, derive_seed(seed, "epoch", epoch), max_train_len)
+
+    first = divided(0)
+    if len(first) == 1:
+        return [first] * epochs
+    return [first, *map(divided, range(1, epochs))]
+
+
+def minibatches_of(
+    records: list[TrainingRecord], count: int, seed: int, max_train_len: int | None
+) -> list[MiniBatch]:
+    """Divide the records that fit at random into at most ``count`` mini-batches of nearly equal size."""
+    fitting = [record for record in records if fits(record, max_train_len)]
+    shuffled = random.Random(seed).sample(fitting, len(fitting))
+    return [MiniBatch(shuffled[first::count]) for first in range(max(min(count, len(fitting)), 1))]
+
+
+class AnswerTable:
+    """The places of the A answers of an update, and of their tokens, in flat arrays.
+
+    What is measured before the first step, in the mini-batches of the first epoch, is written into such
+    arrays and read for those of later epochs. An answer is with one learner of a group in each epoch, so the
+    sum of the learners' arrays is what all of them have measured.
+    """
+
+    def __init__(self, records: Sequence[TrainingRecord]) -> None:
+        self.answers: list[tuple[TrainingRecord, Answer]] = [
+            (record, answer) for record in records for answer in record.answers
+        ]
+        self._place_of = {id(answer): place for place, (_, answer) in enumerate(self.answers)}
+        lengths = [len(answer.completion_token_ids) for _, answer in self.answers]
+        self._start_A = np.cumsum([0, *lengths])[:-1]
+        self.num_tokens = sum(lengths)
+
+    def places(self, batch: Batch) -> NDArray[np.int64]:
+        """Return the place of each of the R answers of a batch."""
+        return np.array([self._place_of[id(answer)] for answer in batch.kept], dtype=np.int64)
+
+    def token_places(self, batch: Batch) -> NDArray[np.int64]:
+        """Return the place of each token of a batch, in the order of ``batch.behaviour``."""
+        lengths_R = np.diff(batch.start_R, append=len(batch.behaviour))
+        shift_R = self._start_A[self.places(batch)] - batch.start_R
+        places: NDArray[np.int64] = np.repeat(shift_R, lengths_R) + np.arange(len(batch.behaviour))
+        return places

@@ -1,8 +1,9 @@
-"""Checkpoints: adapters and learners as safetensors, everything else as JSON, without pickle.
+"""Adapters and learners on disk: safetensors and JSON, without pickle, in a directory that appears complete
+or not.
 
-A checkpoint is a directory that appears complete or not at all; see :mod:`sparring.core.files`. If a run has
-only the policy ``default``, the checkpoint's files are at the top level. Otherwise each policy has a folder,
-and ``state.json`` is at the top level.
+If a run has only the policy ``default``, the checkpoint's files are at the top level. Otherwise each policy
+has a folder, and ``state.json`` is at the top level. ``delivery.json`` is the learner's description of an
+adapter, with which an engine checks what it serves.
 """
 
 import json
@@ -10,10 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import Parameter
 
 from sparring.core import InputError
 from sparring.core.adapter_config import (
@@ -27,28 +31,114 @@ from sparring.core.adapter_config import (
 from sparring.core.adapters import (
     ADAPTER_CONFIG,
     ADAPTER_FILE,
+    BASE,
     CRITIC_FILE,
     LEARNER_FILE,
     STATE_FILE,
     TRAINED,
 )
-from sparring.core.files import put_in_place, scratch_for
+from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
+from sparring.core.files import put_in_place, scratch_for, sha256_of
 from sparring.core.manifest import check_files, damaged, seal
 from sparring.learn.adapter_weights import read_weights
-from sparring.learn.optimizer_state import CRITIC, part_of
+from sparring.learn.critic import Critic
+from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import PolicyModel
 from sparring.learn.saved_states import read_json
+from sparring.learn.trie import build_plan
+
+_BASE_CANARIES: WeakKeyDictionary[PolicyModel, float] = WeakKeyDictionary()
+
+
+def canary_tokens(policy: PolicyModel) -> list[int]:
+    """Return the token ids of the canary."""
+    ids: list[int] = policy.tokenizer(CANARY_TEXT, add_special_tokens=False).input_ids
+    return ids[:MAX_CANARY_TOKENS]
+
+
+def save_proven_adapter(
+    directory: Path, policy: PolicyModel, base_name: str, adapter: str, version: int
+) -> None:
+    """Write an adapter with its ``delivery.json``; ``directory`` appears once both are complete."""
+    scratch = scratch_for(directory)
+    write_adapter(scratch, policy, base_name, adapter)
+    write_delivery(scratch, policy, adapter, version)
+    seal(scratch, policy.base)
+    put_in_place(scratch, directory)
+
+
+def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:
+    """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``."""
+    sha256 = sha256_of(directory / ADAPTER_FILE)
+    Expectation(version, sha256, mean_canary(policy, adapter), base_canary(policy)).write(directory)
+
+
+def base_canary(policy: PolicyModel) -> float:
+    """Return the canary of the base model, which does not change, so it is computed once."""
+    if policy not in _BASE_CANARIES:
+        _BASE_CANARIES[policy] = mean_canary(policy, BASE)
+    return _BASE_CANARIES[policy]
+
+
+def mean_canary(policy: PolicyModel, adapter: str) -> float:
+    """Return the mean log-probability of the canary's tokens without the first with an adapter."""
+    ids = canary_tokens(policy)
+    plan = build_plan([ids[:1]], [ids[1:]])
+    with torch.no_grad(), policy.adapter(adapter):
+        logprobs_C = plan_logprobs(policy, plan)
+    return float(logprobs_C.mean())
+
+
+CRITIC = "critic."
+
+
+def training_tensors(
+    policy: PolicyModel, adapter: str, optimizer: torch.optim.Optimizer, critic: Critic | None = None
+) -> dict[str, Tensor]:
+    """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
+    tensors = {f"weights.{key}": value for key, value in policy.adapter_state(adapter).items()}
+    if critic is not None:
+        tensors |= {CRITIC + key: value for key, value in critic.state().items()}
+    for index, parameter in enumerate(_parameters(policy, adapter, critic)):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value).detach().clone().cpu()
+    return tensors
+
+
+def load_training_tensors(
+    policy: PolicyModel,
+    adapter: str,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
+    critic: Critic | None = None,
+) -> None:
+    """Restore the state of :func:`training_tensors`; tensors without a critic leave it as it is.
+
+    Raises InputError if the weights belong to another adapter.
+    """
+    policy.load_adapter_state(part_of(tensors, "weights."), adapter)
+    head = part_of(tensors, CRITIC)
+    if critic is not None and head:
+        critic.load_state(head)
+    for index, parameter in enumerate(_parameters(policy, adapter, critic)):
+        moments = part_of(tensors, f"optimizer.{index}.")
+        optimizer.state[parameter] = {
+            name: value if name == "step" else value.to(policy.device) for name, value in moments.items()
+        }
+
+
+def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with ``prefix``, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _parameters(policy: PolicyModel, adapter: str, critic: Critic | None) -> list[Parameter]:
+    return [*policy.adapter_parameters(adapter), *(critic.parameters() if critic is not None else [])]
 
 
 @dataclass(frozen=True)
 class SavedLearner:
-    """The part of a checkpoint that belongs to one policy.
-
-    Attributes:
-        policy: the policy's name.
-        result: name of the adapter that training produces, ``learner.result``.
-        tensors: tensors from which the learner continues, ``learner.tensors()``.
-    """
+    """A policy's part of a checkpoint: ``learner.result`` and ``learner.tensors()``."""
 
     policy: str
     result: str
@@ -65,7 +155,7 @@ class Checkpoint:
 
 
 def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
-    """Write an adapter in PEFT's format, replacing an existing one. ``base_name`` is its base model."""
+    """Write an adapter in PEFT's format, replacing an existing one."""
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, name)
     seal(scratch, policy.base)
@@ -79,15 +169,7 @@ def save_checkpoint(
     learners: Sequence[SavedLearner],
     state: dict[str, Any],
 ) -> None:
-    """Write a complete checkpoint to ``directory``, replacing an existing one.
-
-    Args:
-        directory: the checkpoint's directory.
-        policy: the model that holds the adapters.
-        base_name: name of the adapters' base model, which is recorded with them.
-        learners: one entry for each policy.
-        state: all other data, JSON-able.
-    """
+    """Write a complete checkpoint to ``directory``, replacing an existing one; ``state`` is JSON-able."""
     scratch = scratch_for(directory)
     results = {learner.policy: learner.result for learner in learners}
     folders = write_adapters(scratch, policy, base_name, results)
@@ -105,14 +187,7 @@ def save_checkpoint(
 def write_adapters(
     directory: Path, policy: PolicyModel, base_name: str, results: Mapping[str, str]
 ) -> dict[str, Path]:
-    """Write the adapters of a checkpoint without syncing them; return the directory of each policy.
-
-    Args:
-        directory: the checkpoint's directory, which exists.
-        policy: the model that holds the adapters.
-        base_name: name of the adapters' base model, which is recorded with them.
-        results: by policy, the name of the adapter that training produces.
-    """
+    """Write adapters, by policy, without syncing; return the directory of each policy."""
     alone = list(results) == [TRAINED]
     folders = {name: directory if alone else directory / name for name in results}
     for name, folder in folders.items():
@@ -123,10 +198,9 @@ def write_adapters(
 
 
 def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
-    """Write an adapter's files into an existing directory without syncing them; see :func:`save_adapter`.
+    """Write an adapter's files into an existing directory without syncing them.
 
-    Raises:
-        InputError: PEFT gave it settings with which it could not be read again.
+    Raises InputError if PEFT gave it settings with which it could not be read again.
     """
     config = policy.adapter_config(name) | {"base_model_name_or_path": base_name, "inference_mode": True}
     check_adapter_config(config, str(directory / ADAPTER_CONFIG))
@@ -138,24 +212,16 @@ def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: st
 def load_adapter(directory: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the configuration of a LoRA adapter.
 
-    Raises:
-        DamagedState: files are missing or damaged, or weights are not finite.
-        InputError: the adapter is more than a LoRA adapter.
+    Raises DamagedState if files are missing or damaged, InputError if it is more than a LoRA adapter.
     """
     config = read_adapter_config(directory)
     return read_weights(directory), config
 
 
 def check_lora_shape(directory: Path, config: dict[str, Any], own: PolicyModel) -> None:
-    """Check the settings that weights do not show: an adapter with another alpha would answer wrongly.
+    """Raise InputError if a configuration differs from that of the model's own adapters.
 
-    Args:
-        directory: the adapter's directory.
-        config: its configuration, from :func:`load_adapter`.
-        own: the model into whose adapters the weights are loaded.
-
-    Raises:
-        InputError: the shapes differ.
+    Weights do not show all of it: an adapter with another alpha would answer wrongly.
     """
     given, run = (shape_of(one) for one in (config, own.adapter_config(own.policies[0])))
     wrong = differences(given, run)
@@ -168,11 +234,7 @@ def check_lora_shape(directory: Path, config: dict[str, Any], own: PolicyModel) 
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Return the contents of a checkpoint.
-
-    Raises:
-        DamagedState: files are missing or damaged.
-    """
+    """Return the contents of a checkpoint; raise DamagedState if files are missing or damaged."""
     check_files(directory)
     folders = {path.parent.name: path.parent for path in sorted(directory.glob("*/*.safetensors"))}
     folders = folders or {TRAINED: directory}
@@ -184,11 +246,9 @@ def load_checkpoint(directory: Path) -> Checkpoint:
 
 
 def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection[str]) -> None:
-    """Check that a checkpoint whose state has ``versions`` by policy is complete and has these policies.
+    """Check that a checkpoint with ``versions`` by policy is complete and has these policies.
 
-    Raises:
-        DamagedState: all files of a policy are missing.
-        InputError: the checkpoint was saved with other policies.
+    Raises DamagedState if all files of a policy are missing, InputError if it has other policies.
     """
     saved = checkpoint.state["versions"]
     for policy in saved:

@@ -1,41 +1,45 @@
 """Critic: a value head on the shared base, which says what a policy can expect before it answers.
 
-The state before an answer is all that the policy knows: the prompt, as the model has read it. With the hidden
-state h of the prompt's last token after the last norm, of size D,
+The state before an answer is the prompt, as the model has read it. With the hidden state h of the prompt's
+last token after the last norm, of size D,
 
     V = r (w . u + b),    u = (h - c) / (s sqrt(D)),
 
-where r is the root mean square of the returns so far (:mod:`sparring.learn.gae`). All that is
-learned from is divided by r: values, their targets, and the advantages, so no constant is in units of reward.
-When r changes, w and b are multiplied by the old r and divided by the new one, so that V stays (PopArt, van
-Hasselt et al. 2016, arXiv 1602.07714).
+where r is the root mean square of the returns so far. Values, their targets and advantages are divided by r,
+so no constant is in units of reward. When r changes, w and b are multiplied by the old r and divided by the
+new one, so that V stays (PopArt, van Hasselt et al. 2016, arXiv 1602.07714). w and b are 0 at first.
 
-In a prefix tree the state is a node, so V is computed once wherever games meet, and a state's gradient is the
-sum over the answers to it. w and b are 0 at first: then V = 0, and the advantage of a last turn is its
-reward, divided by r.
+c is the mean of the states of the batch, measured before the update's first step; s is the root mean square
+of the states' distances from c in the first batch. Prompts of one game differ by a few hundredths of their
+states' length: without c, a step in w would move all values alike. The absolute entries of u add up to about
+1, and AdamW moves each entry of w by about the learning rate, so a step moves V / r by about the rate at
+most.
 
-c is the mean of the states of the batch, measured before the update's first step. Prompts of one game differ
-in a few tokens, and their states by a few hundredths of their length: without c, a step in w would move all
-values alike and hardly tell the states apart, and so would a step of the adapter, which moves all states
-together. s is the root mean square of the states' distances from c in the first batch. The division by
-s sqrt(D) gives the learning rate a unit: the absolute entries of u add up to about 1 or less, and AdamW moves
-each entry of w by about the rate, so a step moves V / r by about the rate at most, whatever the model. s
-stays as it is, although the adapter pulls the states apart: mostly by what it will answer, and a greater s
-would make the rest, which the outcome also depends on, small.
+With the value V_t of the state before turn t of a role in a rollout and the reward r_t of the turn,
 
-The advantages come from :mod:`sparring.learn.gae`; the value loss is, with the targets G, and with
-values and targets in units of r,
+    delta_t = r_t + gamma V_{t+1} - V_t,    A_t = sum_k (gamma lambda)^k delta_{t+k}
+
+(generalised advantage estimation; Schulman et al. 2016, arXiv 1506.02438, equations 11 and 16). The value's
+target is A_t + V_t. A record gives each answer a reward R_t, the outcome for its role and what its own
+transforms add, so r_t = R_t - R_{t+1}, and r_T = R_T at the end. A turn whose next one is missing, because a
+buffer draws single steps or a record is cut, counts as the last: its target is R_t.
+
+The value loss is, with the targets G, and with values and targets in units of r,
 
     1/N * sum_i 0.5 (V_i - G_i)^2,    or the maximum of it and 0.5 (clip(V_i, old_i - e, old_i + e) - G_i)^2
 
-with ``value_clip`` = e (the value clip of PPO's implementations; Engstrom et al. 2020, arXiv 2005.12729).
+with ``value_clip`` = e (the value clip of PPO's implementations; Engstrom et al. 2020, arXiv 2005.12729). The
+head learns from it at a rate of its own. It also reaches the adapter below, times ``value_weight``. With a
+weight of 0 only the head learns from it, and on Kuhn poker explains much less.
 
-The head learns from this loss at a rate of its own. The loss also reaches the adapter below, times
-``value_weight``, as in A2C and PPO with layers that policy and value share. With a weight of 0 only the head
-learns from it. Then nothing disturbs the policy's gradient, but the head has to read states that the adapter
-keeps changing in favour of the next token alone, and on Kuhn poker it explains much less.
+:class:`RunningScale` is the root mean square, over the batches so far, of what a game pays, by which critics
+divide rewards, as VecNormalize does, and losses over legal answers divide advantages. No mean is subtracted,
+so a game that nearly always pays the same does not get a tiny scale. After batch n with mean square m_n,
+
+    m <- d m + (1 - d) m_n,    d = min(0.99, (n - 1) / n),    scale = sqrt(m)
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,8 +53,69 @@ from sparring.config.learning import CriticSettings
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.types import Answer
 from sparring.learn.batch import States, StateSums
-from sparring.learn.gae import RunningScale, ValuedTurn, advantages_of
 from sparring.learn.policy import PolicyModel
+
+
+@dataclass(frozen=True)
+class ValuedTurn:
+    """An answer as a time step; one without a ``rollout_id`` is a trajectory of its own."""
+
+    rollout_id: str
+    role_id: str
+    number: int
+    reward: float
+    value: float
+
+
+def advantages_of(turns: Sequence[ValuedTurn], gamma: float, gae_lambda: float) -> list[float]:
+    """Return A_t of each turn, in the order of ``turns``, which may be any."""
+    place_of = {
+        (turn.rollout_id, turn.role_id, turn.number): place
+        for place, turn in enumerate(turns)
+        if turn.rollout_id
+    }
+    advantages = [0.0] * len(turns)
+    for place in sorted(range(len(turns)), key=lambda place: -turns[place].number):
+        turn = turns[place]
+        following = place_of.get((turn.rollout_id, turn.role_id, turn.number + 1))
+        if following is None:
+            advantages[place] = turn.reward - turn.value
+        else:
+            after = turns[following]
+            delta = turn.reward - after.reward + gamma * after.value - turn.value
+            advantages[place] = delta + gamma * gae_lambda * advantages[following]
+    return advantages
+
+
+DECAY = 0.99
+
+
+@dataclass
+class RunningScale:
+    """The scale of the module: m, in squared units of reward, and the number of batches n."""
+
+    mean_square: float = 0.0
+    batches: int = 0
+
+    @property
+    def value(self) -> float:
+        """The scale, in units of reward; 1 before the first batch."""
+        return self.mean_square**0.5 if self.batches else 1.0
+
+    def add(self, numbers: Sequence[float], least: float = 0.0) -> None:
+        """Take a batch into account, unless its root mean square is not above ``least``.
+
+        Raises SparringError if the mean square is not finite.
+        """
+        square = sum(one * one for one in numbers) / len(numbers)
+        if not math.isfinite(square):
+            raise SparringError("a reward or an advantage of this batch is not finite, or its square is not")
+        if square**0.5 <= least:
+            return
+        decay = min(DECAY, self.batches / (self.batches + 1))
+        self.mean_square = decay * self.mean_square + (1 - decay) * square
+        self.batches += 1
+
 
 DEFAULTS = CriticSettings()
 SMALLEST_SPREAD = 1e-3
@@ -59,10 +124,7 @@ SMALLEST_SPREAD = 1e-3
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an answer is worth, in units of r: its advantage, the value of its state, and the target of it.
-
-    Normalised advantages have no unit.
-    """
+    """What an answer is worth in units of r: its advantage, the value of its state, and the target of it."""
 
     advantage: float
     value: float
@@ -70,18 +132,9 @@ class Judgement:
 
 
 class Critic:
-    """The value head of one policy; see the module.
+    """The value head of one policy: ``weight_D`` is w, ``bias`` b, ``centre_D`` c, ``returns.value`` r.
 
-    Args:
-        policy: the model whose hidden states the head reads.
-        settings: how it learns.
-
-    Attributes:
-        weight_D: w.
-        bias: b.
-        centre_D: c.
-        scale: s sqrt(D); 0 before the first batch.
-        returns: r, as ``returns.value``.
+    ``scale`` is s sqrt(D); 0 before the first batch.
     """
 
     def __init__(self, policy: PolicyModel, settings: CriticSettings = DEFAULTS) -> None:
@@ -108,7 +161,7 @@ class Critic:
         return copies | {name: torch.tensor(one, dtype=torch.float64) for name, one in numbers.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`. A head that was saved without r is in units of reward."""
+        """Restore the state of :meth:`state`."""
         with torch.no_grad():
             self.weight_D.copy_(state["weight"])
             self.bias.copy_(state["bias"])
@@ -151,18 +204,13 @@ class Critic:
     def judge(
         self, answers: Sequence[tuple[TrainingRecord, Answer]], values: Sequence[float]
     ) -> tuple[list[Judgement], dict[str, float]]:
-        """Return what each answer is worth, and metrics, and let r take the batch into account.
+        """Return what each answer is worth, given V of its state, and metrics; let r take the batch into
+        account.
 
         The metrics are about the values before the update, in units of reward: ``value_loss``, the mean of
         0.5 (V - G)^2; ``mean_value``; ``explained_variance``, 1 - Var(G - V) / Var(G), which is missing where
-        all targets are equal; and ``reward_scale``, the new r.
-
-        Args:
-            answers: all answers of an update that are trained on, with their records.
-            values: V of each one's state.
-
-        Raises:
-            SparringError: a reward or a value is not finite.
+        all targets are equal; and ``reward_scale``, the new r. Raises SparringError if a reward or a value is
+        not finite.
         """
         turns = [
             ValuedTurn(record.rollout_id, record.role_id, answer.turn, answer.reward, value)
@@ -185,7 +233,6 @@ class Critic:
         return [Judgement(*one) for one in found], metrics
 
     def _take_returns(self, returns: Sequence[float]) -> None:
-        """Let r take a batch into account, and keep V as it is."""
         before = self.returns.value
         self.returns.add(returns)
         with torch.no_grad():

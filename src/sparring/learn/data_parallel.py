@@ -1,17 +1,14 @@
 """Data-parallel learning: several learners make one update together, each on its shard of the batch.
 
-Every learner holds the model, or a part of it (``sharded_base``), and receives the whole batch. It trains on
-its own shard; then the learners combine the shards' gradients into the batch's gradient, and all make the
-same step. Losses are means over answers. If shard r keeps n_r of the batch's n answers (those that are not
-too long), then
+Every learner holds the model, or a part of it (``frozen_weights``), and receives the whole batch. Losses are
+means over answers. If shard r keeps n_r of the batch's n answers (those that are not too long), then
 
     gradient = sum_r n_r / n * gradient_r
 
-The learners exchange only the gradients of the adapter and its critic, as one tensor, and a line of metrics;
-with a critic, also the values of the batch's states, because the turns of a game may be in several shards;
-with several epochs and mini-batches, also the log-probabilities that the drawn tokens had before the first
-step, because every epoch divides the answers anew.
-They exchange errors before gradients, so that none of them continues alone.
+The learners exchange the gradients of the adapter and its critic, as one tensor, a line of metrics, and what
+was measured before the first step: values of states and log-probabilities, because turns of a game may be in
+several shards, and every epoch divides the answers anew. They exchange errors before gradients, so that none
+of them continues alone.
 """
 
 import json
@@ -34,7 +31,7 @@ from sparring.core import SparringError, TrainingRecord
 from sparring.core.errors import reason_of
 from sparring.core.hosts import is_loopback
 from sparring.learn.batch import NOTHING_FITS, Counts, NoRecordFits
-from sparring.learn.sharded_base import ShardedBase
+from sparring.learn.frozen_weights import ShardedBase
 from sparring.learn.trie import TOKEN, as_bytes, shared_prefixes
 
 SUMS = ("packed_tokens", "separate_tokens")
@@ -47,8 +44,7 @@ MEANS_OVER = {
     "loss": "answers",
     "listed_share": "answers",
 }
-"""The field of Counts over which a metric is a mean; ``tokens`` for all metrics that are not listed, such as
-those of ``BaseAlgo.add_metric``."""
+"""The field of Counts over which a metric is a mean; ``tokens`` for all that are not listed."""
 
 
 class PeerLost(SparringError):
@@ -66,8 +62,7 @@ class Share:
 def combine(shares: list[Share]) -> Share:
     """Return the share that training on the records of all shares at once would have given.
 
-    ``packed_tokens`` is the number of tokens in the forward passes, so it counts a prefix once for every
-    shard that contains it.
+    ``packed_tokens`` counts a prefix once for every shard that contains it.
     """
     names = dict.fromkeys(name for share in shares for name in share.metrics)
     counts = [share.counts for share in shares]
@@ -93,9 +88,8 @@ def _combined(name: str, shares: list[Share]) -> float:
 def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord]]:
     """Split records into ``count`` shards so that shared prefixes are within shards, not between them.
 
-    Records are sorted by their tokens and cut into runs such that the largest run is as small as possible.
-    The size of a run is nearly that of its prefix tree: a record counts without the tokens that it shares
-    with the beginning of the previous record. No shard is empty unless there are fewer records than shards.
+    Records are sorted by their tokens and cut into runs such that the largest run is as small as possible,
+    where a record counts without the tokens that it shares with the previous record.
     """
     prompts = [record.prompt_token_ids for record in records]
     rests = [record.input_ids[len(record.prompt_token_ids) :] for record in records]
@@ -119,11 +113,7 @@ def shard(records: list[TrainingRecord], count: int) -> list[list[TrainingRecord
 
 
 def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> list[int]:
-    """Return the starts of runs of at most ``limit`` tokens that are filled one after the other.
-
-    A record adds ``new`` tokens to the run of the previous record, or ``alone`` tokens to a run that it
-    begins.
-    """
+    """Return the starts of runs of at most ``limit`` tokens that are filled one after the other."""
     starts, size = [0], alone[0]
     for index in range(1, len(alone)):
         one_each = len(alone) - index == at_least - len(starts)
@@ -136,11 +126,7 @@ def _starts(alone: list[int], new: list[int], limit: int, at_least: int = 1) -> 
 
 
 def host_store(address: str, timeout_seconds: float) -> TCPStore:
-    """Serve the store through which a group's learners find each other, on a free port of this process.
-
-    ``address`` is the IP address of this machine at which the other learners reach it. The store listens only
-    there; its ``port`` attribute is the port.
-    """
+    """Serve the store through which a group's learners find each other, at this address on a free port."""
     family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
     listening = socket.create_server((address, 0), family=family)
     port = listening.getsockname()[1]
@@ -148,11 +134,7 @@ def host_store(address: str, timeout_seconds: float) -> TCPStore:
 
 
 def reach_store(address: str, port: int, timeout_seconds: float) -> TCPStore:
-    """Connect to the store that another process serves.
-
-    Raises:
-        PeerLost: no process answers at this address.
-    """
+    """Connect to the store that another process serves; raise PeerLost if none answers."""
     return _store(address, port, timeout_seconds, is_master=False)
 
 
@@ -164,7 +146,6 @@ def _store(address: str, port: int, timeout_seconds: float, **options: Any) -> T
 
 @contextmanager
 def _others_answering() -> Iterator[None]:
-    """Raise PeerLost for torch's RuntimeErrors: connections that broke, timed out or were never made."""
     try:
         yield
     except RuntimeError as error:
@@ -194,10 +175,9 @@ def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:
 class DataParallel:
     """One learner's membership in a group of ``size`` learners.
 
-    Reports use gloo; gradients use gloo on a CPU and NCCL on a CUDA device. torch chooses the network
-    interface of the machine's host name, or those in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME. The process
-    groups are not torch's default group, of which a process can have only one, because groups change with
-    their members.
+    Reports use gloo; gradients use gloo on a CPU and NCCL on a CUDA device. The process groups are not
+    torch's default group, of which a process can have only one, because groups change with their members.
+    Raises PeerLost if the other learners did not join in time.
 
     Args:
         rank: this learner's number, 0 to ``size`` - 1.
@@ -206,9 +186,6 @@ class DataParallel:
         device: device of the gradients.
         timeout_seconds: maximum time that a learner waits for the others.
         base: the base model if the learners share it.
-
-    Raises:
-        PeerLost: the other learners did not join in time.
     """
 
     def __init__(
@@ -246,13 +223,9 @@ class DataParallel:
         train: Callable[[list[TrainingRecord]], Share],
         parameters: list[torch.nn.Parameter],
     ) -> Share:
-        """Set the parameters' gradients to those of all records; return the batch's share, equal on every
-        rank.
+        """Set the gradients to those of all records; return the batch's share, equal on every rank.
 
-        Args:
-            records: the whole batch.
-            train: adds the gradient of the given records, a mean over them, to the parameters' gradients.
-            parameters: parameters, without gradients at first.
+        ``train`` adds the gradient of the given records, a mean over them, to the parameters' gradients.
 
         Raises:
             SparringError: training failed on some rank. (That rank raises its own exception.)
@@ -272,7 +245,6 @@ class DataParallel:
     def _shares(
         self, records: list[TrainingRecord], work: Callable[[list[TrainingRecord]], Share]
     ) -> tuple[Share, Share]:
-        """Return the shares of this rank and of all; see :meth:`train`."""
         try:
             own = work(self.mine(records))
         except NoRecordFits:
@@ -327,7 +299,6 @@ class DataParallel:
         return shard(records, self.size)[self.rank]
 
     def _sum_gradients(self, parameters: list[torch.nn.Parameter], weight: float) -> None:
-        """Replace each gradient by the sum over ranks of ``weight`` times it; a missing gradient is zero."""
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in parameters]
         )
@@ -339,7 +310,6 @@ class DataParallel:
             parameter.grad = summed.view_as(parameter).to(parameter.dtype)
 
     def _gather(self, report: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the reports of all ranks, in the order of ranks."""
         own = torch.frombuffer(bytearray(json.dumps(report).encode()), dtype=torch.uint8)
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(own)

@@ -23,8 +23,7 @@ from torch.nn.functional import pad
 
 from sparring.core import pass_sizes
 from sparring.learn.model_attention import DotProduct
-from sparring.learn.sections import Section, SectionKeys, whole
-from sparring.learn.tree_attention import RunAttention
+from sparring.learn.tree_attention import RunAttention, Section, SectionKeys, whole
 from sparring.learn.trie import IntArray, TreePlan
 
 COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
@@ -43,22 +42,13 @@ def _differentiable(*arguments: Any, **options: Any) -> Any:
 
 @cache
 def _compiled(with_gradients: bool) -> Callable[..., Any]:
-    """Return the kernel of a kind of pass; torch counts the variants of each of the two functions."""
     kernel = _differentiable if with_gradients else _forward_only
     compiled: Callable[..., Any] = torch.compile(kernel, dynamic=True, fullgraph=True)
     return compiled
 
 
 class FlexAttention:
-    """The attention of a section, as :class:`RunAttention` computes it; see the module.
-
-    Args:
-        plan: the plan to which the section belongs.
-        dtype: not needed here: scores are accumulated in float32.
-        device: device of queries and keys.
-        section: the tokens of the forward pass; ``None`` for the whole plan.
-        keys: keeps keys and values for other sections; ``None`` if there are none.
-    """
+    """The attention of a section, as :class:`RunAttention` computes it; see the module."""
 
     def __init__(
         self,
@@ -116,7 +106,6 @@ class FlexAttention:
         return output_HTe.transpose(0, 1)
 
     def _mask(self, window: int) -> BlockMask:
-        """Return the mask of layers with a window; the first call makes it."""
         if window not in self._masks:
             self._masks[window] = create_block_mask(
                 self._sees(window), None, None, len(self._node_Q), len(self._node_K), device=self._device
@@ -139,7 +128,6 @@ class FlexAttention:
 
 
 def _at_least(tokens: int, states_HTd: Tensor) -> Tensor:
-    """Return states of the given number of tokens, the missing ones zero."""
     missing = tokens - states_HTd.shape[1]
     return pad(states_HTd, (0, 0, 0, missing)) if missing else states_HTd
 

@@ -1,11 +1,13 @@
-"""LoRA of a linear layer as one step of autograd, in the type of the layer's input.
+"""LoRA of a linear layer as one step of autograd, in the type of the layer's input, for one adapter or
+several.
 
-PEFT computes an adapter beside a bfloat16 layer in float32: it converts the input, keeps the converted copy
-for the gradient, and multiplies float32 matrices. Here the input is kept once, as it is, and only the
-adapter's weights are converted, which are small. They stay float32 themselves, and so do their gradients and
-the optimizer's moments. With float32 inputs the two are equal up to rounding.
+PEFT computes an adapter beside a bfloat16 layer in float32, and keeps a converted copy of the input. Here the
+input is kept once, as it is, and only the adapter's weights are converted, which are small. They stay float32
+themselves, and so do their gradients and the optimizer's moments.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +15,85 @@ from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sparring.learn.adapter_rows import Rows
 from sparring.learn.frozen_weights import weight_of
+
+FEW_TOKENS = 16
+"""Adapters with at most this many tokens in a pass are multiplied together: tiny products take longer."""
+
+
+class Rows(NamedTuple):
+    """Consecutive tokens of a forward pass, and the adapters that are added to them.
+
+    ``others_TN`` says which of the adapters are not a token's; ``None`` if all tokens have the only one.
+    ``states`` are other numbers when an adapter's weights have changed.
+    """
+
+    adapters: tuple[str, ...]
+    states: tuple[int, ...]
+    start: int
+    stop: int
+    others_TN: Tensor | None = None
+
+
+class AdapterRows:
+    """The rows of passes over these layers with several adapters."""
+
+    def __init__(self, layers: Sequence[Linear], device: torch.device) -> None:
+        self._layers = layers
+        self._device = device
+        self._shapes: dict[str, tuple[Any, ...]] = {}
+        self._weights: dict[str, list[Tensor]] = {}
+        self._finite: dict[str, tuple[int, bool]] = {}
+
+    def of(self, parts: Sequence[tuple[str, int]]) -> tuple[Rows, ...]:
+        """Return the rows of a pass in which adapters have these numbers of tokens, one after the other.
+
+        Neighbours with few tokens and equal shapes share rows. Those whose weights are not numbers share
+        none: what is not a number stays so when it is multiplied by the other's zeros.
+        """
+        rows: list[Rows] = []
+        start = 0
+        for (shape, share), group in groupby(parts, lambda part: (self._shape(part[0]), self._share(*part))):
+            members = list(group)
+            stop = start + sum(count for _, count in members)
+            if any(shape) and share:
+                rows.append(self._shared(members, start, stop))
+            elif any(shape):
+                ends = accumulate((count for _, count in members), initial=start)
+                for (name, _), places in zip(members, pairwise(ends), strict=True):
+                    rows.append(Rows((name,), (self._state(name),), *places))
+            start = stop
+        return tuple(rows)
+
+    def _shared(self, members: list[tuple[str, int]], start: int, stop: int) -> Rows:
+        names = tuple(dict.fromkeys(name for name, _ in members))
+        owners = [name for name, count in members for _ in range(count)]
+        others_TN = torch.tensor([[name != one for name in names] for one in owners], device=self._device)
+        return Rows(names, tuple(map(self._state, names)), start, stop, others_TN)
+
+    def _share(self, name: str, tokens: int) -> bool:
+        if tokens > FEW_TOKENS:
+            return False
+        state = self._state(name)
+        if self._finite.get(name, (None, False))[0] != state:
+            self._finite[name] = (state, all(bool(one.isfinite().all()) for one in self._weights[name]))
+        return self._finite[name][1]
+
+    def _shape(self, name: str) -> tuple[Any, ...]:
+        if name not in self._shapes:
+            self._shapes[name] = tuple(
+                (one.r[name], one.scaling[name]) if name in one.lora_A else None for one in self._layers
+            )
+        return self._shapes[name]
+
+    def _state(self, name: str) -> int:
+        if name not in self._weights:
+            adapted = [one for one in self._layers if name in one.lora_A]
+            self._weights[name] = [
+                weights[name].weight for one in adapted for weights in (one.lora_A, one.lora_B)
+            ]
+        return sum(weight._version for weight in self._weights[name])
+
 
 SEVERAL = ""
 """Key of the weights of several adapters; no adapter has this name."""
@@ -69,7 +148,6 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         self.__dict__.pop("_conversions", None)
 
     def _mixed(self, x: Tensor, rows: tuple[Rows, ...]) -> Tensor:
-        """Return the outputs of a pass in which tokens have different adapters."""
         output = _output(x, self.base_layer)
         x_TI, output_TO = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
         for one in rows:
@@ -78,7 +156,6 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         return output
 
     def _add(self, output_TO: Tensor, x_TI: Tensor, rows: Rows) -> None:
-        """Add each token's adapter to the outputs, in place; several have the same rank and scale."""
         _, a_RI, b_OR = self._converted(rows.adapters, rows.states, x_TI.dtype)
         low_TR = linear(x_TI, a_RI)
         if rows.others_TN is not None:
@@ -86,10 +163,7 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         output_TO.addmm_(low_TR, b_OR.t(), alpha=self.scaling[rows.adapters[0]])
 
     def _converted(self, names: tuple[str, ...], states: tuple[int, ...], dtype: torch.dtype) -> _Converted:
-        """Return adapters' weights in another type; they are converted again when they have changed.
-
-        Each adapter's own are kept, and those of the last set of several adapters.
-        """
+        """Return adapters' weights in another type, converted again when they have changed."""
         made_of = (names, states, dtype)
         known: dict[str, _Converted] = self.__dict__.setdefault("_conversions", {})
         key = names[0] if len(names) == 1 else SEVERAL

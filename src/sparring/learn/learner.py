@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -20,18 +19,15 @@ from sparring.core.errors import shown
 from sparring.core.own_code import method_of, returned
 from sparring.core.records import without_zero_advantages
 from sparring.learn.algorithms import BaseAlgo
-from sparring.learn.batch import Batch, StateSums
+from sparring.learn.batch import AnswerTable, Batch, MiniBatch, StateSums, epochs_of
+from sparring.learn.checkpoints import load_training_tensors, part_of, training_tensors
 from sparring.learn.critic import Critic
 from sparring.learn.data_parallel import DataParallel, Share, combine
-from sparring.learn.following import Follower
-from sparring.learn.minibatches import AnswerTable, MiniBatch, epochs_of
-from sparring.learn.optimizer_state import load_training_tensors, part_of, training_tensors
 from sparring.learn.policy import TRAINED, PolicyModel, average_of
+from sparring.learn.schedules import Follower, Schedule
 
 REFERENCE_PREFIX = "reference."
-"""Begins the names of the reference's weights among a learner's tensors."""
 ALGORITHM_PREFIX = "algorithm."
-"""Begins the names of the algorithm's state among them."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 MAX_GENERATION_LEN = InferenceSettings().max_tokens
@@ -39,48 +35,19 @@ MAX_GENERATION_LEN = InferenceSettings().max_tokens
 DEFAULTS = LearningSettings()
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """A value that goes from ``start`` to ``end`` in ``steps`` updates, by default along a cosine.
-
-    A geometric one goes along a cosine too if one of its ends is 0. A linear one begins to move after the
-    warm-up, and would reach ``end`` at the update after the last. The value is scaled up linearly over the
-    first ``warmup`` updates.
-    """
-
-    start: float
-    end: float
-    steps: int
-    warmup: int = 0
-    geometric: bool = False
-    linear: bool = False
-
-    def at(self, step: int) -> float:
-        """Return the value at update ``step``, counted from 0."""
-        fraction = min(step / max(self.steps - 1, 1), 1.0)
-        if self.geometric and self.start > 0 and self.end > 0:
-            value = self.start * (self.end / self.start) ** fraction
-        elif self.linear:
-            left = (self.steps - step) / max(self.steps - self.warmup, 1)
-            value = self.end + (self.start - self.end) * min(max(left, 0.0), 1.0)
-        else:
-            value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
-        return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
-
-
 class Learner:
     """The owner of the optimizer of one policy's adapter. Learners of several policies on one model take
     turns.
 
+    AdamW has no weight decay. There is a reference only if the algorithm compares the policy with it.
+
     Args:
         policy: the model whose adapter is trained.
         algorithm: computes the gradients. The learner initializes it.
-        settings: everything else. AdamW has no weight decay. There is a reference only if the algorithm
-            compares the policy with it.
+        settings: everything else.
         adapter: name of the policy that is trained.
         seed: decides how each epoch of each update divides its records.
-        group: the learners that share the work of each update, all in the same state; ``None`` if this
-            learner works alone.
+        group: the learners that share the work of each update, all in the same state.
 
     Raises:
         InputError: the model has no such policy.
@@ -159,10 +126,9 @@ class Learner:
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
         """Learn from ``records`` in ``epochs`` * ``minibatches`` optimizer steps, and return metrics.
 
-        The version rises by 1, whatever the number of steps. Metrics of several steps are means over them;
-        numbers of tokens are sums. In a group, every learner receives the whole batch, trains on its shard
-        of each mini-batch and makes the same steps. If this method raises, weights, optimizer and version
-        remain unchanged.
+        The version rises by 1. Metrics of several steps are means over them; numbers of tokens are sums. In a
+        group, every learner receives the whole batch. If this method raises, weights, optimizer and version
+        are unchanged.
 
         Raises:
             SparringError: the loss is not finite, or engine and learner differ by more than ``max_mismatch``.
@@ -211,12 +177,7 @@ class Learner:
         }
 
     def _prepare(self, epochs: list[list[MiniBatch]]) -> None:
-        """Pack the mini-batches of all epochs, with what other adapters and the policy find before the first
-        step.
-
-        Each of them has a pass with the other adapters, so several epochs have one each, where ``epochs_of``
-        divides anew.
-        """
+        """Pack the mini-batches of all epochs, with what other adapters find, before the first step."""
 
         def others(batch: Batch) -> dict[str, float]:
             self.algorithm.compute_others(batch)
@@ -228,7 +189,6 @@ class Learner:
     def _steps(
         self, table: AnswerTable, epochs: list[list[MiniBatch]], regulariser_weight: float
     ) -> tuple[Share, float]:
-        """Make all steps of an update that has several; see :meth:`_step` for what is returned."""
         measured: dict[str, float] = {}
         if self.algorithm.learns_from_draws or len(epochs[0]) > 1:
             shares = [self._measure(one, self.algorithm.keep_logprobs) for one in epochs[0]]
@@ -242,7 +202,6 @@ class Learner:
         return Share(metrics | measured, epoch.counts), norm
 
     def _share_logprobs(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> None:
-        """Give the batches of later epochs the log-probabilities that those of the first have kept."""
         if epochs[-1] is epochs[0]:
             return
         old_T = np.zeros(table.num_tokens)
@@ -253,10 +212,6 @@ class Learner:
             batch.old, batch.measured = old_T[table.token_places(batch)].astype(np.float32), True
 
     def _judge(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> dict[str, float]:
-        """Set the values, the advantages and the targets of all answers, and return the critic's metrics.
-
-        Without a critic, nothing happens.
-        """
         critic = self.critic
         if critic is None:
             return {}
@@ -276,10 +231,7 @@ class Learner:
         return metrics
 
     def _values(self, critic: Critic, table: AnswerTable, batches: list[Batch]) -> NDArray[np.float64]:
-        """Return the value of each of the A answers of an update, and 1 for each that is trained on.
-
-        Each learner of a group has the states of its own shards.
-        """
+        """Return value_A of the answers of an update, and 1 for each that is trained on; [2, A]."""
         sums = np.zeros(self.policy.hidden_size + 2)
         for batch in batches:
             sums += batch.states.sums().to_array()
@@ -291,11 +243,9 @@ class Learner:
         return self._over_group(values_2A)
 
     def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of the numbers of all learners."""
         return numbers if self.group is None else self.group.sum(numbers)
 
     def _step(self, minibatch: MiniBatch, regulariser_weight: float) -> tuple[Share, float]:
-        """Make one optimizer step; return its share and the gradient's norm before clipping."""
         self.optimizer.zero_grad(set_to_none=True)
         adapter = self.policy.adapter_parameters(self.adapter)
         head = [] if self.critic is None else self.critic.parameters()
@@ -315,7 +265,6 @@ class Learner:
         return share, norm
 
     def _measure(self, minibatch: MiniBatch, measure: Callable[[Batch], dict[str, float]]) -> Share:
-        """Keep in a mini-batch what the algorithm needs from before the first step; return its metrics."""
         work = partial(self._work, minibatch, measure)
         if self.group is None:
             return work(minibatch.records)
@@ -327,17 +276,12 @@ class Learner:
         work: Callable[[Batch], dict[str, float]],
         records: list[TrainingRecord],
     ) -> Share:
-        """Do some work on a mini-batch, of which ``records`` are this learner's shard; pack them once."""
         if minibatch.packed is None:
             minibatch.packed = self.algorithm.prepare_batch(records, self.version)
         return Share(work(minibatch.packed), minibatch.packed.counts)
 
     @contextmanager
     def _unchanged_by_failure(self, several: bool) -> Iterator[None]:
-        """Undo what an update changed before it fails: what algorithm and critic measured, and earlier steps.
-
-        ``several`` is whether the update has several steps.
-        """
         measured = _state_of(self.algorithm)
         before = None
         if several or self.critic is not None:
@@ -353,13 +297,9 @@ class Learner:
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
         """Reject records whose log-probabilities this model cannot have given.
 
-        Tokens of the current version show every fault of engine, weights or temperature. The first update has
-        only such tokens, even if play and learning overlap; a later update may have none of them. For tokens
-        of older versions the policy itself has changed as well, so their limit is ``MAX_DRIFT`` higher,
-        whatever their age. Beyond it, importance weights are truncated or near 0, so there is little to learn
-        from such tokens even without a fault. Computing their log-probabilities again would distinguish a
-        fault from a changed policy, but would need the weights of every version whose tokens may still
-        arrive.
+        Tokens of the current version show every fault of engine, weights or temperature. For tokens of older
+        versions the policy itself has changed as well, so their limit is ``MAX_DRIFT`` higher, whatever their
+        age.
         """
         mismatch, stale = metrics.get("mismatch", 0.0), metrics.get("stale_mismatch", 0.0)
         limit = self.settings.max_mismatch
@@ -378,16 +318,15 @@ class Learner:
             )
 
     def _follow(self) -> None:
-        """Let the average and the reference follow the policy."""
         if self.average is not None:
             self.average.follow(self.age)
         if self.reference is not None:
             self.reference.follow(self.age)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that later updates depend on: weights, AdamW's moments and step counts, the reference.
+        """Return all that later updates depend on: weights, AdamW's state, reference, critic, algorithm.
 
-        The critic's and the algorithm's states are among them. Their names are the same for any policy.
+        Their names are the same for any policy.
         """
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
@@ -398,7 +337,7 @@ class Learner:
     def start_again(self, tensors: dict[str, Tensor]) -> None:
         """Become what the learner was when it returned these :meth:`tensors`, before its first update.
 
-        The optimizer has no moments, and schedules, average and reference begin anew; the version goes on.
+        Schedules, average and reference begin anew; the version goes on.
         """
         self.load_tensors(tensors, self.version, self.samples_seen, started=self.version)
         if self.average is not None:
@@ -409,11 +348,9 @@ class Learner:
     ) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
 
-        ``started`` is the version at which the learner last started again.
-
-        Raises:
-            InputError: the weights belong to another adapter, the algorithm's state to another algorithm, or
-                the reference's weights are missing.
+        ``started`` is the version at which the learner last started again. Raises InputError if the weights
+        belong to another adapter, the algorithm's state to another algorithm, or the reference's weights are
+        missing.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
         self.algorithm.load_state(_copies(part_of(tensors, ALGORITHM_PREFIX)))
@@ -432,11 +369,6 @@ class Learner:
 
 
 def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:
-    """Return copies of an algorithm's own state.
-
-    Raises:
-        SparringError: it holds something else than tensors by name, or no plain tensors.
-    """
     state, source = algorithm.state(), method_of(algorithm, "state")
     for name, tensor in returned(state, dict, source).items():
         plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_meta
@@ -446,11 +378,9 @@ def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU, which no later update changes."""
     return {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
 
 
 def _packed(epochs: list[list[MiniBatch]]) -> list[Batch]:
-    """Return the batches of the mini-batches of which this learner has a shard."""
     minibatches = {id(one): one for epoch in epochs for one in epoch}.values()
     return [one.packed for one in minibatches if one.packed is not None]

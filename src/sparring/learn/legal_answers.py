@@ -1,11 +1,9 @@
 """The legal answers to a batch's prompts, over which the policy is regularised.
 
 At every distinct prompt p with legal answers, the regulariser is the cross-entropy from a reference rho to
-the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of answers to that
-prompt. Its gradient with respect to a logit is pi - rho, which does not vanish near a pure policy, unlike the
-gradient of an entropy bonus. Regularised Nash dynamics (arXiv 2002.08456) and magnetic mirror descent (arXiv
-2206.05825) explain why such a term makes self-play converge. The answers are further paths of the batch's
-prefix tree and cost a few tokens.
+the policy over whole answers, - sum_a rho(a|p) log pi(a|p), weighted by the share of answers to that prompt.
+Its gradient with respect to a logit is pi - rho, which does not vanish near a pure policy, unlike that of an
+entropy bonus (regularised Nash dynamics, arXiv 2002.08456; magnetic mirror descent, arXiv 2206.05825).
 """
 
 from dataclasses import dataclass
@@ -33,8 +31,7 @@ class Position(NamedTuple):
 class LegalAnswers:
     """A answers to P distinct prompts. In plans, they are the samples after the answers that were drawn.
 
-    ``prompt_of_A`` is the index of each answer's prompt; ``visits_P`` is the share of the batch's answers
-    to each prompt. ``temperatures`` are those of the answers. A prompt that was answered at two
+    ``visits_P`` is the share of the batch's answers to each prompt. A prompt that was answered at two
     temperatures counts as two.
     """
 
@@ -100,10 +97,7 @@ class LegalAnswers:
         return share_A
 
     def completed(self, logprob_A: FloatArray) -> FloatArray:
-        """Return completed_A, the probabilities with that of illegal answers divided equally among the legal.
-
-        They add up to 1 at every prompt, also where the model gives no legal answer.
-        """
+        """Return completed_A, probabilities with that of illegal answers divided among the legal ones."""
         mass_A = np.minimum(self.totals(np.exp(logprob_A)), 1.0)
         probability_A: FloatArray = mass_A * self.normalised(logprob_A)
         return probability_A + (1 - mass_A) * self.uniform_reference()

@@ -33,9 +33,8 @@ LENGTH = "Write its longest context, in tokens, into its config.json."
 
 @dataclass(frozen=True)
 class ContextLimit:
-    """The maximum context length, in tokens, for which a tree is exact.
-
-    ``reason`` says why it is shorter than the model's own limit; ``None`` if it is not.
+    """The maximum context length, in tokens, for which a tree is exact, and why it is shorter than the
+    model's.
     """
 
     tokens: int
@@ -51,8 +50,7 @@ class ContextLimit:
 def check_tree(model_name: str, causal_lm: Any) -> ContextLimit:
     """Compare a packed tree, and a sequence continued from cached keys and values, with the model's own pass.
 
-    Raises:
-        InputError: they differ, or the model cannot be run over a tree.
+    Raises InputError if they differ, or the model cannot be run over a tree.
     """
     try:
         config = causal_lm.config.get_text_config()
@@ -96,7 +94,6 @@ class _Remembering:
         window: int | None,
         dot_product: DotProduct,
     ) -> Tensor:
-        """Return output_THe."""
         self.windows[layer] = window
         if layer in self.keys:
             key_GTd = torch.cat([self.keys[layer], key_GTd], dim=1)
@@ -112,9 +109,8 @@ class _Remembering:
 
 
 def _differences(causal_lm: Any, vocabulary: int) -> tuple[dict[str, float], float, dict[int, int | None]]:
-    """Return three things: the mean difference in nats between our passes and the model's own, by kind of
-    pass; the same between neighbouring positions of the model's own pass; and the window of each attention
-    layer.
+    """Return the mean differences in nats between our passes and the model's own, by kind of pass, the same
+    between neighbouring positions of the model's own pass, and the window of each attention layer.
     """
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(vocabulary, (PREFIX_TOKENS + 2 * BRANCH_TOKENS,), generator=generator).tolist()
@@ -161,12 +157,6 @@ def _own_logprobs(causal_lm: Any, sequence_L: Tensor) -> Tensor:
 
 
 def _context_limit(config: Any, windows: dict[int, int | None]) -> ContextLimit:
-    """Return the context length up to which the model behaves as on the two short sequences.
-
-    Raises:
-        InputError: the configuration has no maximum context length, or a layer depends on a token's index in
-            the pass.
-    """
     longest = getattr(config, "max_position_embeddings", None)
     if not longest:
         raise InputError("model", "its configuration has no max_position_embeddings", LENGTH)
@@ -190,7 +180,6 @@ def _context_limit(config: Any, windows: dict[int, int | None]) -> ContextLimit:
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:
-    """Return the parameters of the rotary embeddings, one for the model or one for each type of layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     nested = [value for value in parameters.values() if isinstance(value, dict)]
     return nested or [parameters]

@@ -1,10 +1,9 @@
 """Log-probabilities of a plan's predictions, with a gradient, in a bounded amount of memory.
 
-A plan that is larger than one forward pass may be goes through the model in sections (see ``sections``). Each
-token is fed once, and each section's gradient is computed on its own: the backward pass visits the sections
-in reverse and passes the gradients of shared keys and values on (see ``sections``). Sections whose
-activations do not fit into memory are computed again for their gradient. This costs one more forward pass
-over their tokens and changes no bit of the gradient.
+A plan that is larger than one forward pass may be goes through the model in sections (``tree_attention``).
+The backward pass visits the sections in reverse. Sections whose activations do not fit into memory are
+computed again for their gradient, which changes no bit of it. A [nodes, vocabulary] tensor of logits is
+large: no score keeps one until the backward pass.
 """
 
 from collections.abc import Callable
@@ -15,23 +14,116 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from sparring.core.errors import first_line
 from sparring.core.pass_sizes import ROWS_AT_ONCE
 from sparring.learn.flex_attention import COMPILE_ERRORS, TreeAttention
 from sparring.learn.memory import KeptMemory
 from sparring.learn.policy import PolicyModel
-from sparring.learn.scores import (
-    Score,
-    drawn_logprobs,
-    logprobs_and_entropies,
-    logprobs_and_hits,
-    states,
-    with_values,
-)
-from sparring.learn.sections import KeptKeys, Section, sections_of, whole
-from sparring.learn.tree_attention import RunAttention
+from sparring.learn.tree_attention import KeptKeys, RunAttention, Section, sections_of, whole
 from sparring.learn.trie import TreePlan
+
+Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
+"""(policy, hidden_ND, rows_c, tokens_c, temperature) -> values[..., c] of the predictions at some nodes."""
+
+
+def drawn_logprobs(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    """Return logprobs_c of the tokens."""
+    logprobs_c: Tensor = _DrawnLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, policy, rows_c, tokens_c, temperature
+    )
+    return logprobs_c
+
+
+class _DrawnLogprobs(torch.autograd.Function):
+    """With p the softmax of a row of logits, the gradient of log p(token) is 1 at the token, less p."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, policy: PolicyModel, rows_c: Tensor, tokens_c: Tensor, temperature: float
+    ) -> Tensor:
+        logits_NV = _logits(policy, hidden_ND, temperature)
+        normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+        ctx.save_for_backward(hidden_ND, normaliser_N, rows_c, tokens_c)
+        ctx.policy, ctx.temperature = policy, temperature
+        return logits_NV[rows_c, tokens_c] - normaliser_N[rows_c]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (into_c,) = gradients
+        hidden_ND, normaliser_N, rows_c, tokens_c = ctx.saved_tensors
+        with torch.enable_grad():
+            hidden_ND = hidden_ND.detach().requires_grad_()
+            logits_NV = _logits(ctx.policy, hidden_ND, ctx.temperature)
+        into_N = torch.zeros_like(normaliser_N).index_add_(0, rows_c, into_c)
+        into_NV = (logits_NV.detach() - normaliser_N[:, None]).exp_().mul_(-into_N[:, None])
+        into_NV.index_put_((rows_c, tokens_c), into_c, accumulate=True)
+        torch.autograd.backward(logits_NV, into_NV)
+        return hidden_ND.grad, None, None, None, None
+
+
+def _logits(policy: PolicyModel, hidden_ND: Tensor, temperature: float) -> Tensor:
+    """Return logits_NV at a temperature."""
+    logits_NV = policy.logits(hidden_ND)
+    return logits_NV if temperature == 1 else logits_NV / temperature
+
+
+def _recomputed(score: Score) -> Score:
+    def scored(
+        policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+    ) -> Tensor:
+        arguments = (policy, hidden_ND, rows_c, tokens_c, temperature)
+        if not torch.is_grad_enabled():
+            return score(*arguments)
+        found: Tensor = checkpoint(score, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return found
+
+    return scored
+
+
+@_recomputed
+def logprobs_and_hits(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    """Return logprobs_c, and 1 where the token is the likeliest, as two rows."""
+    logits_NV = _logits(policy, hidden_ND, temperature)
+    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+    hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
+    return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
+
+
+@_recomputed
+def logprobs_and_entropies(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    """Return logprobs_c, and the entropy in nats of the distributions over the vocabulary, as two rows."""
+    logprobs_NV = torch.log_softmax(_logits(policy, hidden_ND, temperature), dim=-1)
+    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
+
+
+def states(
+    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
+) -> Tensor:
+    """Return the hidden states, hidden_Dc."""
+    return hidden_ND[rows_c].T
+
+
+def with_values(
+    score: Score,
+    values: Callable[[Tensor], Tensor],
+    policy: PolicyModel,
+    hidden_ND: Tensor,
+    rows_c: Tensor,
+    tokens_c: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Return another score's rows, and the values of the hidden states as one more row."""
+    scores = score(policy, hidden_ND, rows_c, tokens_c, temperature)
+    return torch.cat([scores[None] if scores.ndim == 1 else scores, values(hidden_ND)[rows_c][None]])
 
 
 @dataclass
@@ -54,11 +146,8 @@ def plan_logprobs(
 ) -> Tensor:
     """Run the active adapter over ``plan`` and return logprobs_C, one per prediction, in float32.
 
-    Args:
-        policy: the model.
-        plan: tokens to feed and predictions.
-        temperature: what the logits are divided by; by default the plan's sampling temperature.
-        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
+    ``temperature`` divides the logits, by default the plan's. Without ``limits``, one pass keeps its
+    activations.
     """
     temperature = plan.temperature if temperature is None else temperature
     return _PlanPass(policy, plan, drawn_logprobs, temperature, limits)()
@@ -66,11 +155,10 @@ def plan_logprobs(
 
 @dataclass(frozen=True)
 class PlanOutputs:
-    """What one pass over a plan gives for each of its C predictions, all with a gradient.
+    """What one pass over a plan gives for each of its C predictions, as far as it was asked for.
 
-    ``entropy_C`` is the entropy, in nats, of the distribution over the vocabulary from which the prediction's
-    token is drawn, ``value_C`` the value of the state in which it is drawn, and ``hits_C`` 1 where the token
-    is the likeliest; ``None`` if not asked for.
+    ``entropy_C`` is the entropy, in nats, over the vocabulary; ``value_C`` the value of the state in which
+    the token is drawn; ``hits_C`` 1 where the token is the likeliest, without a gradient.
     """
 
     logprobs_C: Tensor
@@ -90,13 +178,8 @@ def plan_outputs(
 ) -> PlanOutputs:
     """Return logprobs_C as :func:`plan_logprobs` does, and what else is asked for.
 
-    Args:
-        policy: the model.
-        plan: tokens to feed and predictions.
-        limits: bounds of a forward pass; ``None`` for one pass that keeps its activations.
-        entropies: whether to return entropies.
-        values: returns value_N of hidden_ND; ``None`` to return no values.
-        hits: whether to return hits, and nothing else beside the log-probabilities.
+    ``values`` returns value_N of hidden_ND. With ``hits``, nothing else is returned beside the
+    log-probabilities.
     """
     if hits:
         logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
@@ -135,7 +218,6 @@ class _PlanPass:
         self.kept: dict[int, Tensor] = {}
 
     def __call__(self) -> Tensor:
-        """Return the values of all predictions; their last dimension is that of the predictions."""
         if self.keys is None:
             return self.values(self.sections[0])
         if not torch.is_grad_enabled():
@@ -198,7 +280,6 @@ class _PlanPass:
             return policy.hidden_states(tokens_T, positions_T, attend)
 
     def _of_predictions(self, section: Section, hidden_TD: Tensor) -> Tensor:
-        """Return the scores at a section's nodes, without a [tokens, vocabulary] tensor for all of them."""
         plan, device = self.plan, self.policy.device
         first, stop = np.searchsorted(plan.predict_node_C, [section.start, section.stop]).tolist()
         nodes_P, row_C = np.unique(plan.predict_node_C[first:stop] - section.start, return_inverse=True)
@@ -214,7 +295,6 @@ class _PlanPass:
         return torch.cat(pieces, dim=-1)
 
     def _first_kept(self) -> int:
-        """Return the number of the first section whose graph is kept until its gradient."""
         if self.limits is None:
             return 0
         room, number = self.limits.memory.room, len(self.sections)

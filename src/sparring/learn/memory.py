@@ -1,9 +1,8 @@
 """The memory that a forward pass keeps for the gradient, and the decision whether to recompute its layers.
 
 Recomputing layers (activation checkpointing) gives a bit-identical gradient for a third more work and less
-than a tenth of the memory. Passes therefore keep their activations as long as these are a small share of the
-device's memory. The decision depends on the model, the adapter, the pass and the size of the device's memory,
-never on how much of it is currently free, so a repeated run is equally fast.
+than a tenth of the memory. The decision depends on the model, the adapter, the pass and the size of the
+device's memory, never on how much of it is currently free, so a repeated run is equally fast.
 """
 
 import os
@@ -14,13 +13,11 @@ from torch import Tensor
 
 from sparring.learn.model_attention import DotProduct
 from sparring.learn.policy import PolicyModel
-from sparring.learn.sections import Section, whole
-from sparring.learn.tree_attention import RunAttention, split_runs
+from sparring.learn.tree_attention import RunAttention, Section, split_runs, whole
 from sparring.learn.trie import TreePlan, build_plan
 
 SHARE_OF_MEMORY = 0.25
-"""Share of the memory beside the weights; the rest is for gradients, logits, the engine's cache and other
-processes."""
+"""Share of the memory beside the weights."""
 PROBES = (32, 128)
 """Sizes, in tokens, of the two passes from which the memory of larger passes is extrapolated."""
 CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -32,13 +29,6 @@ class KeptMemory:
     They grow with the number of tokens, with the keys and values that are copied for shared prefixes, and
     with the query-key pairs for which attention keeps masks or scores. The three rates are measured on two
     small passes.
-
-    Args:
-        policy: the model.
-        adapter: the adapter that receives gradients.
-
-    Attributes:
-        limit: maximum number of bytes that a pass may keep; see :attr:`room` for a sharded base.
     """
 
     def __init__(self, policy: PolicyModel, adapter: str) -> None:
@@ -57,9 +47,7 @@ class KeptMemory:
         return self.limit - SHARE_OF_MEMORY * (0 if self._sharded is None else self._sharded.device_bytes)
 
     def of(self, plan: TreePlan, section: Section | None = None) -> float:
-        """Return the bytes that a pass over ``plan``, or over a section of it, keeps if its layers are not
-        recomputed.
-        """
+        """Return the bytes that a pass over ``plan``, or a section of it, keeps without recomputing."""
         section = section or whole(plan)
         copied, pairs = 0, 0
         for start, stop in split_runs(plan, section):
@@ -101,8 +89,6 @@ class _Watched(RunAttention):
 
 
 def _probe(policy: PolicyModel, tokens: int) -> tuple[int, float]:
-    """Return the bytes that a pass over two branches keeps besides weights, and those of one token's keys and
-    values."""
     half, quarter = range(tokens // 2), tokens // 4
     plan = build_plan([[*half, *half[:quarter]], [*half, *half[quarter:]]], [[0], [0]])
     attend = _Watched(plan, policy.dtype, policy.device)

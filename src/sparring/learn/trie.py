@@ -72,8 +72,6 @@ def _shared(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
 
 IntArray = NDArray[np.int64]
 TOKEN_BITS = 32
-"""Bits of a token id."""
-
 HANDY_TOKENS = 512
 """Number of tokens above which a larger forward pass gains nothing (measured on a CPU)."""
 REPEAT_SHARE = 16
@@ -84,14 +82,11 @@ REPEAT_SHARE = 16
 class TreePlan:
     """Tokens of one forward pass in depth-first order, and the predictions at each.
 
-    The T nodes are in preorder: the descendants of node i are exactly the nodes i+1 .. end_T[i]-1, so j is an
-    ancestor of i (or i itself) when ``j <= i < end_T[j]``.
-
-    The C predictions are (node, token) pairs in ascending order, each a distinct continuation of a context.
-    Each completion token of each sample has one of the S entries, in the order of the samples and their
-    tokens: ``prediction_S`` is its prediction, which samples can share, ``sample_S`` its sample and
-    ``offset_S`` its index in that sample's completion. ``temperature`` is the one at which the samples were
-    drawn.
+    The descendants of node i are exactly the nodes i+1 .. end_T[i]-1, so j is an ancestor of i (or i itself)
+    when ``j <= i < end_T[j]``. The C predictions are (node, token) pairs in ascending order, each a distinct
+    continuation of a context. Each completion token of each sample has one of the S entries, in the order of
+    the samples and their tokens: ``prediction_S`` is its prediction, which samples can share, ``sample_S``
+    its sample and ``offset_S`` its index in that sample's completion.
     """
 
     tokens_T: IntArray
@@ -148,15 +143,11 @@ def samples_of(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[
 def plans_of(sequences: Sequence[TokenSequence]) -> list[TreePlan]:
     """Pack sequences into plans that share almost nothing, as between samples without a common prefix.
 
-    A sequence ends with a sample, whose last token is predicted but never fed, and begins with a token that
-    is in none. Samples are numbered in their order through all sequences; each is in one plan. The plans do
-    not depend on the order of the sequences: what is fed is sorted, so that neighbours share the longest
-    prefixes, and each sequence adds what it does not share with its neighbour. Time and memory are linear in
-    the tokens, apart from the sort, which compares whole prefixes at the speed of memory.
-
-    A plan of at least ``HANDY_TOKENS`` tokens ends where the next sequence repeats at most 1 /
-    ``REPEAT_SHARE`` of its tokens. Small plans use the caches better and keep their activations; a plan may
-    still be too large for one forward pass (see ``sections``).
+    A sequence ends with a sample, whose last token is predicted but never fed. Samples are numbered in their
+    order through all sequences. Time and memory are linear in the tokens, apart from the sort, which compares
+    whole prefixes at the speed of memory. A plan of at least ``HANDY_TOKENS`` tokens ends where the next
+    sequence repeats at most 1 / ``REPEAT_SHARE`` of its tokens; it may still be too large for one forward
+    pass.
     """
     ordered = _Ordered.of(sequences)
     cuts, size = [0], 0

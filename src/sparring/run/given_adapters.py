@@ -137,8 +137,8 @@ def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
 
 def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:
     """Load an adapter from its directory into the model, under a name."""
-    from sparring.learn.base_fingerprint import check_base
     from sparring.learn.checkpoints import check_lora_shape, load_adapter
+    from sparring.learn.model_files import check_base
 
     weights, settings = load_adapter(directory)
     check_base(directory, model.base)

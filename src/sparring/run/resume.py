@@ -12,7 +12,7 @@ from sparring.core import InputError
 from sparring.core.adapters import STATE_FILE
 from sparring.core.errors import DamagedState
 from sparring.core.manifest import check_files, damaged
-from sparring.learn.base_fingerprint import check_base, fingerprint
+from sparring.learn.model_files import check_base, fingerprint
 from sparring.learn.saved_states import newest_whole
 from sparring.run.best import has_settled
 from sparring.run.run_directory import RunDirectory

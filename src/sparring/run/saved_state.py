@@ -112,8 +112,8 @@ def load_learners(
 
     Raises DamagedState, or InputError if it is of another base model, of other policies or another version.
     """
-    from sparring.learn.base_fingerprint import check_base
     from sparring.learn.checkpoints import check_policies, load_checkpoint
+    from sparring.learn.model_files import check_base
 
     state, content = read_saved_state(directory, step)
     check_base(directory, model.base, "checkpoint")

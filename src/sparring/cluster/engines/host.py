@@ -21,7 +21,7 @@ from sparring.core.adapters import BASE, AdapterRef
 from sparring.core.delivery import Expectation
 from sparring.engine.adapter_check import Delivery, DeliveryError
 from sparring.engine.answering import PLAIN, AnswerOptions, ModelFacts
-from sparring.learn.base_fingerprint import check_base, fingerprint
+from sparring.learn.model_files import check_base, fingerprint
 
 if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
     from sparring.engine.engine import EmbeddedEngine

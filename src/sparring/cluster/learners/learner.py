@@ -221,7 +221,7 @@ class LearnerService:
         return self.learners[policy].age > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
-        from sparring.learn.delivery_file import save_proven_adapter
+        from sparring.learn.checkpoints import save_proven_adapter
 
         self._check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version

@@ -38,8 +38,7 @@ from sparring.finetune.jobs.records import (
 )
 from sparring.finetune.jobs.store import FileStore, JobStore, read_record
 from sparring.learn.fine_tuning.examples import WrongLine
-from sparring.learn.fine_tuning.outcome import Outcome
-from sparring.learn.fine_tuning.settings import RESULTS_FILE
+from sparring.learn.fine_tuning.settings import RESULTS_FILE, Outcome
 
 MAX_STARTS = 4
 """How often a process that is killed, for example for lack of memory, is started by one server."""

@@ -8,8 +8,7 @@ import msgspec
 
 from sparring.core.adapters import Quantization
 from sparring.engine.answering import ModelFacts
-from sparring.learn.fine_tuning.outcome import Outcome, Row, SavedModel
-from sparring.learn.fine_tuning.settings import JobSettings
+from sparring.learn.fine_tuning.settings import JobSettings, Outcome, Row, SavedModel
 
 JOB_FILE, OUTCOME_FILE, LOG_FILE, TRAINING = "job.json", "outcome.json", "worker.log", "training"
 FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"

@@ -31,7 +31,7 @@ from sparring.core.sealed_json import sealed, unsealed
 from sparring.core.text import one_line
 from sparring.engine.server_schema import ApiError
 from sparring.finetune.jobs.records import FINE_TUNE, JOB_FILE, RESULTS, TRAINING, StoredFile, StoredJob
-from sparring.learn.fine_tuning.outcome import Row, read_rows
+from sparring.learn.fine_tuning.settings import Row, read_rows
 
 MAX_FILE_BYTES = 256 * 2**20
 """Maximum size of an uploaded file."""

@@ -34,7 +34,7 @@ from sparring.finetune.jobs.store import read_record, write_record
 from sparring.learn.adapter_weights import read_weights
 from sparring.learn.fine_tuning.examples import Renderer, WrongLine, families, opening
 from sparring.learn.fine_tuning.job import Data, FineTuningJob
-from sparring.learn.fine_tuning.outcome import Outcome
+from sparring.learn.fine_tuning.settings import Outcome
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
 

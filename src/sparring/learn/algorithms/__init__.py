@@ -1,7 +1,4 @@
-"""Algorithms, each in a file of its own: policy gradients on sampled tokens, and losses on given answers.
-
-``config.algorithms`` has the table of them.
-"""
+"""Algorithms, each in a file of its own; ``config.algorithms`` has the table of them."""
 
 from importlib import import_module
 
@@ -15,15 +12,7 @@ __all__ = ["BaseAlgo", "Reinforce", "TokenLoss", "build_algorithm"]
 
 
 def build_algorithm(settings: Algorithm, field: str = "learning.algorithm") -> BaseAlgo:
-    """Build the algorithm of one learner: the package's, or one of the user's own.
-
-    Args:
-        settings: the algorithm's settings.
-        field: the field of the configuration that names it, for errors.
-
-    Raises:
-        InputError: an algorithm of the user's own cannot be built.
-    """
+    """Build one learner's algorithm; InputError, on ``field``, if the user's own cannot be built."""
     algorithm: BaseAlgo
     if isinstance(settings, PythonAlgorithm):
         kind = own_class(settings.path, BaseAlgo, f"{field}.path")

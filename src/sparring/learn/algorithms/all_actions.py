@@ -52,8 +52,7 @@ class AllActions(OverAnswers):
     def weights_in_plans(self, batch: Batch) -> AnswerWeights:
         """Weigh the answers in each plan by the policy's log-probabilities in the same pass.
 
-        A few prompts may have answers in several plans, mostly in conversations. Those plans have another
-        pass, before the others.
+        Plans that divide the answers to a prompt, mostly of conversations, have another pass before.
         """
         legal, first = batch.answers, batch.num_answers
         fixed_A, emphasis_A = self._value_of_reply(batch), self.emphasis(batch)
@@ -69,7 +68,6 @@ class AllActions(OverAnswers):
         return weights_in
 
     def _logprobs_of_divided(self, batch: Batch, divided_A: BoolArray) -> FloatArray:
-        """Return the policy's log-probabilities of the answers to prompts that plans divide."""
         first = batch.num_answers
         plans = [
             plan for plan in batch.plans if divided_A[plan.sample_S[plan.sample_S >= first] - first].any()
@@ -82,7 +80,6 @@ class AllActions(OverAnswers):
         return fixed_A
 
     def _weights(self, legal: LegalAnswers, logprob_A: FloatArray, fixed_A: FloatArray) -> FloatArray:
-        """Return the weights, from the policy's log-probabilities of the answers."""
         pi_A = legal.normalised(logprob_A)
         log_pi_A = np.log(np.maximum(pi_A, 1e-300))
         value_A = fixed_A - self.settings.alpha * log_pi_A
@@ -93,7 +90,6 @@ class AllActions(OverAnswers):
         return completed_A + self._neurd(legal, log_pi_A, gain_A)
 
     def _neurd(self, legal: LegalAnswers, log_pi_A: FloatArray, gain_A: FloatArray) -> FloatArray:
-        """Return the weights of neural replicator dynamics, which add up to 0 at every prompt."""
         uniform_A = legal.uniform_reference()
         centred_A = log_pi_A - legal.totals(uniform_A * log_pi_A)
         outwards_A = (np.abs(centred_A) > self.settings.beta) & (centred_A * gain_A > 0)

@@ -1,9 +1,4 @@
-"""BaseAlgo: compute gradients from training records over prefix trees.
-
-An algorithm sees a flat array of sampled tokens and does not need to know that they are packed: because of
-the gather from distinct predictions to sampled tokens, a token's gradient is the sum over the samples that
-contain it.
-"""
+"""BaseAlgo: compute gradients from training records over prefix trees."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -35,23 +30,17 @@ from sparring.learn.trie import TreePlan
 AnswerWeights = Callable[[int, Tensor], FloatArray]
 """Returns weight_A from the number of a plan and its logprobs_C; only those of the plan's answers count."""
 NO_TERMS = LossSettings()
-"""No regulariser, no KL divergence, no entropy."""
 
 
 class BaseAlgo(ABC):
-    """Abstract interface of algorithms: what a learner does with a batch.
+    """What a learner does with a batch. A subclass defines :meth:`loss`.
 
     A learner calls :meth:`initialize` once, and for each update :meth:`begin`, :meth:`prepare_batch` and
-    :meth:`update`. A subclass defines :meth:`loss`, and overrides what it wants otherwise.
-
-    The KL divergence and the entropy of ``terms`` are added up over tokens by :meth:`aggregate`. The
-    regulariser has a normaliser of its own: it is a mean over answers of sums over the tokens of legal
-    answers, divided by the constant M. RLOO, REINFORCE++ and verl's ``use_kl_in_reward`` differ from
-    ``kl_in = "reward"``: they subtract the divergence from the rewards, before a baseline is subtracted or a
-    deviation is divided by, so there both contain it.
-
-    Args:
-        terms: the terms that are added to the loss.
+    :meth:`update`. The KL divergence and the entropy of ``terms`` are added up over tokens by
+    :meth:`aggregate`. The regulariser is a mean over answers of sums over the tokens of legal answers,
+    divided by the constant M. RLOO, REINFORCE++ and verl's ``use_kl_in_reward`` differ from ``kl_in =
+    "reward"``: they subtract the divergence from the rewards, before a baseline is subtracted or a deviation
+    is divided by.
 
     Attributes:
         regulariser_ends: the weight of the regulariser at the first and at the last update.
@@ -60,10 +49,12 @@ class BaseAlgo(ABC):
     critic: Critic | None = None
     """The learner's critic, whose loss is added to the loss, if there is one."""
     learns_from_draws = True
-    """Whether the loss needs every drawn token, with its log-probability before the first step. If it does
-    not, most of an illegal answer is not computed, and several epochs need no forward pass beforehand."""
+    """Whether the loss needs every drawn token, with its log-probability before the first step.
+
+    If not, most of an illegal answer is not computed, and several epochs need no forward pass beforehand.
+    """
     squares_decay = 0.99
-    """AdamW's second beta: the decay of the running mean of squared gradients."""
+    """AdamW's second beta."""
     counts_hits = False
     """Whether ``accuracy`` is measured: the share of drawn tokens that are the likeliest ones."""
 
@@ -80,15 +71,7 @@ class BaseAlgo(ABC):
         max_batch_tokens: int = 2048,
         adapter: str = TRAINED,
     ) -> None:
-        """Set the model to train and the limits of a batch.
-
-        Args:
-            policy: the model.
-            max_generation_len: the loss's constant normaliser M, in tokens.
-            max_train_len: maximum number of tokens of prompt and completion; longer completions are cut.
-            max_batch_tokens: maximum number of tokens in one forward pass.
-            adapter: name of the policy that receives the gradients.
-        """
+        """Set the model to train, the loss's constant normaliser M, and the limits of a record and a pass."""
         self.policy = policy
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
@@ -103,18 +86,15 @@ class BaseAlgo(ABC):
     # What a subclass may override.
 
     def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the sum of the terms of one plan's tokens, each times the weight that the token has.
+        """Return the sum of the terms of one plan's tokens, each times its weight in the loss: here 1 / M.
 
-        The KL divergence and the entropy are such sums, divided by the number of answers. Here the weight is
-        1 / M; an algorithm whose loss gives tokens another weight overrides this method.
+        The KL divergence and the entropy are such sums, divided by the number of answers.
         """
         return terms_S.sum() / self.max_generation_len
 
     def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the terms of one plan's tokens, corrected for the difference between engine and learner.
-
-        The terms of the KL divergence pass through it. Here they stay as they are; an algorithm whose loss
-        has a correction overrides this method.
+        """Return the terms of the KL divergence of one plan's tokens, corrected for how engine and learner
+        differ.
         """
         return terms_S
 
@@ -129,10 +109,9 @@ class BaseAlgo(ABC):
         return self.terms.regulariser != "none"
 
     def weights_in_plans(self, batch: Batch) -> AnswerWeights:
-        """Return what gives the weights of the legal answers' log-probabilities in each plan.
+        """Return what gives the weights of the legal answers' log-probabilities in each plan: :meth:`pull`.
 
-        Here they are those of :meth:`pull`. An algorithm whose weights depend on the policy's present
-        log-probabilities overrides this method, and needs no pass of its own for them.
+        An algorithm whose weights depend on the policy's present log-probabilities overrides this method.
         """
         pull_A = self.pull(batch)
         return lambda index, logprobs_C: pull_A
@@ -153,12 +132,9 @@ class BaseAlgo(ABC):
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`; without tensors, the one before the first update.
+        """Restore the state of :meth:`state`, on the CPU; without tensors, the one before the first update.
 
-        The tensors are on the CPU.
-
-        Raises:
-            InputError: the state is of another algorithm.
+        Raises InputError if the state is of another algorithm.
         """
         if state:
             raise InputError(
@@ -170,10 +146,7 @@ class BaseAlgo(ABC):
     # One update.
 
     def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
-        """Learn what an update needs to know of all its records, before learners and steps divide them.
-
-        ``version`` is that of the policy before the update.
-        """
+        """Learn what an update needs to know of all its records, before learners and steps divide them."""
         self.mean_length = mean_answer_length(records, self.max_train_len)
 
     def prepare_batch(self, records: list[TrainingRecord], version: int | None = None) -> Batch:
@@ -190,10 +163,7 @@ class BaseAlgo(ABC):
         return batch
 
     def keep_logprobs(self, batch: Batch) -> dict[str, float]:
-        """Keep the present log-probabilities for the steps that follow, and return the mismatch metrics.
-
-        An update of several steps calls this before the first of them, because later ones change the policy.
-        """
+        """Keep the log-probabilities before the first of several steps; return the mismatch metrics."""
         mismatch, old = Mismatch(), np.empty_like(batch.behaviour)
         with torch.no_grad(), self.policy.adapter(self.adapter):
             for plan in batch.plans:
@@ -228,10 +198,9 @@ class BaseAlgo(ABC):
         """Accumulate the gradients of the whole batch into the adapter and return metrics.
 
         ``mismatch`` is the mean absolute difference between the log-probabilities with which on-policy tokens
-        were drawn and those of this model now; it should be no more than rounding. ``stale_mismatch`` is the
-        same for tokens of older versions, so it includes the effect of the updates since. Each is
-        missing if the batch has no such tokens, or if it was measured before: an earlier step of an update
-        has changed the policy.
+        were drawn and those of this model now; ``stale_mismatch`` is the same for tokens of older versions,
+        so it includes the effect of the updates since. Each is missing if the batch has no such tokens, or if
+        it was measured before.
         """
         self._metric_sums.clear()
         self.compute_others(batch)
@@ -258,11 +227,7 @@ class BaseAlgo(ABC):
         return metrics
 
     def add_metric(self, name: str, values_S: Tensor) -> None:
-        """Add one plan's tokens to a metric that is a mean over all drawn tokens.
-
-        Raises:
-            TypeError: the name is not a text.
-        """
+        """Add one plan's tokens to a metric that is a mean over all drawn tokens."""
         if not isinstance(name, str):
             raise TypeError(f"the name of a metric is a text, not {shown(name)}")
         self._metric_sums[name] += float(values_S.detach().sum())
@@ -337,9 +302,7 @@ class BaseAlgo(ABC):
         return other_S[self._is_drawn(plan, batch)]
 
     def _is_drawn(self, plan: TreePlan, batch: Batch) -> Tensor:
-        """Return which of a plan's S tokens were drawn; the others are of legal answers."""
         return torch.from_numpy(plan.sample_S < batch.num_answers).to(self.policy.device)
 
     def _adapter_of(self, name: str) -> str:
-        """Return the adapter of ``base`` or ``reference``."""
         return reference_of(self.adapter) if name == "reference" else BASE

@@ -19,10 +19,7 @@ from sparring.learn.batch import Tokens
 
 
 class Cispo(TokenLoss):
-    """The algorithm that the module's docstring describes.
-
-    ``clip_fraction`` is the share of tokens whose weight is bounded.
-    """
+    """``clip_fraction`` is the share of tokens whose weight is bounded."""
 
     settings: CispoSettings = CispoSettings()
 

@@ -1,23 +1,19 @@
 """Direct preference optimisation: prefer one answer to another, as far as a reference allows.
 
-A pair has one prompt x, a preferred answer y+ and a rejected answer y-. With log pi(y | x), the sum of the
-log-probabilities of an answer's tokens, the one that ends the turn included, the loss is the mean over the
-pairs of a mini-batch (Rafailov et al. 2023, "Direct Preference Optimization", equation 7):
+With log pi(y | x), the sum of the log-probabilities of an answer's tokens, the one that ends the turn
+included, the loss is the mean over the pairs of a mini-batch (Rafailov et al. 2023, "Direct Preference
+Optimization", equation 7), as in TRL 1.16's ``DPOTrainer`` with ``loss_type="sigmoid"``:
 
     d = [log pi(y+ | x) - log ref(y+ | x)] - [log pi(y- | x) - log ref(y- | x)]
     L = mean of -log sigmoid(beta * d)
 
-It is TRL 1.16's ``DPOTrainer`` with ``loss_type="sigmoid"``. The reference is the adapter before its first
-step (an untrained one changes nothing, so that is the base model): there is no second model. Its
-log-probabilities are computed once, over larger trees than those of mini-batches, and are kept: they stand
-in the records where those of the draw stand in other records.
+The reference is the adapter before its first step: there is no second model. Its log-probabilities are
+computed once, and stand in the records where those of the draw stand in other records.
 
-The answers of a pair share their prompt, and pairs of one tree of answers share more, so a mini-batch is one
-prefix tree. A pair may be split over the plans into which a large tree is cut. Then the loss of neither plan
-alone is right: for plans with split pairs, the log-probabilities are first computed without a gradient, and
-each plan's backward pass sees the other plans' part as a constant. The gradients of the plans add up to that
-of the batch, because the derivative of a pair's loss with respect to a token depends on the others only
-through d.
+A pair may be split over the plans into which a large tree is cut. For such plans, the log-probabilities are
+first computed without a gradient, and each plan's backward pass sees the other plans' part as a constant. The
+gradients of the plans add up to that of the batch, because the derivative of a pair's loss with respect to a
+token depends on the others only through d.
 """
 
 from dataclasses import replace
@@ -29,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from sparring.core import TrainingRecord
-from sparring.learn.algorithms.given_answers import GivenAnswers
+from sparring.learn.algorithms.sft import GivenAnswers
 from sparring.learn.batch import Batch, Tokens
 
 
@@ -38,9 +34,6 @@ class Dpo(GivenAnswers):
 
     An answer's reward is beta * log(pi / reference). ``accuracy`` is the share of pairs whose preferred
     answer has the higher one, ``reward_margin`` the mean difference.
-
-    Args:
-        beta: how strongly the policy is held at the reference.
     """
 
     def __init__(self, beta: float) -> None:

@@ -22,7 +22,7 @@ from sparring.learn.batch import Tokens
 
 
 class Dppo(TokenLoss):
-    """The algorithm that the module's docstring describes; ``clip_fraction`` is the share of m = 0."""
+    """``clip_fraction`` is the share of tokens with m = 0."""
 
     settings: DppoSettings = DppoSettings()
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from sparring.config.algorithms import GspoSettings
+from sparring.learn.algorithms.terms import mean_of_answers
 from sparring.learn.algorithms.token_loss import TokenLoss
 from sparring.learn.batch import Tokens
-from sparring.learn.corrections import mean_of_answers
 
 
 class Gspo(TokenLoss):
-    """The algorithm that the module's docstring describes; ``clip_fraction`` as in ``Ppo``."""
+    """``clip_fraction`` is the share of tokens whose gradient a clip removes."""
 
     settings: GspoSettings = GspoSettings()
 

@@ -1,21 +1,18 @@
 """OverAnswers: learn from all legal answers to a batch's prompts, tied to a reference behind the policy.
 
-This is what ``magnet`` and ``all_actions`` share. Both know values Q of the legal answers (see
-``action_values`` and ``answer_memory``), in units of the root mean square of the advantages, and the magnet
-rho, from which the policy is held back. It is a mixture of the reference, over all that a model could say,
-and of the uniform distribution over the n legal answers, given that the answer is legal:
+This is what ``magnet`` and ``all_actions`` share: values Q of the legal answers (see ``action_values``), in
+units of the root mean square of the advantages, and the magnet rho, a mixture of the reference and of the
+uniform distribution over the n legal answers, given that the answer is legal:
 
     rho(a) = ((1 - u) reference(a) + u / n) / Z
 
 The reference is a running average of the policy's weights, or a copy of them every K updates (see
-``following``). The small share u lets no answer become impossible that was never found to be bad, however
-rarely its position is reached. Where the reference hardly ever answers legally, rho is uniform: how a model
-divides its last 1e-6 among legal answers says nothing of them, and would decide for good which is learned.
+``schedules``). The small share u lets no answer become impossible that was never found to be bad. Where the
+reference hardly ever answers legally, rho is uniform, because probabilities that small are noise.
 
-Their loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer,
+The loss is - sum_a w(a) log p(a) over the legal answers, where p(a) is the probability of a whole answer
 among all that the model could say, and a subclass defines the weights w, which have no gradient. It is added
-up over the batch's prompts, each weighted by the square root of the number of answers to it (see
-``action_values`` for the reason).
+up over the batch's prompts, each weighted by the square root of the number of answers to it.
 """
 
 from collections.abc import Mapping
@@ -27,30 +24,24 @@ from torch import Tensor
 
 from sparring.config.algorithms import OverAnswersSettings
 from sparring.core import SparringError, TrainingRecord
-from sparring.learn.action_values import ActionValues
+from sparring.learn.action_values import STATE, ActionValues, AnswerMemory
 from sparring.learn.algorithms.base import BaseAlgo
-from sparring.learn.answer_memory import STATE, AnswerMemory
 from sparring.learn.batch import Batch, Tokens
-from sparring.learn.gae import RunningScale
+from sparring.learn.critic import RunningScale
 from sparring.learn.legal_answers import FloatArray
 
 MEMORY_PREFIX = "memory."
-"""Begins the names of the memory's tensors in the state; the others are named by games."""
 
 
 class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
-    The metric ``listed_share`` is the share of answers that had legal answers beside them; the others teach
-    nothing.
+    The metric ``listed_share`` is the share of answers that had legal answers beside them.
     """
 
     settings: OverAnswersSettings
-    """A subclass has its own settings here, with their default values."""
     linear: ClassVar[bool]
-    """Whether the loss is linear in the values. Then they are corrected for the chance that nobody gives an
-    answer, because noise averages out, and their scale is tracked, because a great value has a great effect;
-    see ``action_values``."""
+    """Whether the loss is linear in the values, which are then corrected, with a tracked scale."""
     learns_from_draws = False
 
     def __init__(self, settings: OverAnswersSettings | None = None) -> None:
@@ -96,9 +87,8 @@ class OverAnswers(BaseAlgo):
         """Average the advantages of the whole batch.
 
         Raises:
-            SparringError: no answer of the first batch has legal answers beside it, so there is nothing to
-                learn. In a later batch this may be chance, and is left to ``listed_share``. Or an advantage
-                is not finite.
+            SparringError: an advantage is not finite, or no answer of the first batch has legal answers
+                beside it. In a later batch this may be chance, and is left to ``listed_share``.
         """
         listed = any(answer.alternatives for record in records for answer in record.answers)
         if version == 0 and not listed:

@@ -20,10 +20,7 @@ from sparring.learn.batch import Tokens
 
 
 class Ppo(TokenLoss):
-    """The algorithm that the module's docstring describes.
-
-    ``clip_fraction`` is the share of tokens whose gradient a clip removes.
-    """
+    """``clip_fraction`` is the share of tokens whose gradient a clip removes."""
 
     settings: PpoSettings = PpoSettings()
 

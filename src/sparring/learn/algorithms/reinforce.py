@@ -28,9 +28,6 @@ class Reinforce(TokenLoss):
 
 
 class A2c(Reinforce):
-    """A2C: the policy gradient with a critic's advantages. Its learner must have a critic.
-
-    The advantage is not a reward less what others earned, but what the learner's critic, a value head on the
-    same model, did not expect (``critic``, ``gae``). The advantages are computed before the step, of which an
-    update has one (Mnih et al. 2016, arXiv 1602.01783, in its synchronous form).
+    """A2C: the policy gradient with the advantages of the learner's critic (Mnih et al. 2016, arXiv
+    1602.01783).
     """

@@ -4,20 +4,16 @@ With N answers, the loss of a batch is the aggregate (``aggregation``) of
 
     1/N * f_t * loss(token t),
 
-where the factor f corrects for what engine and learner disagree about (``corrections``). Three policies meet
-in it: mu, with which the engine drew a token; old, the learner's before the update's first step; and pi. The
+where the factor f corrects for what engine and learner disagree about (see ``terms``). Three policies meet in
+it: mu, with which the engine drew a token; old, the learner's before the update's first step; and pi. The
 correction is about old / mu, and the loss about r = pi / old, so that a clip of r bounds what the update
 changes and not what the engine does (decoupled PPO: Hilton et al. 2021, arXiv 2110.00641). In an update of
 one step, pi is old and r is 1.
 
-The KL divergence in the loss and the entropy are aggregated like the loss, as in verl. So their weights are
-relative to the loss of a token, whatever the aggregation. (TRL does this with the divergence only; its
-entropy is always a mean over tokens.)
-
-The terms of the divergence are multiplied by the correction's factor, with its bounds and its zeros, and not
-by that of off-policy sequence masking. So with the correction ``none`` they have no weight, as in TRL with
-``use_bias_correction_kl = False`` and in verl. In later steps of an update, they then estimate the divergence
-from tokens that old drew; only a loss without r corrects for that too.
+The KL divergence in the loss and the entropy are aggregated like the loss, as in verl. (In TRL the entropy is
+always a mean over tokens.) The terms of the divergence are multiplied by the correction's factor, not by that
+of off-policy sequence masking; with the correction ``none`` they have no weight, as in TRL with
+``use_bias_correction_kl = False`` and in verl.
 
 With answers of lengths T_1, ..., T_N, the aggregate is the mean over answers of a weighted sum over each
 answer's tokens. The names are verl's (``agg_loss`` in ``core_algos.py``):
@@ -35,22 +31,17 @@ from torch import Tensor
 
 from sparring.config.algorithms import CorrectedSettings, LossSettings
 from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.algorithms.terms import MASKING, correction_factors, is_off_policy
 from sparring.learn.batch import Tokens
-from sparring.learn.corrections import MASKING, correction_factors, is_off_policy
 
 UNCORRECTED = CorrectedSettings(correction="none")
 
 
 class TokenLoss(BaseAlgo):
-    """The loss that the module's docstring describes; subclasses define the loss of a token.
-
-    Args:
-        settings: the terms of the loss, how its tokens are added up, and its correction; if not given, the
-            subclass's default values.
-    """
+    """The loss that the module's docstring describes; subclasses define the loss of a token."""
 
     settings: LossSettings = CorrectedSettings()
-    """A subclass has the settings of its own class here, with their default values."""
+    """The default values, of the subclass's own class."""
     has_ratio = True
     """Whether the loss contains r. If it does not, the correction is about all of pi / mu."""
 
@@ -61,16 +52,10 @@ class TokenLoss(BaseAlgo):
 
     @abstractmethod
     def token_loss(self, logprobs_S: Tensor, old_S: Tensor, advantage_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the loss of each token.
+        """Return the loss of each token, from log pi, log old and the advantage.
 
         It must be proportional to the advantage as long as the advantage keeps its sign: what is passed here
         is already multiplied by the token's factor and by 1 / N, neither of which is negative.
-
-        Args:
-            logprobs_S: log pi, with a gradient.
-            old_S: log old.
-            advantage_S: the advantage of each token.
-            tokens: all else that is known of the tokens.
         """
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
@@ -97,13 +82,11 @@ class TokenLoss(BaseAlgo):
         return self._correction_factors(logprobs_S.detach(), tokens) * terms_S
 
     def _correction_factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the correction's factor of each token."""
         old_S = logprobs_S if tokens.old_S is None else tokens.old_S
         corrected_S = old_S if self.has_ratio else logprobs_S
         return correction_factors(self.correction, corrected_S, tokens.behaviour_S, tokens.answer_S)
 
     def _factors(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the factor of each token's loss, and add the metrics about it."""
         factor_S, threshold = self._correction_factors(logprobs_S, tokens), self.settings.opsm_threshold
         if threshold is not None:
             left_out_S = is_off_policy(

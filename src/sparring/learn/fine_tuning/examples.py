@@ -6,23 +6,16 @@ from dataclasses import dataclass
 from sparring.core import InputError, Message, Messages, SparringError, TrainingRecord
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.token_lengths import most_characters_of_a_token
-from sparring.learn.algorithms.given_answers import given_answer
 
 
 class WrongLine(SparringError):
-    """A line of a training file that cannot be trained on.
-
-    Args:
-        line: its number, from 1.
-        problem: what is wrong with it, in one line.
-    """
+    """A line of a training file that cannot be trained on, and its number from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         self.line, self.problem = line, problem
         super().__init__(f"line {line}: {problem}")
 
     def __reduce__(self) -> tuple[type["WrongLine"], tuple[int, str]]:
-        """Rebuild the error from its two parts in another process; Python would use only its message."""
         return type(self), (self.line, self.problem)
 
 
@@ -46,13 +39,7 @@ class Preference:
 
 
 class Renderer:
-    """Turns examples into token ids as the engine does for a request: nothing in a content is a control
-    token.
-
-    Args:
-        tokens: the model's tokenizer and chat template.
-        context_length: maximum number of tokens of a prompt and its answer.
-    """
+    """Turns examples into token ids as the engine does for a request, within ``context_length`` tokens."""
 
     def __init__(self, tokens: ChatTokens, context_length: int) -> None:
         self.tokens = tokens
@@ -62,8 +49,7 @@ class Renderer:
     def conversation(self, example: Conversation) -> list[TrainingRecord]:
         """Return a record for each answer that is trained on.
 
-        Raises:
-            WrongLine: the template rejects the messages, or they exceed the context.
+        Raises WrongLine if the template rejects the messages, or they exceed the context.
         """
         messages = example.messages
         return [
@@ -72,11 +58,7 @@ class Renderer:
         ]
 
     def preference(self, example: Preference) -> list[TrainingRecord]:
-        """Return the records of the preferred and of the rejected answer, without a reference.
-
-        Raises:
-            WrongLine: as :meth:`conversation`, or the two answers are the same tokens.
-        """
+        """Return the records of the preferred and of the rejected answer, without a reference."""
         answers = (example.preferred["content"], example.rejected["content"])
         good, bad = (self._record(example.line, example.messages, answer) for answer in answers)
         if good.completion_token_ids == bad.completion_token_ids:
@@ -110,3 +92,16 @@ def opening(messages: Messages) -> Messages:
     """Return the messages before the assistant's first."""
     roles = [message["role"] for message in messages]
     return messages[: roles.index("assistant")] if "assistant" in roles else messages
+
+
+def given_answer(prompt: list[int], completion: list[int]) -> TrainingRecord:
+    """Return the record of an answer that nobody drew."""
+    return TrainingRecord(
+        role_id="",
+        rollout_id="",
+        prompt_token_ids=prompt,
+        completion_token_ids=completion,
+        logprobs=[0.0] * len(completion),
+        reward=0.0,
+        advantage=0.0,
+    )

@@ -32,26 +32,22 @@ from sparring.core.errors import DamagedState
 from sparring.core.files import finish_replacements, put_in_place, scratch_for, write_file
 from sparring.core.manifest import check_files, seal
 from sparring.learn.algorithms.dpo import Dpo, with_reference
-from sparring.learn.algorithms.given_answers import GivenAnswers
-from sparring.learn.algorithms.sft import Sft
-from sparring.learn.checkpoints import read_tensors
-from sparring.learn.delivery_file import save_proven_adapter
-from sparring.learn.fine_tuning.outcome import (
-    COLUMNS,
-    METRICS_FILE,
-    Outcome,
-    Row,
-    SavedModel,
-    as_csv,
-    read_rows,
-)
+from sparring.learn.algorithms.sft import GivenAnswers, Sft
+from sparring.learn.checkpoints import read_tensors, save_proven_adapter
 from sparring.learn.fine_tuning.settings import (
+    COLUMNS,
     LEARNING_RATES,
+    METRICS_FILE,
     RESULTS_FILE,
     SAVE_SECONDS,
     WARM_UP,
     JobSettings,
+    Outcome,
+    Row,
+    SavedModel,
+    as_csv,
     epoch_order,
+    read_rows,
 )
 from sparring.learn.learner import DEFAULTS, Learner
 from sparring.learn.policy import TRAINED, PolicyModel
@@ -83,16 +79,10 @@ class Data:
 
 
 class FineTuningJob:
-    """A learner and its source of data, in a directory.
+    """A learner and its source of data, in a directory that exists; ``report`` is called with each row.
 
-    Args:
-        policy: the model; its adapter ``default`` is trained from where it is.
-        base_name: name of the base model, which is recorded with adapters.
-        directory: the job's directory, which exists.
-        settings: what the client chose.
-        data: the examples.
-        save_seconds: a state is saved when the last one is older.
-        report: called with each row.
+    The policy's adapter ``default`` is trained from where it is. A state is saved when the last one is older
+    than ``save_seconds``.
     """
 
     def __init__(
@@ -124,11 +114,7 @@ class FineTuningJob:
         self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
 
     def run(self) -> Outcome:
-        """Train from the newest saved state, or from the start, to the end.
-
-        Raises:
-            SparringError: the loss is not finite.
-        """
+        """Train from the newest saved state, or from the start, to the end."""
         finish_replacements(self.directory, rf"{STATE}|{REFERENCE}|step-\d+")
         if isinstance(self.algorithm, Dpo):
             self.data = self._with_reference(self.algorithm)
@@ -157,7 +143,6 @@ class FineTuningJob:
         return Outcome(self.numbers, self._trained_tokens(), checkpoints)
 
     def _step(self) -> Row:
-        """Let the learner make a step on the next mini-batch; return the row."""
         epoch, index = divmod(self.learner.version, self.steps_per_epoch)
         order = epoch_order(self.data.families, self.settings.seed, epoch)
         size = self.numbers.batch_size
@@ -174,7 +159,6 @@ class FineTuningJob:
         }
 
     def _with_reference(self, algorithm: Dpo) -> Data:
-        """Return the data with the reference's log-probabilities, which are kept once they are known."""
         examples = [*self.data.train, *self.data.validation]
         records = list(chain.from_iterable(examples))
         kept = self._load(REFERENCE)
@@ -187,7 +171,6 @@ class FineTuningJob:
         return Data(pairs[:number], self.data.families, pairs[number:])
 
     def _load_state(self) -> int:
-        """Restore the saved state, if there is one that is whole; return the length of the metrics then."""
         saved = self._load(STATE)
         if saved is None:
             return 0
@@ -196,7 +179,6 @@ class FineTuningJob:
         return int(state["metrics"])
 
     def _load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return what was saved under a name; ``None`` if there is nothing whole."""
         directory = self.directory / name
         if not directory.is_dir():
             return None
@@ -215,7 +197,6 @@ class FineTuningJob:
         put_in_place(scratch, self.directory / name)
 
     def _trained_tokens(self) -> int:
-        """Return the tokens of all examples, as if nothing was shared, over all epochs."""
         return self.numbers.n_epochs * sum(map(self._tokens_of, self.data.train))
 
     def _tokens_of(self, example: Example) -> int:

@@ -1,9 +1,14 @@
-"""The settings of a fine-tuning job, with OpenAI's names, and what "auto" means."""
+"""What a client chooses for a fine-tuning job, with OpenAI's names, and what the job leaves."""
 
+import csv
+import io
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from sparring.core import derive_seed
 
@@ -70,11 +75,9 @@ def _auto_epochs(num_examples: int) -> int:
 
 
 def epoch_order(families: Sequence[int], seed: int, epoch: int) -> list[int]:
-    """Return the order of the examples in an epoch, from the job's seed.
+    """Return the order of the examples in an epoch: families are shuffled, and the examples within each.
 
-    Families are shuffled, and so are the examples within each. Examples of one family begin alike, so those
-    that meet in a mini-batch share tokens. Where every example has an opening of its own, this is a plain
-    shuffle.
+    Examples of one family begin alike, so those that meet in a mini-batch share tokens.
     """
     draw = random.Random(derive_seed(seed, "epoch", epoch))
     members: dict[int, list[int]] = {}
@@ -85,3 +88,57 @@ def epoch_order(families: Sequence[int], seed: int, epoch: int) -> list[int]:
     for group in groups:
         draw.shuffle(group)
     return [index for group in groups for index in group]
+
+
+METRICS_FILE = "metrics.jsonl"
+_SIDES = ("loss", "accuracy", "reward_margin", "reward_preferred", "reward_rejected")
+COLUMNS: dict[Method, dict[str, str]] = {
+    "supervised": {
+        "step": "step",
+        "train_loss": "train_loss",
+        "train_accuracy": "train_accuracy",
+        "valid_loss": "valid_loss",
+        "valid_mean_token_accuracy": "valid_accuracy",
+    },
+    "dpo": {"step": "step"}
+    | {f"{split}_{name}": f"{split}_{name}" for split in ("train", "valid") for name in _SIDES},
+}
+"""The columns of a result file, with the names of their values in a row."""
+Row = dict[str, Any]
+"""The metrics of a step."""
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The adapter after an epoch: the step, its directory's name, and the step's metrics."""
+
+    step: int
+    directory: str
+    metrics: Row
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a job: its numbers, its adapters (the last is the result) and the tokens trained on."""
+
+    hyperparameters: Hyperparameters
+    trained_tokens: int
+    checkpoints: list[SavedModel]
+
+
+def read_rows(directory: Path) -> list[Row]:
+    """Return the whole rows of a job that may be running; a row that is being written is left out."""
+    try:
+        lines = (directory / METRICS_FILE).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+
+
+def as_csv(method: Method, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the result file; values that a step does not have are empty."""
+    columns, text = COLUMNS[method], io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name, "") for name in columns.values()] for row in rows)
+    return text.getvalue().encode()

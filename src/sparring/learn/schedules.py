@@ -1,4 +1,4 @@
-"""Adapters that follow a policy's adapter: running averages of its weights, and copies of them.
+"""What changes with the updates: rates, and adapters that follow a policy's: averages and copies.
 
 After update v of the policy, if v is a multiple of ``every``, the follower's weights become
 
@@ -11,12 +11,42 @@ at 1 the follower is the plain mean of all weights so far, and the higher ``warm
 those from before training (Shamir and Zhang 2013, arXiv 1212.1824, call it polynomial-decay averaging).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sparring.learn.policy import PolicyModel
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A value that goes from ``start`` to ``end`` in ``steps`` updates, by default along a cosine.
+
+    A geometric one goes along a cosine too if one of its ends is 0. A linear one begins to move after the
+    warm-up, and would reach ``end`` at the update after the last. The value rises linearly over the first
+    ``warmup`` updates.
+    """
+
+    start: float
+    end: float
+    steps: int
+    warmup: int = 0
+    geometric: bool = False
+    linear: bool = False
+
+    def at(self, step: int) -> float:
+        """Return the value at update ``step``, counted from 0."""
+        fraction = min(step / max(self.steps - 1, 1), 1.0)
+        if self.geometric and self.start > 0 and self.end > 0:
+            value = self.start * (self.end / self.start) ** fraction
+        elif self.linear:
+            left = (self.steps - step) / max(self.steps - self.warmup, 1)
+            value = self.end + (self.start - self.end) * min(max(left, 0.0), 1.0)
+        else:
+            value = self.end + (self.start - self.end) * 0.5 * (1 + math.cos(math.pi * fraction))
+        return float(value * min(1.0, (step + 1) / (self.warmup + 1)))
 
 
 @dataclass(frozen=True)
