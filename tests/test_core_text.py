@@ -9,15 +9,17 @@ from rich.console import Console
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from sparring.cli import main as command_line
 from sparring.core import InputError, Rollout, VerboseLogger
+from sparring.core.confidence_intervals import wilson_interval
 from sparring.core.text import one_line, printable, speech
 from sparring.evaluation.measures import MeasureResult
 from sparring.evaluation.tables import comparison_table
-from sparring.population.results import MatchRecord
+from sparring.population.standings import Standing
 from sparring.run.progress import RunProgress, print_ending, print_stopped
 from sparring.run.progress_views import print_line
 from sparring.view.cards import card_of
 from sparring.view.charts import Chart, Line
 from sparring.view.episodes import LoggedEpisode
+from sparring.view.population import Population
 from sparring.view.run_view import RunView
 from sparring.view.watch import panels
 from sparring.view.watch.header import header
@@ -135,12 +137,13 @@ def hostile_view(text: str) -> RunView:
         f"inference/{text}/tok_s": 3.0,
         "step": 1.0,
     }
-    meetings = {text: {"other": MatchRecord(2, 1, 0)}, "other": {text: MatchRecord(2, 1, 0)}}
+    pairs = {(text, "other"): Standing(wilson_interval(1, 2), 2)}
+    moment = Population(policies=(text,), frozen=("other",), pairs=pairs, ratings={}, cycles=(), step=1)
     return RunView(
         text,
         config={"model": {"name": text}, "envs": [{"id": text}]},
         latest=names,
-        meetings=meetings,
+        moments=[moment],
         trouble=text,
         actors={text: {"state": text, "step": 3}, f"engine {text}": {"tok_s": 1.0, "silent_seconds": text}},
     )

@@ -30,8 +30,9 @@ def test_a_finished_run_of_games_is_read_whole(games_run):
     assert view.is_finished
     assert view.plays() == ["kuhn_poker"]
     assert {step for series in view.figures.values() for step in series} == {0, 1, 2, 3}
-    assert view.meetings_step == 3
-    assert view.meetings["fixed-random"]["default"].games > 0
+    population = view.population()
+    assert population.step == 3
+    assert population.standing("fixed-random", "default").games > 0
     assert {"fixed-random", "ckpt-3"} <= {rating.uid for rating in view.ratings()}
     assert [rating.mu for rating in view.ratings()] == sorted([r.mu for r in view.ratings()], reverse=True)
     assert view.game is not None
@@ -206,12 +207,10 @@ def test_other_damaged_files_are_left_out(games_run, tmp_path):
     (run / "config.toml").write_text("[[envs]")
     for path in (run / "evaluation").iterdir():
         path.write_text("{")
-    for path in run.glob("checkpoints/*/state.json"):
-        path.write_bytes(b"\xff\x00")
     for path in (run / "rollouts").iterdir():
         path.write_text('{"rollout": 3}\n\n{"rollout": {"id": [')
     view = read_all(run)
-    assert (view.config, view.figures, view.meetings, view.game) == ({}, {}, {}, None)
+    assert (view.config, view.figures, view.game) == ({}, {}, None)
     assert view.step == 3
     assert view.trouble == ""
 

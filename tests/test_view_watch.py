@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,11 @@ from textual.geometry import Size
 
 from run_files import nash
 from sparring.core import Rollout
+from sparring.core.confidence_intervals import wilson_interval
 from sparring.core.text import number_text
 from sparring.evaluation.measures import MeasureResult
 from sparring.evaluation.result_files import write_evaluation
-from sparring.population.results import MatchRecord
+from sparring.population.standings import Standing
 from sparring.run.run_directory import RunDirectory
 from sparring.view import metrics
 from sparring.view.cards import card_of
@@ -179,20 +181,19 @@ def test_ratings_are_shown_with_their_uncertainty(games_run):
 
 @pytest.mark.parametrize("size", [Size(80, 20), Size(196, 56), Size(40, 8)])
 def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
-    uids = [f"ckpt-{number}" for number in range(40)] + ["fixed-random"]
-    meetings = {uid: {other: MatchRecord(4, 3, 0) for other in uids if other != uid} for uid in uids}
-    view = RunView("", meetings=meetings, meetings_step=7)
+    uids = ["fixed-random", *(f"ckpt-{number}" for number in range(40))]
+    pairs = {pair: Standing(wilson_interval(3, 4), 4) for pair in combinations(uids, 2)}
+    moment = Population(policies=(), frozen=tuple(uids), pairs=pairs, ratings={}, cycles=(), step=7)
+    view = RunView("", moments=[moment])
     lines = lines_of(panels.population_panel, view, width=size.width)
     assert lines[1].split()[:3] == ["fixed-random", "·", "75"]
     shown = sum(line.startswith(("ckpt", "fixed")) for line in lines)
     assert f"{41 - shown} older copies do not fit" in " ".join(lines)
 
 
-def test_games_against_oneself_are_no_match_and_neither_is_a_moment_in_which_nobody_has_met():
-    alone = RunView("", meetings={"ckpt-0": {"ckpt-0": MatchRecord(10)}})
-    early = RunView("", moments=[Population((), (), {}, step=3)])
-    for view in (alone, early):
-        assert "No matches between models" in lines_of(panels.population_panel, view)[0]
+def test_before_anybody_has_met_there_are_no_matches_to_show():
+    early = Population(policies=(), frozen=(), pairs={}, ratings={}, cycles=(), step=3)
+    assert "No matches between models" in lines_of(panels.population_panel, RunView("", moments=[early]))[0]
 
 
 def test_the_figures_of_the_last_update_are_named_and_rounded():

@@ -19,7 +19,6 @@ from sparring.collection.pool_state import Jobs, LeagueTurn, PoolState
 from sparring.collection.results import GameResult
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import TRAINED, Weights
-from sparring.core.play import MODES_WITHOUT_COPIES
 from sparring.core.single_writer import Epoch
 from sparring.population.league import BuildLeague
 from sparring.population.model_pool import ModelPool
@@ -33,10 +32,10 @@ SNAPSHOT_EVERY = 500
 
 @dataclass(frozen=True)
 class Published:
-    """The accounts and, if its mode draws copies, the standings of the pool when weights were announced."""
+    """The accounts and the standings of the pool when weights were announced."""
 
     accounts: dict[str, int]
-    standings: Standings | None
+    standings: Standings
 
 
 @dataclass(frozen=True)
@@ -211,8 +210,7 @@ class PoolService:
             self._changed.set()
             self._snapshot_if_long()
         self._tell_tracker()
-        draws_copies = self.pool.sample_mode not in MODES_WITHOUT_COPIES
-        return Published(self.accounts(), standings(self.pool) if draws_copies else None)
+        return Published(self.accounts(), standings(self.pool))
 
     def latest_step(self) -> int:
         """Return the newest update of the weights, the checkpoints and the league."""

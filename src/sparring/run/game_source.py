@@ -181,7 +181,7 @@ class GameSource:
         self.opponents = FrozenOpponents(
             config, self.feed.pool, config.policies, config.copied_policies, serving, directory
         )
-        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
+        self.standings_log = StandingsLog(directory.standings_file)
         self.ratings = HeldRatings()
         self.evaluations = Evaluations(config, arena, self.ratings, serving.results, directory)
         self._league_figures: dict[str, float] = {}
@@ -194,8 +194,7 @@ class GameSource:
     async def shutdown(self) -> None:
         """End play and close the files."""
         await self.host.stop()
-        if self.standings_log is not None:
-            self.standings_log.close()
+        self.standings_log.close()
         await self.serving.close()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
@@ -203,8 +202,7 @@ class GameSource:
         if not state:
             await self.opponents.begin()
         await self.host.begin(saved, state)
-        if self.standings_log is not None:
-            self.standings_log.continue_after(saved.step)
+        self.standings_log.continue_after(saved.step)
         await self.opponents.serve()
         self._consumed = (await self.feed.pool.accounts.remote())["consumed"]
 
@@ -222,8 +220,7 @@ class GameSource:
         published = await self.host.watched(self._announce(saved))
         self._accounts = published.accounts
         await self.host.published(saved.step)
-        if self.standings_log is not None and saved.step:
-            assert published.standings is not None, "the pool's mode draws copies"
+        if saved.step:
             self.directory.check_epoch()
             self.standings_log.write(saved.step, published.standings)
 

@@ -45,7 +45,7 @@ class StandingsLog:
     def write(self, step: int, found: Standings) -> None:
         """Write the line of an update, with the standings after it, unless it has one."""
         assert self._lines is not None, "continue_after comes first"
-        if step <= self._step:
+        if step <= self._step or not (found.pairs or self._known):
             return
         pairs = {pair: _figures(one) for pair, one in found.pairs.items()}
         members = {*found.policies, *found.frozen}

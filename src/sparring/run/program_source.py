@@ -79,7 +79,7 @@ class ProgramSource:
         self.opponents = FrozenOpponents(
             config, LocalHandle(service), self.policies, self.policies, serving, directory
         )
-        self.standings_log = StandingsLog(directory.standings_file) if self.opponents.keeps_copies else None
+        self.standings_log = StandingsLog(directory.standings_file)
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
@@ -101,8 +101,7 @@ class ProgramSource:
         if self._playing is not None:
             self._playing.cancel()
             await asyncio.gather(self._playing, return_exceptions=True)
-        if self.standings_log is not None:
-            self.standings_log.close()
+        self.standings_log.close()
         try:
             await called(self.arena.shutdown, "the program's shutdown")
         finally:
@@ -127,8 +126,7 @@ class ProgramSource:
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
-        if self.standings_log is not None:
-            self.standings_log.continue_after(step)
+        self.standings_log.continue_after(step)
 
     async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play one step of the arena; if play overlaps with learning, begin the next one."""
@@ -240,7 +238,7 @@ class ProgramSource:
         self.directory.check_epoch()
         if await self.opponents.freeze_if_due(saved.step):
             await self.opponents.serve(sorted(self._in_play))
-        if self.standings_log is not None and saved.step:
+        if saved.step:
             self.directory.check_epoch()
             self.standings_log.write(saved.step, standings(self.pool))
 

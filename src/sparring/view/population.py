@@ -1,37 +1,26 @@
 """Who of a population beats whom, at some moments of a run."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from sparring.core.confidence_intervals import Interval, wilson_interval
+from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted
 from sparring.population.pool_members import copy_of
-from sparring.population.results import MatchRecord
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.view.files import decoded
 from sparring.view.metrics import LineTail
 
 MAX_MOMENTS = 24
 """At most this many moments are kept, spread over the run, and the newest."""
-Meetings = dict[str, dict[str, MatchRecord]]
-"""Games by uid and other uid, from both sides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Population(Standings):
-    """The members of a pool that met another one, at one moment.
+    """The members of a pool that met another one, after update ``step``."""
 
-    Attributes:
-        step: the last update of this moment; ``None`` if it is unknown.
-        fades: whether recent games of a policy count more than its old ones; otherwise all count alike.
-    """
-
-    ratings: Mapping[str, Interval] = field(default_factory=dict)
-    cycles: tuple[tuple[str, ...], ...] = ()
-    step: int | None
-    fades: bool = True
+    step: int
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -64,19 +53,14 @@ class Population(Standings):
     def cycle_texts(self) -> list[str]:
         """Return each cycle in words; if there is none, what that means."""
         if self.cycles:
-            return [f"A cycle{self.after}: {self._cycle_text(cycle)}." for cycle in self.cycles]
+            return [f"A cycle after update {self.step}: {self._cycle_text(cycle)}." for cycle in self.cycles]
         copies = {uid for uid in self.frozen if copy_of(uid)}
         if len(copies) > 1 and not any(copies >= {*pair} for pair in self.pairs):
             unknown = "Whether the frozen copies beat each other in a circle is not known: they never met"
             return [f"{unknown} (sparring tournament RUN@all plays them)."]
         return ["No cycle: the pairs whose interval is on one side of 50% are in an order."]
 
-    @property
-    def after(self) -> str:
-        """The moment in words, if it is known."""
-        return "" if self.step is None else f" after update {self.step}"
-
-    def _cycle_text(self, cycle: tuple[str, ...]) -> str:
+    def _cycle_text(self, cycle: Sequence[str]) -> str:
         return ", ".join(self._beats_text(*pair) for pair in pairwise((*cycle, cycle[0])))
 
     def _beats_text(self, uid: str, other: str) -> str:
@@ -85,28 +69,6 @@ class Population(Standings):
             return f"{uid} beats {other}"
         low, mid, high = (f"{100 * value:.0f}" for value in found.score)
         return f"{uid} beats {other} {mid}% ({low} to {high}, {counted(found.games, 'game')})"
-
-
-def population_of_meetings(meetings: Meetings, step: int | None) -> Population | None:
-    """Return the population of a run that has only counts of all its games; ``None`` without any."""
-    pairs = {
-        (uid, other): Standing(wilson_interval(met.points, met.games), met.games)
-        for uid, records in meetings.items()
-        for other, met in records.items()
-        if uid != other and 0 < met.games >= met.wins + met.draws and min(met.wins, met.draws) >= 0
-    }
-    members = list(dict.fromkeys(uid for pair in pairs for uid in pair))
-    if not members:
-        return None
-    copies = {uid: copy[1] for uid in members if (copy := copy_of(uid))}
-    fixed = sorted(uid for uid in members if uid.startswith("fixed-"))
-    return Population(
-        policies=tuple(sorted({*members} - {*copies, *fixed})),
-        frozen=(*fixed, *sorted(copies, key=copies.__getitem__)),
-        pairs=pairs,
-        step=step,
-        fades=False,
-    )
 
 
 class PopulationTail(LineTail):

@@ -10,7 +10,7 @@ from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, unplayable_warnings
 from sparring.view.fine_tuning import FineTuning
 from sparring.view.metrics import POOL, Series
-from sparring.view.population import Meetings, Population, population_of_meetings
+from sparring.view.population import Population
 from sparring.view.warnings import FoundWarning, RunWarning
 
 REWARD = "program/reward/"
@@ -46,8 +46,6 @@ class RunView:
         damaged_lines: the number of lines of metrics that could not be read.
         figures: the figures of the evaluations, by name and update.
         damaged_evaluations: the files of evaluations that could not be read.
-        meetings: how often members of the pool met and won.
-        meetings_step: the step after which the meetings were counted.
         moments: the population at some updates, the newest last; only that one may have pairs.
         game: the last finished game or conversation.
         share_read: the share of the recorded data that has been read; below 1, more can be read at once.
@@ -67,8 +65,6 @@ class RunView:
     damaged_lines: int = 0
     figures: Figures = field(default_factory=dict)
     damaged_evaluations: list[str] = field(default_factory=list)
-    meetings: Meetings = field(default_factory=dict)
-    meetings_step: int | None = None
     moments: list[Population] = field(default_factory=list)
     game: LoggedEpisode | None = None
     share_read: float = 1.0
@@ -197,10 +193,8 @@ class RunView:
         return found
 
     def population(self) -> Population | None:
-        """Return the newest moment of the population, or else what the meetings say; ``None`` without any."""
-        if self.moments:
-            return self.moments[-1]
-        return population_of_meetings(self.meetings, self.meetings_step)
+        """Return the newest moment of the population; ``None`` without any."""
+        return self.moments[-1] if self.moments else None
 
     @property
     def has_population(self) -> bool:

@@ -5,36 +5,20 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from sparring.core import InputError
-from sparring.core.files import is_locked, read_regular
+from sparring.core.files import is_locked
 from sparring.view.episodes import LoggedEpisode, last_episode
 from sparring.view.evaluations import EvaluationFiles
-from sparring.view.files import Folder, decoded, number_of
+from sparring.view.files import Folder
 from sparring.view.fine_tuning import FineTuning, FineTuningFiles
 from sparring.view.metrics import MetricsTail
-from sparring.view.population import Meetings, PopulationTail
+from sparring.view.population import PopulationTail
 from sparring.view.run_view import RunView
 
-MAX_STATE_BYTES = 1 << 26
-"""A larger state.json (one that contains a large buffer) is not read."""
 TAIL_BYTES = 1 << 23
 """At most this many bytes at the end of a rollout log are read."""
 MAX_PARTS = 12
 """At most this many sub-episodes of an episode are kept."""
-
-
-class _State(msgspec.Struct):
-    """The part of a checkpoint's state.json that is read."""
-
-    class _Source(msgspec.Struct):
-        class _Pool(msgspec.Struct):
-            matches: Meetings = {}
-
-        pool: _Pool = msgspec.field(default_factory=_Pool)
-
-    source: _Source = msgspec.field(default_factory=_Source)
 
 
 class RunDirectorySource:
@@ -53,9 +37,6 @@ class RunDirectorySource:
         self._metrics = MetricsTail(path / "metrics.jsonl")
         self.evaluations = EvaluationFiles(path / "evaluation", whole=whole)
         self._population = PopulationTail(path / "standings.jsonl", whole=whole)
-        self._checkpoints = Folder(path / "checkpoints")
-        self._meetings: Meetings = {}
-        self._meetings_of: Path | None = None
         self._logs = Folder(path / "rollouts")
         self._game: LoggedEpisode | None = None
         self._game_of: tuple[Path, int] | None = None
@@ -72,7 +53,6 @@ class RunDirectorySource:
             self._metrics.read()
             self.evaluations.read()
             self._population.read()
-            self._read_meetings()
             self._tuning = self._tuning_files.read(self._iterations())
             self._read_game()
         except OSError as error:
@@ -89,8 +69,6 @@ class RunDirectorySource:
             damaged_lines=metrics.damaged,
             figures=self.evaluations.figures(),
             damaged_evaluations=self.evaluations.damaged(),
-            meetings=self._meetings,
-            meetings_step=number_of(self._meetings_of) if self._meetings_of is not None else None,
             moments=self._population.moments(),
             game=self._game,
             share_read=1.0 if trouble else min(one.share_read for one in read),
@@ -106,21 +84,6 @@ class RunDirectorySource:
             self._config = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
         except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             self._config = {}
-
-    def _read_meetings(self) -> None:
-        """Read the match counts from the newest checkpoint; an unreadable checkpoint changes nothing."""
-        if not self._checkpoints.look():
-            return
-        newest = self._checkpoints.newest("")
-        if newest is None or newest == self._meetings_of:
-            return
-        path = newest / "state.json"
-        try:
-            state = decoded(read_regular(path, MAX_STATE_BYTES), _State)
-        except OSError:
-            return
-        if state is not None:
-            self._meetings, self._meetings_of = state.source.pool.matches, newest
 
     def _read_game(self) -> None:
         """Read the last game of the newest log."""

@@ -57,12 +57,12 @@ def _population_figures(run: WholeRun) -> list[PlotlyFigure]:
     newest = run.population()
     if newest is None or not newest.has_copies:
         return []
-    figures = [_matrix(run.moments or [newest])]
+    figures = [_matrix(run.moments)]
     rated = {uid: newest.ratings[uid] for uid in newest.newest(MAX_MEMBERS) if uid in newest.ratings}
     if rated:
         caption = (
-            f"Bradley-Terry{newest.after}, with 95% intervals; 1,000 is the mean of the members. Blue: "
-            "policies in training."
+            f"Bradley-Terry after update {newest.step}, with 95% intervals; 1,000 is the mean of the "
+            "members. Blue: policies in training."
         )
         axis = "Bradley-Terry rating"
         figures.append(members_figure("Ratings of the members", caption, axis, rated, newest.policies))
@@ -80,7 +80,7 @@ def _matrix(moments: Sequence[Population]) -> PlotlyFigure:
         layout["height"] += _SLIDER_HEIGHT
         layout["margin"] |= {"b": _SLIDER_HEIGHT}
         layout["sliders"] = [_slider(moments, drawn)]
-    lines = tuple(moments[-1].cycle_texts()) if moments[-1].fades else ()
+    lines = tuple(moments[-1].cycle_texts())
     return PlotlyFigure("Who beats whom", _caption(moments[-1]), [trace], layout, lines, True)
 
 
@@ -122,15 +122,10 @@ def _slider(moments: Sequence[Population], drawn: Sequence[Json]) -> Json:
 def _caption(newest: Population) -> str:
     told = [
         "Wins and half of the draws of the row against the column, with 95% Wilson intervals; members in the "
-        "order in which they were frozen."
+        "order in which they were frozen.",
+        "Of the games of a policy in training, recent ones count more: each further game of a pair "
+        "multiplies the weight of the earlier ones by 0.99.",
     ]
-    if newest.fades:
-        told.append(
-            "Of the games of a policy in training, recent ones count more: each further game of a pair "
-            "multiplies the weight of the earlier ones by 0.99."
-        )
-    else:
-        told.append("All games since the start of the run count, though policies in training change.")
     if (left_out := len(newest.members) - MAX_MEMBERS) > 0:
         told.append(f"{left_out} older {'copy' if left_out == 1 else 'copies'} left out.")
     return " ".join(told)

@@ -225,9 +225,8 @@ def population_panel(view: RunView, room: Size) -> Panel:
     if population is None or not population.members:  # so far nobody met a frozen copy
         said = "No matches between models are known. A run records them with its first checkpoint."
         return line(said, MUTED)
-    parts = [*_matrix(population, room)]
-    if population.fades:
-        parts += [Text(), *(Text(row) for one in population.cycle_texts() for row in _wrapped(one, room))]
+    parts = [*_matrix(population, room), Text()]
+    parts += [Text(row) for one in population.cycle_texts() for row in _wrapped(one, room)]
     if population.ratings:
         drawn = {uid: int(figures.get("drawn", 0)) for uid, figures in view.pool().items()}
         best = sorted(population.ratings.items(), key=lambda one: -one[1].mid)[:MOST_ROWS]
@@ -258,9 +257,8 @@ def _matrix(population: Population, room: Size) -> Iterator[RenderableType]:
         yield Text.assemble(line(f"{_short(uid, names - 1):<{names}}"), *(_score(one, cell) for one in found))
         games = ("" if one is None else number_text(one.games) for one in found)
         yield line(" " * names + "".join(f"{count:^{cell}}" for count in games), MUTED)
-    yield line(
-        f"Points of the row in 100 games{population.after}; a draw is half a point. Below: games.", MUTED
-    )
+    moment = f"after update {population.step}"
+    yield line(f"Points of the row in 100 games {moment}; a draw is half a point. Below: games.", MUTED)
     if left_out := len(population.members) - len(shown):
         yield line(f"{left_out} older copies do not fit.", MUTED)
 
