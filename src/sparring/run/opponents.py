@@ -43,7 +43,7 @@ class StandingsLog:
         self._lines.truncate(end)
 
     def write(self, step: int, found: Standings) -> None:
-        """Write the line of an update, with the standings after it, unless it has one."""
+        """Write the line of an update that has none yet, once members have met: the standings after it."""
         assert self._lines is not None, "continue_after comes first"
         if step <= self._step or not (found.pairs or self._known):
             return
