@@ -206,7 +206,6 @@ class OpponentChoice:
         return {model.uid: value for model, value in zip(older, worth, strict=True)}
 
     def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
-        """Return the weights of members by the win rates of these policies together."""
         return pfsp_weights(
             [self.evidence.recent.win_rate(policies, one.uid) for one in members], self.rule.pfsp
         )

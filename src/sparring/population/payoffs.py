@@ -268,7 +268,6 @@ class PayoffTable:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
 
     def _mean_of_seats(self, played: Sequence[tuple[Seating, int]]) -> tuple[float, float]:
-        """Return the mean of a member's mean rewards in these seats, and its standard error."""
         if not played:
             return math.nan, math.inf
         mean = sum(self.payoff(*seating).mean(seat) for seating, seat in played) / len(played)
@@ -279,7 +278,6 @@ class PayoffTable:
         return mean, math.hypot(*errors) / len(played)
 
     def _error_of_sum(self, group: Seating, played: Sequence[tuple[Seating, int]]) -> float:
-        """Return the standard error of the sum of mean rewards in seats of one group's games."""
         games = sum(self.payoff(*seating).games for seating, _ in played)
         seating, seat = played[0]
         error = self._rounds.error(group, seating[seat], games / len(played))

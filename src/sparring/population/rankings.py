@@ -142,7 +142,6 @@ def rank(
 def _rank_groups(
     table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
 ) -> Rankings:
-    """Rank the members of a game for three or more."""
     rated = _trueskill(members, games)
     ranks = []
     for uid in members:
@@ -183,7 +182,6 @@ def _trueskill(members: Sequence[str], games: Iterable[tuple[Seating, Sequence[f
 
 
 def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
-    """Return the mean over the other members of a member's mean reward."""
     met_M = np.isfinite(matrix.mean_MM[row])
     met_M[row] = False
     if not met_M.any():
@@ -195,7 +193,6 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
 
 
 def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledShare]) -> Interval | None:
-    """Return a member's mean reward against members drawn with these probabilities."""
     weights_M = np.array([one.share for one in mixture])
     used_M = weights_M > _ACCURACY
     if not matrix.known_MM[row, used_M].all():

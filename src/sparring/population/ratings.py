@@ -180,13 +180,11 @@ def _most_likely(score_MM: NDArray[np.float64], games_MM: NDArray[np.float64]) -
 
 
 def _loss(ratings_M: NDArray[np.float64], score_MM: NDArray[np.float64]) -> float:
-    """Return minus the logarithm of the likelihood."""
     difference_MM = ratings_M[:, None] - ratings_M[None, :]
     return float((score_MM * np.logaddexp(0.0, -difference_MM)).sum())
 
 
 def _chances(ratings_M: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability that the row wins against the column."""
     difference_MM = ratings_M[:, None] - ratings_M[None, :]
     chances_MM: NDArray[np.float64] = np.exp(-np.logaddexp(0.0, -difference_MM))
     return chances_MM

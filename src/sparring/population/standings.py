@@ -128,7 +128,6 @@ def _record(pool: ModelPool, uid: str, other: str, is_policy: bool) -> _Record:
 
 
 def _largest_group(pairs: Collection[tuple[str, str]]) -> set[str]:
-    """Return the largest set of members that games connect, the first of several."""
     groups: list[set[str]] = []
     for pair in pairs:
         joined = [group for group in groups if group & {*pair}]
@@ -149,7 +148,6 @@ def _results(members: Sequence[str], records: dict[tuple[str, str], _Record]) ->
 
 
 def _beats(members: Sequence[str], pairs: Mapping[tuple[str, str], Standing]) -> NDArray[np.bool_]:
-    """Return whether the row's interval against the column is above one half, in enough games."""
     beats_MM = np.zeros((len(members), len(members)), dtype=np.bool_)
     place = {uid: row for row, uid in enumerate(members)}
     for (uid, other), one in pairs.items():

@@ -223,7 +223,6 @@ def _game_turns(rollout: Rollout, game: GameSummary) -> Iterator[CardTurn]:
 
 
 def _players(rollout: Rollout, game: GameSummary) -> dict[str, str]:
-    """Return the players by seat, from the play specification or else from the recorded moves."""
     agents = rollout.artifact.get("agents") if isinstance(rollout.artifact, dict) else None
     named = converted(agents, list[AgentSpec])
     if named:
@@ -291,7 +290,6 @@ def _judged(verdict: object, *, is_true: bool) -> tuple[str, Tone]:
 
 
 def _first_branch(nodes: list[Node]) -> list[Node]:
-    """Return the path from the first round to the first end of a tree."""
     path: list[Node] = []
     for node in nodes:
         if node["parent"] == (path[-1]["id"] if path else None):
@@ -353,7 +351,6 @@ def _conversation_card(episode: LoggedEpisode) -> Card:
 
 
 def _origin(episode: LoggedEpisode) -> str:
-    """Return a rollout's id and the origin that its ``meta`` records."""
     rollout = episode.rollout
     parts = [rollout.id or "no id"]
     if "group" in rollout.meta:

@@ -97,7 +97,6 @@ def _strength(run: RunView) -> Charts:
 
 
 def _match_line(run: RunView, name: FigureName) -> Line:
-    """Return a figure of matches; the environment is part of the name if there are several."""
     where = f"{name.env_id} " if len(run.evaluated_in()) > 1 else ""
     who = f"against {name.opponent}" if name.opponent else "alone"
     return figure_line(f"{where}{who}", run.figures[name])
@@ -124,7 +123,6 @@ def _policy_ratings(run: RunView) -> Chart | None:
 
 
 def _ratings(run: RunView, policy: str) -> dict[float, Interval]:
-    """Return a policy's ratings by step, where both mean and standard deviation are known."""
     means, deviations = run.metric(f"{POOL}{policy}/mu"), run.metric(f"{POOL}{policy}/sigma")
     spread = dict(zip(deviations.steps, deviations.values, strict=True))
     return {
@@ -140,7 +138,6 @@ def _population(run: RunView) -> Charts:
 
 
 def _rewards(run: RunView) -> Charts:
-    """Yield the charts of what is rewarded, and of how much of it teaches anything."""
     yield chart("Reward by seat", lines_of(_seat_rewards(run)), "Mean over recent training games.")
     roles = run.roles()
     lines = [replace(one, colour=roles.index(one.name)) for one in lines_of(run.under(REWARD))]
@@ -190,7 +187,6 @@ def _reward_functions(run: RunView) -> Charts:
 
 
 def _learning(run: RunView) -> Charts:
-    """Yield the charts of the learner's updates."""
     yield chart("Loss", _of_learner(run, "loss"), "As reported by the learner.")
     yield chart(
         "Explained variance",
@@ -271,7 +267,6 @@ def _of_learner(run: RunView, word: str, *, whole: bool = False) -> list[Line]:
 
 
 def _play(run: RunView) -> Charts:
-    """Yield the charts of what happens in games and episodes."""
     ended = [_match_line(run, name) for name in of_measure(run.figures, ENDED_BY_INVALID)]
     yield share_chart(
         "Games with an invalid move",
@@ -307,7 +302,6 @@ def _play(run: RunView) -> Charts:
 
 
 def _training(run: RunView, measures: dict[str, str]) -> list[Line]:
-    """Return rates of training games by their names; the environment is added if there are several."""
     return lines_of(
         {
             f"{name}, {env_id}" if env_id else name: one
@@ -318,13 +312,11 @@ def _training(run: RunView, measures: dict[str, str]) -> list[Line]:
 
 
 def _by_env(run: RunView, prefix: str, measure: str) -> dict[str, Series]:
-    """Return a metric of every environment, named by environment if there are several."""
     found = run.under(prefix, f"/{measure}")
     return dict(zip(found if len(found) > 1 else [""], found.values(), strict=False))
 
 
 def _variety(run: RunView) -> Charts:
-    """Yield a chart of the variety of play for each environment."""
     by_env_id: dict[str, dict[str, Series]] = {}
     for rest, one in run.under("exploration/").items():
         env_id, _, measure = rest.rpartition("/")
@@ -335,7 +327,6 @@ def _variety(run: RunView) -> Charts:
 
 
 def _answers(run: RunView) -> Charts:
-    """Yield the charts of the answers used for training."""
     yield share_chart(
         "Answers cut at the token limit", lines_of(run.answers("cut_share")), "Share of the answers."
     )
@@ -354,7 +345,6 @@ def _answers(run: RunView) -> Charts:
 
 
 def _speed(run: RunView) -> Charts:
-    """Yield the charts of speed and of where the time goes."""
     games = {"": run.metric("time/games_per_second")}
     yield chart(f"{run.unit.capitalize()} per second", lines_of(games), "Wall clock.", bounds=FROM_ZERO)
     speeds = run.under("inference/", "/tok_s") | run.under("time/", "_tokens_per_second")

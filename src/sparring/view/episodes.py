@@ -181,7 +181,6 @@ def select_episodes(logs: list[Path], *, of_program: bool) -> tuple[list[LoggedE
 
 
 def _spread(outlines: list[Outline]) -> list[Outline]:
-    """Return up to ``EPISODES_PER_STEP`` evenly spaced outlines."""
     places = {place * len(outlines) // EPISODES_PER_STEP for place in range(EPISODES_PER_STEP)}
     return [outlines[place] for place in sorted(places)]
 

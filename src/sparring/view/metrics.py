@@ -157,7 +157,6 @@ class MetricsTail(LineTail):
         return {name: one.series() for name, one in self._series.items()}
 
     def _take(self, line: bytes) -> None:
-        """Record one line."""
         metrics = decoded(line, dict[str, Any])
         step = metrics.get("step") if metrics is not None else None
         if metrics is None or not isinstance(step, int | float):

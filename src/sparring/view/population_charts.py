@@ -47,7 +47,6 @@ def population_charts(run: RunView, exact: Iterable[Chart | None]) -> Iterator[C
 
 
 def _ratings(run: RunView) -> Chart | None:
-    """Return the chart of the ratings that change, which are those of policies."""
     policies = dict.fromkeys(uid for moment in run.moments for uid in moment.policies)
     points = {
         uid: {
@@ -90,7 +89,6 @@ def _draws_of_copies(run: RunView) -> Chart | None:
 
 
 def _games(run: RunView) -> dict[str, dict[str, Series]]:
-    """Return the games of each player by reason, so far at each step."""
     found: defaultdict[str, dict[str, Series]] = defaultdict(dict)
     for rest, one in run.under(LEAGUE).items():
         player, _, reason = rest.partition("/games/")
@@ -112,7 +110,6 @@ def _shares(counts: dict[str, Series]) -> list[Line]:
 
 
 def _sums(found: list[Series]) -> Series:
-    """Return the sum of counts at every step."""
     steps = sorted({step for one in found for step in one.steps})
     return Series(steps, [sum(counts) for counts in zip(*(_at(one, steps) for one in found), strict=True)])
 

@@ -261,7 +261,6 @@ class RunView:
 
 
 def _names_of(games: Any) -> list[str]:
-    """Return the names of a configuration's games, each once."""
     tables = [game for game in games or [] if isinstance(game, dict)]
     return list(dict.fromkeys(name_of(str(game.get("id"))) for game in tables))
 

@@ -86,7 +86,6 @@ class RunDirectorySource:
             self._config = {}
 
     def _read_game(self) -> None:
-        """Read the last game of the newest log."""
         newest = self._newest_log() if self._tuning is None else self._tuning_files.newest_log()
         if newest is None or newest == self._game_of:
             return
@@ -105,7 +104,6 @@ class RunDirectorySource:
         return None if newest is None else (newest, self._logs.entries[newest.name])
 
     def _iterations(self) -> int | None:
-        """Return how many iterations a fine-tuning run is configured for."""
         settings: Any = self._config
         for name in ("finetune", "rl", "num_iterations"):
             settings = settings.get(name) if isinstance(settings, dict) else None

@@ -133,7 +133,6 @@ def _exact_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
 
 
 def _program_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
-    """Yield the program's measures, together those of the same steps."""
     measures = of_program(run.figures)
     by_steps = sorted(measures.items(), key=lambda one: (-max(one[1]), min(one[1]), one[0]))
     for steps, found in groupby(by_steps, key=lambda one: _steps_text(run, one[1])):

@@ -57,12 +57,10 @@ def tuning_answer_charts(run: RunView) -> Iterator[Chart | None]:
 
 
 def _both(run: RunView, name: str) -> list[Line]:
-    """Return a measure of tests and of training rollouts."""
     return _lines(run, {split: f"{prefix}{name}" for split, prefix in SPLITS.items()})
 
 
 def _each(run: RunView, names: Mapping[str, str]) -> list[Line]:
-    """Return measures, by the name of their lines, of tests and of training rollouts."""
     return _lines(
         run,
         {

@@ -107,7 +107,6 @@ def beside_solo(run: WholeRun, solo: Path) -> WholeRun:
 
 
 def _transcripts(directory: Path) -> list[Transcript]:
-    """Return the logged episodes of the first and the last evaluation, by step."""
     paths = sorted(directory.glob("step-*.jsonl"), key=lambda path: (number_of(path), path.name))
     ends = {number_of(path) for path in (*paths[:1], *paths[-1:])}
     found = []

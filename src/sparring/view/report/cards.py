@@ -108,7 +108,6 @@ def _with_parts(card: Card) -> list[Card]:
 
 
 def _beginnings_html(shared: Shared) -> str:
-    """Return each shared beginning once, folded, with its speakers."""
     found: list[tuple[str, Messages, list[str]]] = []
     for (where, who), beginning in sorted(shared.beginnings.items(), key=lambda item: item[0]):
         same = [who for place, known, who in found if place == where and known == beginning]
@@ -125,7 +124,6 @@ def _beginnings_html(shared: Shared) -> str:
 
 
 def _filter_html(cards: Sequence[Card], rewarded: Sequence[str]) -> str:
-    """Return the controls: a search box, the kinds that occur, and the sign of each player's reward."""
     kinds = [kind for kind in KINDS if any(kind in card.kinds for card in cards)]
     boxes = "".join(
         f'<label><input type="checkbox" value="{_tag(kind)}"> {escape(kind)}</label> ' for kind in kinds
@@ -143,7 +141,6 @@ def _filter_html(cards: Sequence[Card], rewarded: Sequence[str]) -> str:
 
 
 def _tags(card: Card, rewarded: Sequence[str]) -> list[str]:
-    """Return by what a card is found: its kinds, and the sign of each player's reward."""
     signs = [
         f"r{place}{'p' if card.rewards[player] > 0 else 'n' if card.rewards[player] < 0 else 'z'}"
         for place, player in enumerate(rewarded)
@@ -181,12 +178,10 @@ def _rewards_html(rewards: Mapping[str, float], shared: Shared, *, named: bool =
 
 
 def _name_html(name: str, shared: Shared, text: str = "") -> str:
-    """Name a role or seat in its colour."""
     return f'<span class="seat seat-{shared.colour(name)}">{escape(text or name)}</span>'
 
 
 def _body_html(card: Card, shared: Shared) -> str:
-    """Return everything below a card's line: what was given, the turns, what came out, and its parts."""
     parts = [f'<div class="turns">{_facts_html(card.facts)}']
     parts += [_turn_html(turn, card, shared) for turn in card.turns[:MAX_TURNS]]
     if len(card.turns) > MAX_TURNS:
@@ -198,7 +193,6 @@ def _body_html(card: Card, shared: Shared) -> str:
 
 
 def _facts_html(facts: Mapping[str, Any]) -> str:
-    """Return names and values of any JSON; long values are folded."""
     rows = "".join(
         f'<div class="label">{escape(str(name).replace("_", " "))}</div><div>{_value_html(value)}</div>'
         for name, value in facts.items()
@@ -223,7 +217,6 @@ def _value_html(value: Any) -> str:
 
 
 def _turn_html(turn: CardTurn, card: Card, shared: Shared) -> str:
-    """Return one turn: who, the move, what was seen and said, rewards and the folded prompt."""
     only = f'<span class="chip">to {_name_html(turn.to, shared)} only</span>' if turn.to else ""
     if not turn.speaker:
         return f'<div class="turn told"><span class="label">environment</span> {only}{_said(turn.text)}</div>'
@@ -267,7 +260,6 @@ def _heard_html(heard: str) -> str:
 
 
 def _stages_html(step: Step, shared: Shared) -> str:
-    """Return the reward at each recorded stage in order, or else the step's single reward."""
     recorded = step.info.get("reward_stages")
     stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"": step.reward}
     if not shared.of_evaluation:  # Evaluations have no advantages.
@@ -293,7 +285,6 @@ def _prompt_html(turn: CardTurn, step: Step, card: Card, shared: Shared) -> str:
 
 
 def _messages_html(messages: Messages) -> str:
-    """Return chat messages, each under its role."""
     return "".join(
         f'<div class="message"><div class="label">{escape(message["role"])}</div>'
         f"<pre>{escape(_clip(message['content']))}</pre></div>"
@@ -302,7 +293,6 @@ def _messages_html(messages: Messages) -> str:
 
 
 def _parts_html(card: Card, shared: Shared) -> str:
-    """Return the sub-episodes, each folded under its line."""
     if not card.parts:
         return ""
     with_title = len({part.title for part in card.parts}) > 1
@@ -331,7 +321,6 @@ def _signed(value: Any) -> str:
 
 
 def _clip(text: str) -> str:
-    """Return a text, cut to ``MAX_TEXT`` characters."""
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"

@@ -53,7 +53,6 @@ def _ratings_figure(run: WholeRun) -> PlotlyFigure:
 
 
 def _population_figures(run: WholeRun) -> list[PlotlyFigure]:
-    """Return the figures; none if no policy has met a frozen copy."""
     newest = run.population()
     if newest is None or not newest.has_copies:
         return []
@@ -99,7 +98,6 @@ def _about(one: Standing) -> list[float]:
 
 
 def _slider(moments: Sequence[Population], drawn: Sequence[Json]) -> Json:
-    """Return a slider that puts the cells of a moment into the trace."""
     return {
         "active": len(moments) - 1,
         "currentvalue": {"prefix": "after update "},

@@ -76,7 +76,6 @@ def report_html(run: WholeRun) -> str:
 
 
 def _subtitle_html(run: WholeRun) -> str:
-    """Return the model, and the environments or the program with its roles and policies, where known."""
     names, roles, policies = ", ".join(run.plays()), run.roles(), run.policies()
     parts = [("Model", [run.model])]
     if run.tuning is not None:
@@ -91,7 +90,6 @@ def _subtitle_html(run: WholeRun) -> str:
 
 
 def _origin(run: WholeRun) -> str:
-    """Return a line with the start, the seed, versions and the kind of machine, where they are known."""
     parts = []
     if run.sessions:
         last, resumed = run.sessions[-1], len(run.sessions) - 1
@@ -111,7 +109,6 @@ def _origin(run: WholeRun) -> str:
 
 
 def _warnings_html(run: WholeRun) -> str:
-    """Return a card with the run's warnings, each cause once; empty without any."""
     found = {one.warning.cause: one for one in run.found_warnings}
     rows = [
         (
@@ -181,7 +178,6 @@ def _policy_bar(chances: dict[str, float], colours: dict[str, int]) -> str:
 
 
 def _add_evaluated(page: Page, run: WholeRun) -> None:
-    """Add the games or conversations that evaluations logged."""
     groups = {_transcript_title(run, one): list(map(card_of, one.episodes)) for one in run.transcripts}
     cards = [card for group in groups.values() for card in group]
     shared = shared_of(cards, run.roles(), of_evaluation=True)
@@ -191,7 +187,6 @@ def _add_evaluated(page: Page, run: WholeRun) -> None:
 
 
 def _transcript_title(run: WholeRun, one: Transcript) -> str:
-    """Return when a transcript was logged, what was played, and what was measured, as HTML."""
     played = f": {match_title(one.env_id, one.opponent)}" if one.env_id else ""
     found = [
         f"{name.measure} {figure_cell(series[one.step].interval, series[one.step].kind).text}"
@@ -204,7 +199,6 @@ def _transcript_title(run: WholeRun, one: Transcript) -> str:
 
 
 def _add_training(page: Page, run: WholeRun) -> None:
-    """Add the games or conversations of training."""
     groups: dict[str, list[Card]] = {}
     for step in dict.fromkeys(episode.step for episode in run.episodes):
         of_step = [episode for episode in run.episodes if episode.step == step]
@@ -222,7 +216,6 @@ def _title_of(run: WholeRun, cards: Iterable[Card]) -> str:
 
 
 def _versions_html(episodes: Iterable[LoggedEpisode]) -> str:
-    """Return the policy versions that played; empty if no policy did."""
     found = {
         step.policy_version for one in episodes for rollout in one.all_rollouts() for step in rollout.steps
     }
@@ -234,7 +227,6 @@ def _versions_html(episodes: Iterable[LoggedEpisode]) -> str:
 
 
 def _choice_text(run: WholeRun) -> str:
-    """Return a sentence on the choice from the log."""
     shown, logged = len(run.episodes), counted(run.episodes_in_log, "episode" if run.is_program else "game")
     if shown == run.episodes_in_log:
         return f"All of {logged} in the log."

@@ -73,7 +73,6 @@ def _trace(line: Line, chart: Chart) -> Json:
 
 
 def _band(line: Line) -> Json:
-    """Return the interval of a line, drawn behind it."""
     colour = _colour(line)
     return {
         "type": "scatter",
@@ -98,7 +97,6 @@ def _short(values: list[float]) -> list[float]:
 
 
 def _value_axis(chart: Chart) -> Json:
-    """Return the options of the axis of values."""
     values = [value for line in chart.lines for value in (*line.values, *line.low, *line.high)]
     largest = max(map(abs, values))
     axis: Json = {}

@@ -67,7 +67,6 @@ def _age(view: RunView, now: float) -> float:
 
 
 def _tail(view: RunView, now: float) -> str:
-    """Return the remaining time, or the time since the last update."""
     if not view.step or view.is_finished or view.trouble or view.tuning is not None:
         return view.trouble
     if not view.in_use or _is_quiet(view, now):

@@ -192,7 +192,6 @@ def _phrase(key: str, value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, or else ``None``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
     return float(value) if is_number else None
 
@@ -264,7 +263,6 @@ def _matrix(population: Population, room: Size) -> Iterator[RenderableType]:
 
 
 def _score(one: Standing | None, width: int) -> tuple[str, str]:
-    """Return a score, on blue from a half upwards and on red below."""
     if one is None:
         return f"{'·':^{width}}", MUTED
     style = "bold white on blue" if one.score.mid >= 0.5 else "bold white on red"

@@ -121,7 +121,6 @@ class _Axis:
 
 
 def _round_axis(chart: Chart) -> _Axis:
-    """Return an axis with round limits that enclose all values and bounds."""
     values = [value for line in chart.lines for value in line.values]
     low, high = min([*values, *chart.bounds]), max([*values, *chart.bounds])
     size = max(abs(low), abs(high))

@@ -130,7 +130,6 @@ def _turn_lines(turn: CardTurn, colour: str) -> Iterator[RenderableType]:
 
 
 def _plain(text: str) -> str:
-    """Return a printable text without tabs, cut to ``MAX_TEXT`` characters."""
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters]"
     return printable(text.expandtabs(4), keep="\n")
