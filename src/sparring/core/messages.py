@@ -8,8 +8,7 @@ from sparring.core.errors import shown
 class Message(TypedDict):
     """An OpenAI-style chat message.
 
-    ``token_ids`` are the ids with which a model said an assistant message, as they were drawn: a later prompt
-    has them unchanged, where it would otherwise have the ids of ``content``.
+    ``token_ids`` are the ids with which a model said an assistant message, unchanged in later prompts.
     """
 
     role: str
@@ -28,9 +27,7 @@ def listed(prompt: Messages | str) -> Messages:
 def as_messages(prompt: Messages | str) -> Messages:
     """Return a string as a single user message, and messages unchanged.
 
-    Raises:
-        TypeError: it is something else.
-        ValueError: a text has half a surrogate pair, which no tokenizer can read.
+    Raises TypeError if it is something else, and ValueError if a text has half a surrogate pair.
     """
     messages = listed(prompt)
     if not isinstance(messages, list):
@@ -43,7 +40,6 @@ def as_messages(prompt: Messages | str) -> Messages:
 
 
 def _are_texts(role: object, content: object) -> bool:
-    """Whether both are texts of ASCII, which need no further look."""
     return type(role) is str and type(content) is str and role.isascii() and content.isascii()
 
 

@@ -29,11 +29,8 @@ class CreditAssigner(ABC):
 
 
 def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-    """Return the advantages that ``credit`` computes, checked.
-
-    Raises:
-        EpisodeError: they are not one finite number for each trained step; the line names ``compute``.
-    """
+    """Return the advantages that ``credit`` computes; raise an EpisodeError unless they are one finite number
+    for each trained step."""
     source = method_of(credit, "compute")
     weights = returned(credit.compute(results), dict, source)
     keys = {
@@ -57,9 +54,6 @@ def assign(
 
     The steps of policies in ``critics`` have their reward, of which the learner makes advantages with a
     critic. ``credit`` does not see them as trained, so that they are in no mean and no baseline.
-
-    Raises:
-        EpisodeError: ``credit`` does not give one finite number for each of the other steps.
     """
     trained = {
         (rollout.id, index): step
@@ -120,7 +114,6 @@ class ConstantCredit(CreditAssigner):
     value: float = 1.0
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return ``value`` for every step."""
         return {
             (rollout.id, index): self.value
             for rollout in trained_rollouts(results)
@@ -132,7 +125,6 @@ class EpisodicRewardCredit(CreditAssigner):
     """Gives each step its role's reward as its advantage (plain REINFORCE)."""
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return each step's reward."""
         return {
             (rollout.id, index): step.reward
             for rollout in trained_rollouts(results)
