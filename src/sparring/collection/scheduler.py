@@ -147,7 +147,7 @@ class GameScheduler:
         return self._job("eval", index, env, me, uids, set())
 
     def _payoff_job(self, game: PayoffGame) -> GameJob:
-        """Return a game without a trained seat; two in a row, in both orders of seats, share the environment."""
+        """Return a game without a trained seat; two in a row, with seats swapped, share the environment."""
         env = self.environments.sample(
             random.Random(derive_seed(self.settings.seed, "payoff pair", game.number // 2))
         )
