@@ -54,8 +54,8 @@ class PolicyLearners:
             _, self._notice = newest_whole(steps, place_of, partial(self._load, place_of))
 
     def _load(self, place_of: Callable[[int], Path], step: int) -> None:
-        from sparring.learn.model_files import check_base
         from sparring.learn.checkpoints import check_policies, load_checkpoint
+        from sparring.learn.model_files import check_base
 
         place = place_of(step)
         state, content = read_saved_state(place, step)
