@@ -42,7 +42,8 @@ import textarena
 
 from measuring import print_table, ratio, resident_mb
 from one_process import Play
-from sparring.collection.results import EnvSpec, Played
+from sparring.collection.results import Played
+from sparring.collection.scheduler import EnvSpec
 from sparring.core import (
     AgentSpec,
     Arena,

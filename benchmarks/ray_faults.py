@@ -145,17 +145,9 @@ class Faults:
         model: directory of the model.
         rng: chooses the moments.
         program: the file of a program to train in place of games.
-        address: the address of a cluster that is there already.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        model: Path,
-        rng: random.Random,
-        program: Path | None = None,
-        address: str = "",
-    ) -> None:
+    def __init__(self, directory: Path, model: Path, rng: random.Random, program: Path | None = None) -> None:
         self.directory = directory
         self.model = model
         self.rng = rng
@@ -164,7 +156,6 @@ class Faults:
         self.runs = 0
         self.tally = Tally()
         self.cluster: Any = None
-        self.address = address
         self.commands: list[Command] = []
 
     def start_cluster(self, *cpus: int) -> None:
@@ -175,19 +166,14 @@ class Faults:
         ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it
         for more in cpus[1:]:
             self.cluster.add_node(num_cpus=more)
-        self.address = self.cluster.address
-        ray.init(address=self.address, **QUIET)
+        ray.init(address=self.cluster.address, **QUIET)
 
-    def end_commands(self) -> None:
-        """Kill the commands that still run."""
+    def stop_cluster(self) -> None:
+        """Stop the cluster and the commands that still run on it."""
         for command in self.commands:
             if command.process.poll() is None:
                 command.process.kill()
                 command.process.wait()
-
-    def stop_cluster(self) -> None:
-        """Stop the cluster and the commands that still run on it."""
-        self.end_commands()
         ray.shutdown()
         self.cluster.shutdown()
 
@@ -198,7 +184,7 @@ class Faults:
         arguments = [
             *(KUHN if self.program is None else self._program()),
             "--runtime=ray",
-            f"--address={self.address}",
+            f"--address={self.cluster.address}",
             f"--name={name}",
             f"--run.directory={self.directory}",
             f"--model.name={self.model}",

@@ -21,13 +21,14 @@ from sparring.run.game_source import GameFeed
 from sparring.run.single_process import train as train_locally
 
 PLAYERS = ("default", "attacker", "finder")
-STEPS, GAMES = 3, 24
+STEPS, GAMES = 3, 40
 SETTINGS = LEAGUE | {
     "learning__steps": str(STEPS),
     "learning__learning_rate": "0.003",
     "collection__games_per_step": str(GAMES),
     "evaluation__every": "0",
 }
+ON_RAY = {"run__runtime": "ray"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def here(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
-def there(request, model, tmp_path_factory, cluster):
+def there(request, model, tmp_path_factory, without_compiler):
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed.publish
 
@@ -49,7 +50,8 @@ def there(request, model, tmp_path_factory, cluster):
         return await publish(self, saved)
 
     with pytest.MonkeyPatch.context() as patch:
-        config = configure(model, run__runtime="ray", ray__address=cluster, **SETTINGS)
+        patch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+        config = configure(model, **SETTINGS | ON_RAY)
         if request.param == "left alone":
             train(config, path, quiet())
             return path

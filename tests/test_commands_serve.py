@@ -29,7 +29,7 @@ from sparring.commands.served_models import ServedModels
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
-from sparring.finetune.jobs.queue import LocalWorker
+from sparring.finetune.jobs.launch import LocalWorker
 from sparring.finetune.jobs.records import ServedBase
 from sparring.learn.checkpoints import save_adapter, save_proven_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel

@@ -16,8 +16,7 @@ from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.run import rehearsal
-from sparring.run.dry_run import dry_run_of
-from sparring.run.rehearsal import rehearse
+from sparring.run.rehearsal import dry_run_of, rehearse
 from tiny_models import roomy_model
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'

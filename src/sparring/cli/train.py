@@ -75,7 +75,7 @@ def _start(
     found = check_config(config)
     found += [] if recipe is None else [f"recipe {recipe}"]
     if dry_run:
-        from sparring.run.dry_run import dry_run_of
+        from sparring.run.rehearsal import dry_run_of
 
         more, notes = dry_run_of(config)
         stderr = show_dry_run(config, without_effect(config), [*found, *more, f"run directory {run_dir}"])

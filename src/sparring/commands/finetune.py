@@ -10,10 +10,10 @@ from sparring.collection.sinks import start_wandb
 from sparring.commands.finetune_base_run import with_base_run
 from sparring.commands.finetune_view import ConsoleView
 from sparring.config import Config
+from sparring.config.facts import check_packages
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError, SparringError
 from sparring.finetune.scenario import ScenarioInstance
-from sparring.run.checks import check_extras
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
 from sparring.run.stage_trainers import build_scenario, build_trainer, settings_of, trainer_class
@@ -31,7 +31,7 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
     config = with_base_run(config)
     if config.finetune is not None and config.finetune.base_run.run_id is not None:
         print_line(console, f"parameters of {config.finetune.base_run.run_id}")
-    check_extras(config.tracking)
+    check_packages(config.tracking, "tracking")
     scenario = build_scenario(config, directory, partial(print_line, console))
     trainer_class(settings_of(config).trainer)  # a wrong one is refused before there is a directory
     _train(config, scenario, RunDirectory.create(directory), console)
@@ -45,7 +45,7 @@ def check_finetune(config: Config, directory: Path) -> list[str]:
     Raises:
         InputError: the configuration does not fit.
     """
-    check_extras(config.tracking)
+    check_packages(config.tracking, "tracking")
     scenario = build_scenario(config, directory, connect=False)
     given = settings_of(config)
     trainer_class(given.trainer)

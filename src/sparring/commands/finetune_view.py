@@ -12,7 +12,7 @@ from rich.text import Text
 from sparring.core.text import one_line
 from sparring.finetune.providers import Job
 from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, Stage
-from sparring.finetune.statistics import View
+from sparring.finetune.view import View
 from sparring.run.progress_views import print_line
 
 SHOWN = (

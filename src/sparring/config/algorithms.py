@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
-from sparring.config.facts import Only
+from sparring.config.facts import CLASS_FILE, Only
 
 Regulariser = Literal["none", "uniform", "base", "reference"]
 """The distribution over legal answers that a regulariser pulls to; see ``learning.algorithms.base``."""
@@ -305,9 +305,9 @@ class AllActionsSettings(OverAnswersSettings):
 class PythonAlgorithm(WeightedSettings):
     """An algorithm of your own: a subclass of BaseAlgo in a file."""
 
-    type: Literal["python"] = "python"
+    type: Annotated[Literal["python"], CLASS_FILE] = "python"
     """Names this kind of algorithm."""
-    path: ClassPath
+    path: Annotated[ClassPath, CLASS_FILE]
     """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
     configuration file and, on the command line, to the working directory."""
     options: dict[Name, Any] = Field(default={}, max_length=100)

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sparring.config.algorithms import OverAnswersSettings
 from sparring.config.base import Name, Settings
-from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only, without_effect_by_facts
+from sparring.config.facts import ADAPTER, FOR_GAMES, FOR_PROGRAMS, Only, without_effect_by_facts
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.league import LeagueSettings
 from sparring.config.learning import LearningSettings
@@ -64,10 +64,10 @@ class Config(Settings):
     """A program that replaces games: a debate, a proposer and its solvers, proofs, or one of your own."""
     roles: Annotated[dict[Name, RoleSettings], FOR_PROGRAMS] = Field(default={}, max_length=1000)
     """Settings of a program's roles, by role."""
-    start: Adapters = {}
+    start: Annotated[Adapters, ADAPTER] = {}
     """The adapter that each policy starts from, by policy: a checkpoint of an earlier run such as `RUN@40`,
     or a directory."""
-    frozen: Adapters = {}
+    frozen: Annotated[Adapters, ADAPTER] = {}
     """Adapters that play but are never trained, by name; a program's roles use them as policies, games as
     opponents."""
     credit: CreditSettings | None = None

@@ -2,14 +2,16 @@
 
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sparring.config.base import Settings
 from sparring.core import InputError
-from sparring.core.own_classes import is_class_path
+from sparring.core.own_classes import absolute, is_class_path
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,32 @@ class Needs:
     values: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class Relative:
+    """The field names a file relative to the directory of the file in which it is written."""
+
+    absolute: Callable[[str, Path], str]
+
+
+def _absolute_file(text: str, directory: Path) -> str:
+    return os.path.abspath(directory / os.path.expanduser(text))
+
+
+def _absolute_adapter(text: str, directory: Path) -> str:
+    """A name without a directory is a run in ``runs``."""
+    return _absolute_file(text if "/" in text else f"runs/{text}", directory)
+
+
+def _absolute_model(text: str, directory: Path) -> str:
+    path = _absolute_file(text, directory)
+    return path if text not in ("", BUNDLED_MODEL) and os.path.isdir(path) else text
+
+
+CLASS_FILE = Relative(absolute)
+FILE = Relative(_absolute_file)
+ADAPTER = Relative(_absolute_adapter)
+MODEL = Relative(_absolute_model)
+BUNDLED_MODEL = "smollm2-135m"
 FOR_GAMES = Only("program", (None,), refused=True, why="is for games, but [program] replaces them")
 FOR_PROGRAMS = Only(
     "program", refused=True, why="is for the roles of a program, but games are played", fix="Leave it out"
@@ -71,9 +99,12 @@ def without_effect_by_facts(config: Settings) -> Iterator[tuple[str, str]]:
         yield field, reason
 
 
-def check_packages(config: Settings) -> None:
-    """Raise an InputError if a package that a field needs is not installed."""
-    for place, section, name, fact in _facts(config, Needs):
+def check_packages(settings: Settings, root: str = "") -> None:
+    """Raise an InputError if a package that a field needs is not installed.
+
+    ``root`` is the name of the section; empty for the whole configuration.
+    """
+    for place, section, name, fact in _facts(settings, Needs, root):
         value = getattr(section, name)
         is_needed = value in fact.values if fact.values else bool(value)
         if is_needed and importlib.util.find_spec(fact.package) is None:
@@ -81,9 +112,9 @@ def check_packages(config: Settings) -> None:
             raise InputError(_joined(place, name), problem, f"Run: pip install 'sparring[{fact.extra}]'")
 
 
-def _facts(config: Settings, kind: type[Fact]) -> Iterator[tuple[str, Settings, str, Fact]]:
+def _facts(settings: Settings, kind: type[Fact], root: str = "") -> Iterator[tuple[str, Settings, str, Fact]]:
     """Yield the facts of every field with the section's name, the section and the field's name."""
-    for place, section in _sections("", config):
+    for place, section in _sections(root, settings):
         for name, info in type(section).model_fields.items():
             for fact in info.metadata:
                 if isinstance(fact, kind):

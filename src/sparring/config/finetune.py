@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field
 
 from sparring.config.base import FilePath, Line, Name, Settings
+from sparring.config.facts import CLASS_FILE
 from sparring.core import InputError
 from sparring.core.own_classes import is_class_path
 
@@ -209,7 +210,7 @@ class ProviderSettings(Settings):
 class FinetuneSettings(Settings):
     """Training through fine-tuning jobs: `sparring finetune`."""
 
-    trainer: TrainerName = "pure_text_ei"
+    trainer: Annotated[TrainerName, CLASS_FILE] = "pure_text_ei"
     """Expert iteration (`pure_text_ei`), MALT (`pure_text_malt`), or the file and the name of a subclass of
     PureTextRlTrainer: `my_file.py:MyTrainer`."""
     provider: ProviderSettings = ProviderSettings()

@@ -1,9 +1,8 @@
 """Read a validated configuration from TOML and write it back."""
 
 import difflib
-import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import tomli_w
 from pydantic import ValidationError
 
 from sparring.config.config import Config
-from sparring.config.model import ModelSettings
+from sparring.config.facts import Relative
+from sparring.config.fields import ANY_ENTRY, config_fields
 from sparring.config.problems import first_problem
-from sparring.config.programs import absolute_adapter
 from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from sparring.core import InputError
-from sparring.core.own_classes import absolute
 
 PRESETS = "presets"
 MAX_DIGITS = 10
@@ -125,48 +123,28 @@ def _read_source(source: str) -> dict[str, Any]:
 
 
 def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
-    """Resolve paths against ``directory``: of classes, and of a model directory that exists there."""
-    program = data.get("program")
-    named = [(program, "path"), (program, "protocol"), (data.get("finetune"), "trainer")]
-    own = [*_algorithms(data.get("learning")), data.get("credit"), *_transforms(data.get("rewards"))]
-    named += [(table, field) for table in own for field in ("type", "path")]
-    for games in (data, data.get("evaluation")):
-        envs = games.get("envs") if isinstance(games, dict) else None
-        every = envs if isinstance(envs, list) else []
-        named += [(env, field) for env in every for field in ("id", "template")]
-    for table, field in named:
-        if isinstance(table, dict) and isinstance(table.get(field), str):
-            table[field] = absolute(table[field], directory)
-    claims = program.get("claims") if isinstance(program, dict) else None
-    if isinstance(claims, dict) and isinstance(claims.get("path"), str):
-        claims["path"] = os.path.abspath(directory / os.path.expanduser(claims["path"]))
-    for section in ("start", "frozen"):
-        adapters = data.get(section)
-        if isinstance(adapters, dict):
-            data[section] = {
-                policy: absolute_adapter(text, directory) if isinstance(text, str) else text
-                for policy, text in adapters.items()
-            }
-    model = data.get("model")
-    name = model.get("name") if isinstance(model, dict) else None
-    if isinstance(model, dict) and isinstance(name, str) and name not in ("", ModelSettings().name):
-        path = os.path.abspath(directory / os.path.expanduser(name))
-        model["name"] = path if os.path.isdir(path) else name
+    """Resolve what fields name against ``directory``; what is wrong is left for the validation."""
+    for field in config_fields():
+        for fact in field.info.metadata:
+            if isinstance(fact, Relative):
+                _resolve(data, field.written, fact, directory)
 
 
-def _algorithms(learning: Any) -> list[Any]:
-    """Return the tables of the run's algorithm and of those that policies have of their own."""
-    if not isinstance(learning, dict):
-        return []
-    policies = learning.get("policies")
-    own = list(policies.values()) if isinstance(policies, dict) else []
-    return [table.get("algorithm") for table in (learning, *own) if isinstance(table, dict)]
-
-
-def _transforms(rewards: Any) -> list[Any]:
-    """Return the tables of all reward transforms."""
-    lists = rewards.values() if isinstance(rewards, dict) else []
-    return [table for transforms in lists if isinstance(transforms, list) for table in transforms]
+def _resolve(node: Any, path: Sequence[str], fact: Relative, directory: Path) -> None:
+    """Resolve the texts at a path in nested tables and lists, where ``*`` stands for every entry."""
+    name, *inner = path
+    keys: Iterable[Any] = ()
+    if isinstance(node, dict):
+        keys = list(node) if name == ANY_ENTRY else [name] if name in node else []
+    elif isinstance(node, list) and name == ANY_ENTRY:
+        keys = range(len(node))
+    for key in keys:
+        if inner:
+            _resolve(node[key], inner, fact, directory)
+        elif isinstance(node[key], dict):
+            _resolve(node[key], [ANY_ENTRY], fact, directory)
+        elif isinstance(node[key], str):
+            node[key] = fact.absolute(node[key], directory)
 
 
 def _no_such_source(source: str) -> InputError:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from sparring.config.base import FilePath, Name, Names, Settings, Texts, at_field
-from sparring.config.facts import Needs, Only
+from sparring.config.facts import BUNDLED_MODEL, MODEL, Needs, Only
 from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 
@@ -15,7 +15,7 @@ from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
 class ModelSettings(Settings):
     """The base model, which stays frozen."""
 
-    name: FilePath = "smollm2-135m"
+    name: Annotated[FilePath, MODEL] = BUNDLED_MODEL
     """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
     directory, it is looked up beside that file, then in the working directory."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

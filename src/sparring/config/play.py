@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, get_args
 from pydantic import Field, ValidationInfo, field_validator
 
 from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Texts, at_field
-from sparring.config.facts import FOR_GAMES, Only
+from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
 from sparring.core.limits import EPISODE_TIMEOUT, RETRIES
@@ -23,13 +23,13 @@ class GameSettings(Settings):
     section: ClassVar[str]
     """Where such games stand in a configuration, for errors."""
 
-    id: Line
+    id: Annotated[Line, CLASS_FILE]
     """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
     and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
     to the working directory."""
     num_players: int = Field(default=2, ge=1, le=1000)
     """Number of seats."""
-    template: FilePath = DEFAULT_TEMPLATE
+    template: Annotated[FilePath, CLASS_FILE] = DEFAULT_TEMPLATE
     """How observations become prompts and answers become moves: a name, or a template of your own by file and
     name (`my_templates.py:terse`), relative as in `id`."""
     max_turns: int = Field(default=200, ge=1, le=1_000_000)

@@ -1,12 +1,12 @@
 """Programs: conversations between several roles, which replace games; and the adapters that play in a run."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, at_field
+from sparring.config.facts import CLASS_FILE
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.history import History
@@ -32,7 +32,7 @@ class PythonProgram(ProgramSettings):
 
     type: Literal["python"]
     """Names this kind of program."""
-    path: ClassPath
+    path: Annotated[ClassPath, CLASS_FILE]
     """The file and the class, such as `my_program.py:MyArena`. The file is relative to the configuration file
     and, on the command line, to the working directory."""
     options: dict[Name, Any] = Field(default={}, max_length=100)
@@ -123,7 +123,7 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
     type: Literal["proofs"] = "proofs"
     """Names this kind of program."""
-    protocol: FilePath = "nip"
+    protocol: Annotated[FilePath, CLASS_FILE] = "nip"
     """`nip`, `adp`, `debate`, `mnip`, `merlin_arthur`, `solo_verifier`, or the file and the name of a
     function of your own, such as `court.py:court`."""
     claims: Claims
@@ -183,9 +183,3 @@ class RoleSettings(Settings):
 
 Adapters = Annotated[dict[PolicyName, FilePath], Field(max_length=1000)]
 """Adapters by name: a run's checkpoint (``RUN``, ``RUN@40``, ``RUN@best``), or an adapter's directory."""
-
-
-def absolute_adapter(text: str, directory: Path) -> str:
-    """Return an adapter's path; a name without a directory is a run in ``runs``."""
-    place = Path(text) if "/" in text else Path("runs") / text
-    return os.path.abspath(directory / os.path.expanduser(place))

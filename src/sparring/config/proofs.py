@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sparring.config.base import FilePath, Name, Settings
-from sparring.config.facts import Only
+from sparring.config.facts import FILE, Only
 
 
 class ColumnSettings(Settings):
@@ -62,7 +62,7 @@ class FileClaims(_Claims):
 
     type: Literal["file"] = "file"
     """Names this kind of claims."""
-    path: FilePath
+    path: Annotated[FilePath, FILE]
     """The file, relative to the configuration file and, on the command line, to the working directory."""
     columns: ColumnSettings = ColumnSettings()
     """Which fields of the file are which."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
-from sparring.config.facts import Only
+from sparring.config.facts import CLASS_FILE, Only
 from sparring.core.credit.relative import Grouping
 
 
@@ -83,9 +83,9 @@ class PythonTransform(Settings):
     """A transform of your own: a subclass of FinalRewardTransform, StepRewardTransform or
     SamplingRewardTransform in a file. A table with a `path` needs no `type`."""
 
-    type: Literal["python"]
+    type: Annotated[Literal["python"], CLASS_FILE]
     """Names this kind of transform."""
-    path: ClassPath
+    path: Annotated[ClassPath, CLASS_FILE]
     """The file and the class, such as `my_rewards.py:MyTransform`. The file is relative to the configuration
     file and, on the command line, to the working directory."""
     options: dict[Name, Any] = Field(default={}, max_length=100)
@@ -138,21 +138,22 @@ class BufferSettings(Settings):
     """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
 
 
+CreditType = Literal[
+    "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic", "python"
+]
 _OWN = Only("type", ("python",), refused=True)
 
 
 class CreditSettings(Settings):
     """How the rewards of the episodes of a program or game become advantages."""
 
-    type: Literal[
-        "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic", "python"
-    ] = "grpo"
+    type: Annotated[CreditType, CLASS_FILE] = "grpo"
     """What is subtracted from a reward: its group's mean (`grpo`), the mean of the other rewards of its group
     (`rloo`), a moving baseline of its role (`rae`), a tracked baseline of its prompt (`spo`), or nothing
     (`episodic`). `reinforce_pp` subtracts the mean of the whole batch and divides by its standard deviation;
     `reinforce_pp_baseline` first subtracts the group's mean. `python` is a credit assigner of your own, and a
     table with a `path` needs no type."""
-    path: Annotated[ClassPath | None, _OWN] = None
+    path: Annotated[ClassPath | None, CLASS_FILE, _OWN] = None
     """For `python`: the file and the class, such as `my_credit.py:MyCredit`, a subclass of CreditAssigner.
     The file is relative to the configuration file and, on the command line, to the working directory."""
     options: Annotated[dict[Name, Any], _OWN] = Field(default={}, max_length=100)

@@ -1,8 +1,8 @@
 """The configuration of an adapter in PEFT's format: what is understood of it, and why the rest is not.
 
-PEFT has more than forty settings of LoRA, and each release adds some; many change what the weights mean. So
-every field is listed with the values that keep an adapter what its rank, alpha and modules say. All others
-are refused unless they are off (``null``, ``false`` or empty), unknown fields too.
+PEFT has more than forty settings of LoRA, and each release adds some. Many change what the weights mean. So
+this module lists, for every field, the values with which the adapter is what its rank, alpha and modules say.
+It refuses all others, also fields that it does not know, unless they are off (``null``, ``false`` or empty).
 """
 
 import json
@@ -52,7 +52,9 @@ _PATTERN = re.compile(r"(\.\*\\\.)?\w[\w-]*(\\?\.[\w-]+)*")
 def read_adapter_config(directory: Path) -> dict[str, Any]:
     """Return the configuration of a LoRA adapter that can be served as it is.
 
-    Raises DamagedState if the file is damaged or not a LoRA adapter's, InputError for an unsupported setting.
+    Raises:
+        DamagedState: the file is missing or damaged, or does not describe a LoRA adapter.
+        InputError: a setting is not supported.
     """
     file = directory / ADAPTER_CONFIG
     if not file.exists():
@@ -65,8 +67,12 @@ def read_adapter_config(directory: Path) -> dict[str, Any]:
 
 
 def check_adapter_config(config: Mapping[str, Any], file: str) -> None:
-    """Check every setting of an adapter, with the errors of :func:`read_adapter_config`, which name
-    ``file``."""
+    """Check every setting of an adapter; ``file`` is named in errors.
+
+    Raises:
+        DamagedState: it does not describe a LoRA adapter, or a field of its shape has an impossible value.
+        InputError: a setting is not supported.
+    """
     if config.get("peft_type") != "LORA":
         kind = _shown(config.get("peft_type"))
         raise DamagedState("adapter", f"{file} describes no LoRA adapter but {kind}", "Give one that does.")
@@ -89,7 +95,12 @@ def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(given: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
-    """Return in words how an adapter's rank, alpha and target modules differ from a run's."""
+    """Return in words how an adapter's rank, alpha and target modules differ from a run's.
+
+    Args:
+        given: the adapter's shape.
+        run: the shape that the run's adapters have, with all fields of ``SHAPE``.
+    """
     modules, wrong = given["target_modules"], []
     if given["r"] != run["r"]:
         wrong.append(f"its rank is {given['r']}, the run's {run['r']}")
@@ -101,7 +112,7 @@ def differences(given: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
 
 
 def more_shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the shape that a plain adapter does not have."""
+    """Return the fields of :func:`shape_of` that a plain adapter does not have."""
     return {key: config[key] for key in MORE_SHAPE if not _is_off(config.get(key))}
 
 
@@ -179,7 +190,13 @@ def _one_of(*values: object) -> Callable[[object], bool]:
 
 @dataclass(frozen=True)
 class Field:
-    """What is allowed for one of PEFT's fields, what other values mean, and what to do about them."""
+    """What is known about one of PEFT's fields.
+
+    Attributes:
+        allows: whether a value is understood.
+        reason: what another value means.
+        fix: what to do about it.
+    """
 
     allows: Callable[[object], bool] = _is_off
     reason: str = "which this version of sparring does not know"

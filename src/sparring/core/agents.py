@@ -12,8 +12,10 @@ AgentKind = Literal["policy", "model", "script"]
 
 @dataclass(frozen=True)
 class CallSettings:
-    """How answers are drawn; ``None`` leaves a setting open. A call's own come first, then those of a game or
-    an agent, then those of a role."""
+    """How answers are drawn; ``None`` leaves a setting to whoever is asked next.
+
+    A call's own settings come first, then those of a game or of an agent, then those of a role.
+    """
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -36,8 +38,10 @@ class AgentSpec:
     """How one seat or role acts; ``kind`` is one of three.
 
     ``policy``: its steps are trained on; ``model`` names the policy. ``model``: it is not trained; ``model``
-    is the inference client's name of a checkpoint, a fixed model or a person. ``script``: a scripted player
-    of a game (``random``, ``optimal``). The other settings take the place of the role's unless ``None``.
+    is the name by which the inference client knows a checkpoint, a fixed model or a person. ``script``: a
+    scripted player of a game; ``model`` is its name (``random``, ``optimal``).
+
+    ``temperature``, ``max_tokens`` and ``stop`` take the place of the role's; ``None`` keeps the role's.
     """
 
     kind: AgentKind

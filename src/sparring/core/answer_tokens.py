@@ -1,7 +1,7 @@
 """The token ids that a text has after another one.
 
-Many tokenizers treat the beginning of a text in their own way, so the ids of a text alone are not those that
-it has after a prompt.
+Many tokenizers treat the beginning of a text in their own way, for example by a mark for a space, so the ids
+of a text alone are not those that it has after a prompt.
 """
 
 import re
@@ -24,7 +24,10 @@ _BEFORE = ("e", "\n", ".", "0", ":", "x")
 class AnswerTokens:
     """Makes the ids of texts that follow other texts. Several threads may use it at once.
 
-    ``turn_end`` is the id of the token with which the template ends an answer.
+    Args:
+        control: the model's control tokens.
+        template: its chat template.
+        turn_end: the id of the token with which the template ends an answer.
     """
 
     def __init__(self, control: ControlTokens, template: ChatTemplate, turn_end: int) -> None:
@@ -73,8 +76,12 @@ class AnswerTokens:
         return self._control.encode(text)
 
     def enough(self, before: str, ids: list[int]) -> str:
-        """Return the end of a long text after a prompt's last control token, if its ids are the last ones of
-        ``ids``; or else the whole text."""
+        """Return the end of a long text, if its ids are the last ones of ``ids``; or else the whole text.
+
+        Args:
+            before: the text after the last control token of a prompt.
+            ids: the prompt's ids.
+        """
         for space in islice(re.finditer(r"\s+", before[-2 * ENOUGH : -ENOUGH]), 4):
             for place in (space.end(), space.start()):
                 short = before[place - min(2 * ENOUGH, len(before)) :]

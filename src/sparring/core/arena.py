@@ -31,16 +31,17 @@ class Arena(EpisodeRunner):
         client: answers model calls.
         credit_assigner: turns rewards into advantages; GRPOCredit by default.
         verbose: print events and check every batch; events are written to ``logger`` in any case.
-        max_calls: maximum number of leaf model calls in flight, so nested episodes can neither deadlock
-            nor multiply the load.
-        episode_timeout: time limit of one attempt at an episode, in seconds, without the wait for
-            sub-episodes.
-        retries: maximum number of further attempts, with the same seed, after a transient failure.
+        max_calls: maximum number of model calls in flight. The limit applies to the leaf calls, so nested
+            episodes can neither deadlock nor multiply the load.
+        episode_timeout: time limit of one attempt at an episode, in seconds. Waiting for the model counts;
+            waiting for sub-episodes does not, because each has its own limit.
+        retries: maximum number of further attempts, with the same seed, at an episode that failed for a
+            transient reason; see :class:`TransientError`.
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
     ``seat`` may give the requests of a step their agents. ``critics`` are the policies that learn with a
-    critic.
+    critic; see :func:`~sparring.core.credit.base.assign`. See also :class:`EpisodeRunner`.
     """
 
     def __init__(
@@ -95,7 +96,11 @@ class Arena(EpisodeRunner):
     def sanity_check_batch(
         self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
     ) -> None:
-        """Raise a SparringError if the batch and the results differ, and log ``num_examples`` results."""
+        """Check that the batch agrees with the results, and log ``num_examples`` results.
+
+        Raises:
+            SparringError: the batch and the results differ.
+        """
         check_batch(results, batch)
         logger = self.logger or VerboseLogger()
         for result in results[:num_examples]:
@@ -126,8 +131,10 @@ class Arena(EpisodeRunner):
         return batch, results
 
     async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
-        """Begin the next step; return its number and its requests. :meth:`end_step` must come before another
-        begins."""
+        """Begin the next step; return its number and its requests, ready to be run.
+
+        ``step_num`` is this number until :meth:`end_step`, which must be called before another step begins.
+        """
         number, version = self.step_num, await self.client.get_policy_version()
         asked = list_of(EpisodeRequest, self.get_batch(), f"what {method_of(self, 'get_batch')} returned")
         requests = [
@@ -161,6 +168,7 @@ class Arena(EpisodeRunner):
         return batch
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:
+        """Return the default ``meta`` of the step's request number ``index``."""
         return {
             "policy_version": version,
             "step": self.step_num,
@@ -173,8 +181,9 @@ class Arena(EpisodeRunner):
     ) -> AsyncIterator[TrainingBatch]:
         """Yield one batch per step, for ``num_steps`` steps or until :meth:`get_batch` returns no requests.
 
-        If every episode of a step failed and ``num_steps`` is ``None``, raises a SparringError: the run would
-        never end.
+        Raises:
+            SparringError: every episode of a step failed and ``num_steps`` is ``None``, so the run would
+                never end.
         """
         if self.logger is not None:
             settings = {"arena": type(self).__name__, "num_steps": num_steps, "seed": self.seed}
@@ -190,12 +199,16 @@ class Arena(EpisodeRunner):
             done += 1
 
     async def startup(self) -> None:
-        """Override to prepare the run, for example to fill stores. Awaited before the first step; on a
-        cluster also in each process that plays, again if that is restarted."""
+        """Override to prepare the run, for example to fill stores. Awaited before the first step.
+
+        On a cluster it is also awaited in each process that plays, again if that is restarted.
+        """
 
     async def shutdown(self) -> None:
-        """Override to clean up. Awaited after the last step, even if the run failed; on a cluster only in the
-        process of the command."""
+        """Override to clean up. Awaited after the last step, even if the run failed.
+
+        On a cluster it is awaited only in the process of the command: those that play are killed.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a checkpoint: the step number, the stores and the credit assigner's state."""
@@ -209,7 +222,11 @@ class Arena(EpisodeRunner):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`, after :meth:`startup`; an unknown store raises an InputError."""
+        """Continue from :meth:`state_dict`; call it after :meth:`startup`.
+
+        Raises:
+            InputError: the state holds a store that was not added to this arena.
+        """
         self.step_num = state["step_num"]
         for name, saved in state["stores"].items():
             if name not in self.stores:

@@ -7,10 +7,13 @@ from sparring.core.errors import InputError
 
 
 class CallSlots:
-    """A first-come, first-served semaphore whose ``limit`` can change while calls are in flight or waiting.
+    """A first-come, first-served semaphore whose limit can change while calls are in flight or waiting.
 
-    Unlike ``asyncio.Semaphore`` it is not bound to an event loop, so one arena serves several
-    ``asyncio.run``.
+    Unlike ``asyncio.Semaphore`` it is not bound to an event loop, so one arena can be used in several
+    successive calls of ``asyncio.run``.
+
+    Args:
+        limit: maximum number of slots taken at once, 1 or more.
     """
 
     def __init__(self, limit: int) -> None:
@@ -19,7 +22,11 @@ class CallSlots:
         self.set_limit(limit)
 
     def set_limit(self, limit: int) -> None:
-        """Change the limit; less than 1 raises an InputError."""
+        """Change the limit. After it is lowered, no slot is handed out until enough have been released.
+
+        Raises:
+            InputError: ``limit`` is less than 1, so nothing could ever run.
+        """
         if limit < 1:
             raise InputError("concurrency", f"a limit of {limit} allows no calls", "Give 1 or more")
         self._limit = limit

@@ -10,8 +10,15 @@ _SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, A
 
 
 class ChatTemplate:
-    """Renders messages as text; raises an InputError if there are several templates and none is the
-    default."""
+    """Renders messages as text.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        model_name: the name used in error messages.
+
+    Raises:
+        InputError: the tokenizer has several templates and none is the default.
+    """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str) -> None:
         self._tokenizer = tokenizer
@@ -24,12 +31,19 @@ class ChatTemplate:
         return "strftime_now" in self.source
 
     def begun(self, messages: Messages) -> str:
-        """Return a conversation and the beginning of the next answer; raise an InputError if it is
-        rejected."""
+        """Return a conversation and the beginning of the next answer.
+
+        Raises:
+            InputError: there is no template, or it rejects these messages.
+        """
         return self._text(messages, begin_answer=True)
 
     def whole(self, messages: Messages) -> str:
-        """Return a conversation that ends with the last message; raise an InputError if it is rejected."""
+        """Return a conversation that ends with the last message.
+
+        Raises:
+            InputError: as in :meth:`begun`.
+        """
         return self._text(messages, begin_answer=False)
 
     def samples(self) -> list[str]:

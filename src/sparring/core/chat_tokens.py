@@ -2,7 +2,6 @@
 
 An answer that comes with its ``token_ids`` is not tokenised again: a prompt is the ids of the conversation's
 beginning, the ids of the answer as they were drawn, and the ids of what the template writes after an answer.
-An answer that was not sampled has the ids that it has in the rendering of the whole conversation.
 
 A chat template marks turns with control tokens (``<|im_end|>``), and a model can spell one with ordinary
 tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
@@ -10,12 +9,16 @@ could close its own turn and write the next speaker's. Here only the template it
 
 1. The template renders the contents (``rendering``) so that the control tokens in its output are its own.
 2. These are given new names, and a tokenizer that knows control tokens only by their new names encodes the
-text (``control_tokens``).
+   text (``control_tokens``).
 
 For contents that spell no control token, the result equals the tokenizer's own ids. Any text can spell the
 markup that a template writes with ordinary tokens (``[INST]`` of Llama 2), but not a turn's end token.
-(``sanitize_control_tokens`` of transformers changes how templates render the thoughts in earlier answers, and
-raises where a control token is also a piece of the vocabulary.)
+
+An answer that was not sampled has the ids that it has in the rendering of the whole conversation
+(``answer_tokens``): most tokenizers give a text alone other ids than after a prompt.
+
+The latest versions of transformers have ``sanitize_control_tokens``. It changes how templates render the
+thoughts in earlier answers, and raises where a control token is also a piece of the vocabulary.
 """
 
 import re
@@ -49,11 +52,21 @@ class _Prompt:
 
 
 class ChatTokens:
-    """The only place where messages, and answers that were not sampled, become token ids.
+    """The only place where messages, and answers that were not sampled, become token ids; see the module.
 
-    Several threads may use it at once. ``joints`` are ``None`` if what the template writes after an answer
-    depends on what came before it; every prompt is then tokenised from its text. ``stop_token_ids`` are the
-    token with which the template ends an assistant's turn, the end-of-text token, and the configured ones.
+    Several threads may use it at once. ``joints``: what the template writes after an answer, or ``None`` if
+    it depends on what came before the answer; every prompt is then tokenised from its text.
+
+    ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
+    end-of-text token, and the configured ones.
+
+    Args:
+        tokenizer: the model's tokenizer, as transformers loads it.
+        model_name: the name used in error messages.
+        stop_token_ids: the tokens that end an answer according to the model's generation configuration.
+
+    Raises:
+        InputError: see ControlTokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str, stop_token_ids: Iterable[int] = ()) -> None:
@@ -71,11 +84,15 @@ class ChatTokens:
         self._caching = threading.Lock()
 
     def render(self, messages: Messages) -> list[int]:
-        """Return the token ids of a chat prompt, in which answers have their ``token_ids``. A single message
-        of role ``text`` is encoded without a template, or is its ``token_ids``.
+        """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
+        template, or is its ``token_ids`` if it has some. Answers that have ``token_ids`` are in the prompt
+        with these.
 
-        Equal prompts without such answers return the same list object: do not modify it. An InputError is
-        raised if the template rejects the messages or they contain an unpaired surrogate.
+        Equal prompts without such answers return the same list object: do not modify it.
+
+        Raises:
+            InputError: the tokenizer has no chat template, its template rejects these messages (for example,
+                because of an unknown role), or they contain an unpaired surrogate.
         """
         if _is_plain_text(messages) and "token_ids" in messages[0]:
             return messages[0]["token_ids"]
@@ -97,19 +114,27 @@ class ChatTokens:
         """Return the token ids of an answer to ``prompt``, including the token that ends it.
 
         After a chat, they are the ids that the answer has in the rendering of the whole conversation, up to
-        the token with which the template ends a turn; white space that the template adds or strips counts,
-        thoughts that it writes or leaves out do not. After plain text, the answer continues the text and ends
-        with the end-of-text token.
+        the token with which the template ends an assistant's turn; white space that the template adds or
+        strips counts. What else a template writes or leaves out, an empty thought or the thoughts of earlier
+        answers, does not: the ids are those of the words of ``text``. Paired tags that are not special are
+        their tokens, as in an answer that is drawn.
+
+        After plain text, the answer continues the text and ends with the tokenizer's end-of-text token: a
+        base model rarely emits the markup of a template that it was not trained on.
 
         The ids of the prompt stay as :meth:`render` gives them, also where a token of the whole text would
-        reach over the boundary. The answer then has the ids of a text that continues another one.
+        reach over the boundary, since an answer is drawn after these. The answer then has the ids of a text
+        that continues another one.
+
+        Raises:
+            InputError: as in :meth:`render`, or the answer contains an unpaired surrogate.
         """
         plain = _is_plain_text(prompt)
         end = self.tokenizer.eos_token_id if plain else None
         return list(self._answers.ids(self._tail(prompt), _whole(text), end))
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ``ids``, without special tokens and with all spaces unchanged."""
+        """Return the text of ``ids``; see :func:`decoded`."""
         return decoded(self.tokenizer, ids)
 
     def notes(self) -> list[str]:
@@ -133,6 +158,7 @@ class ChatTokens:
         return self._control.spelled(text)
 
     def _tokenised(self, messages: Messages, *, after_answer: bool = False) -> list[int]:
+        """Return the ids of messages, as the beginning of a conversation or after an answer."""
         prompt = self._prompt(messages, after_answer=after_answer)
         if prompt.ids is None:
             if after_answer:
@@ -167,6 +193,7 @@ class ChatTokens:
         return ids if self.decode(ids[:end]).strip() else ids[end + 1 :]
 
     def _prompt(self, messages: Messages, *, after_answer: bool) -> _Prompt:
+        """Return rendered messages from the cache; the same ones are rendered once, unless by two threads."""
         key: Key = (after_answer, *((message["role"], message["content"]) for message in messages))
         prompt = self._prompts.get(key)
         if prompt is not None:
@@ -182,6 +209,7 @@ class ChatTokens:
             return self._prompts[key]
 
     def _render(self, messages: Messages, *, after_answer: bool) -> str:
+        """Return the text of messages, in which control tokens have their new names."""
         if _is_plain_text(messages):
             return _whole(messages[0]["content"])
         for message in messages:
@@ -196,7 +224,8 @@ class ChatTokens:
 
     def _turn_end(self, samples: list[str], known: list[int]) -> int:
         """Return the control token that follows an assistant's words at the end of a chat; elsewhere it
-        counts only if it is a known one."""
+        counts only if it is a known one.
+        """
         for text in samples:
             _, said, rest = text.rpartition(SAID["content"])
             end = self._control.first(rest) if said else None
@@ -206,8 +235,11 @@ class ChatTokens:
 
 
 def configured_stops(eos_token_id: object, model_name: str) -> list[int]:
-    """Return the tokens that end an answer, of a configuration's id, list of ids, or ``None``; raise an
-    InputError for anything else."""
+    """Return the tokens that end an answer, of a configuration: a token's id, a list of them, or ``None``.
+
+    Raises:
+        InputError: it is something else.
+    """
     listed = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
     given = [one for one in listed if one is not None]
     numbers = [one for one in given if isinstance(one, int) and not isinstance(one, bool)]
@@ -227,7 +259,12 @@ def _is_plain_text(messages: Messages) -> bool:
 
 
 def _whole(text: str) -> str:
-    """Return the text unchanged; raise an InputError if it contains an unpaired surrogate."""
+    """Return the text unchanged.
+
+    Raises:
+        InputError: it contains an unpaired surrogate. Python strings and JSON may hold one, but no tokenizer
+            accepts it.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

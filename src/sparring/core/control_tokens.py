@@ -77,8 +77,14 @@ class ControlTokens:
     are neither special nor the beginning of another speaker's turn (``<think>``) are part of a model's own
     answers; in other speakers' messages they are control tokens.
 
-    ``samples`` are some conversations as the chat template renders them. An InputError is raised if the
-    tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids.
+    Args:
+        tokenizer: the model's tokenizer.
+        model_name: the name used in error messages.
+        samples: some conversations as its chat template renders them.
+
+    Raises:
+        InputError: the tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids, or
+            it has several chat templates and no default.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str, samples: Iterable[str]) -> None:
@@ -130,16 +136,23 @@ class ControlTokens:
         return _ids(self._copy, text, add_special_tokens=add_special_tokens)
 
     def with_spelled_broken(self, content: str, *, tags: bool = True) -> str:
-        """Return the content with a BREAK in every control token that it spells, paired ``tags`` only if
-        asked."""
+        """Return the content with a BREAK in every control token that it spells, and nowhere else.
+
+        Args:
+            content: content of a message, without a BREAK of its own.
+            tags: whether paired tags are broken too.
+        """
         spelled = self._any if tags else self._spelled
         return spelled.sub(lambda found: found[0][0] + BREAK + found[0][1:], content)
 
     def with_breaks(self, content: str, *, own: bool) -> str:
         """Return the content with a BREAK after each character that begins a control token.
 
-        Whatever a template then cuts out or strips, the rest does not spell a control token. In the model's
-        ``own`` answers paired tags stay as they are.
+        Whatever a template then cuts out or strips, the rest does not spell a control token.
+
+        Args:
+            content: content of a message, without a BREAK of its own.
+            own: whether the content is the model's own answer, in which paired tags stay as they are.
         """
         begins = self._begins_no_tag if own else self._begins
         return begins.sub(lambda found: found[0] + BREAK, content)
@@ -157,8 +170,10 @@ class ControlTokens:
         return next((self._name_of[text] for text, one in self._id_of.items() if one == number), None)
 
     def after_last(self, named: str) -> str:
-        """Return the end of a text with new names, from its last control token on, which is tokenised
-        apart."""
+        """Return the end of a text with new names: from its last control token on, or all of it.
+
+        A tokenizer reads what follows a control token apart from what precedes it.
+        """
         return named[max(named.rfind(self._secret), 0) :]
 
     def spelled(self, text: str) -> int:
@@ -188,7 +203,8 @@ _NEVER = "(?!)"
 def template_source(tokenizer: Tokenizer, model_name: str) -> str:
     """Return the source of a tokenizer's chat template; empty if it has none.
 
-    An InputError is raised if it has several and none is the default, or it is no text.
+    Raises:
+        InputError: it has several and none is the default, or it is no text.
     """
     if tokenizer.chat_template is None:
         return ""
@@ -213,7 +229,11 @@ def _one_of(texts: Iterable[str], alone: set[str], after_first: str = "") -> re.
     """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words.
 
     The alternatives are grouped by their first character, so that the search tries none of them elsewhere.
-    ``after_first`` is a condition on what follows the first character.
+
+    Args:
+        texts: what to match.
+        alone: those of them that are not part of a longer word.
+        after_first: a condition on what follows the first character, checked before the rest.
     """
     rests: dict[str, list[str]] = {}
     for text in sorted(texts, key=lambda text: (-len(text), text)):

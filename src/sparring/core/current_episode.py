@@ -1,7 +1,7 @@
 """The current episode: the source of the seeds and policy versions of nested calls.
 
-An asyncio task copies its context, so everything that an episode awaits or starts sees the episode it belongs
-to.
+An asyncio task copies its context, so everything that an episode awaits or starts, at any depth, sees the
+episode it belongs to. Authors of episodes need not pass on seeds and versions.
 """
 
 import asyncio
@@ -18,10 +18,11 @@ from sparring.core.seeds import derive_seed
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class EpisodeContext:
-    """One execution of an episode: its rollout's ``meta``, its node in the seed tree, and its time limit.
+    """One execution of an episode.
 
-    Calls and sub-episodes are numbered in the order in which they start. Seeds are therefore repeatable only
-    if that order is; run concurrent chains of calls as sub-episodes.
+    ``meta`` is its rollout's; ``seed`` is its node in the seed tree; ``limit`` bounds its time. Calls and
+    sub-episodes are numbered in the order in which they start. Seeds are therefore repeatable only if that
+    order is; run concurrent chains of calls as sub-episodes.
     """
 
     meta: dict[str, Any]
@@ -90,7 +91,7 @@ def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
 
 
 async def wait_for_slot(slots: CallSlots) -> None:
-    """Wait for a slot with the episode's clock stopped, because the episode does not cause this wait."""
+    """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
     episode = current_episode.get()
     with episode.clock_stopped() if episode is not None else nullcontext():
         await slots.acquire()

@@ -1,7 +1,7 @@
 """The canary and ``delivery.json``: what a learner writes about an adapter, and who publishes it checks.
 
-The canary is a fixed text. Its log-probability, computed by the learner and by the engine, shows which
-weights answer.
+The canary is a fixed text whose log-probability shows which weights answer: the learner of an adapter and the
+engine that serves it each compute that of its tokens.
 """
 
 import json
@@ -29,7 +29,7 @@ class Expectation:
         version: the policy version.
         sha256: SHA-256 of the weight file, in hexadecimal.
         canary: mean log-probability of the canary's tokens without the first, at temperature 1.
-        base: the same of the base model; the difference shows whether an engine can tell them apart.
+        base: the same value of the base model; the difference shows whether an engine can tell them apart.
     """
 
     version: int
@@ -43,8 +43,11 @@ class Expectation:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """Return an adapter's description, ``None`` if there is none; raise an InputError if it is
-        damaged."""
+        """Return the description of an adapter; ``None`` if there is none.
+
+        Raises:
+            InputError: ``delivery.json`` is damaged.
+        """
         path = directory / DELIVERY_FILE
         fix = "Save the adapter again, or delete the file to skip this check."
         damaged = InputError("adapter", f"{path} is damaged", fix)
@@ -66,7 +69,11 @@ class Expectation:
 
     @classmethod
     def must_read(cls, directory: Path) -> Self:
-        """Return an adapter's description; raise an InputError if there is none or it is damaged."""
+        """Return the description of an adapter.
+
+        Raises:
+            InputError: there is none, or it is damaged.
+        """
         said = cls.read(directory)
         if said is None:
             raise InputError("adapter", f"{directory} has no description", "Train it again.")

@@ -23,8 +23,11 @@ from sparring.core.types import GenerateResult, Rollout, Step
 
 @dataclass(frozen=True)
 class Utterance:
-    """Words of a role, or of the environment (author ``""``), to one role or to all (``""``), with the ids
-    that were drawn."""
+    """A message in an episode, by a role or by the environment (author ``""``).
+
+    ``to`` is the only role that hears it, or ``""`` for all roles. ``token_ids`` are those with which a model
+    said it, if they are known.
+    """
 
     author: str
     text: str
@@ -34,7 +37,10 @@ class Utterance:
 
 @dataclass
 class EpisodeState:
-    """Mutable state of a rollout, which belongs to one execution. ``roles`` are the ones that take turns."""
+    """Mutable state of a rollout. It belongs to one execution and is discarded afterwards.
+
+    ``roles`` are the roles that take turns, in episodes that set it.
+    """
 
     trajectory: list[Step] = field(default_factory=list)
     current_actor: str = ""
@@ -108,8 +114,9 @@ class Episode(ABC):
         """Play the episode, build its rollout and score it. Inside another episode it is a sub-episode and
         inherits from it. If ``is_trainable`` is false, its result is not trained on.
 
-        Raises EpisodeError if a method returned what it must not return, and TransientError if the episode
-        took longer than ``arena.episode_timeout``, not counting sub-episodes. What a method raises passes.
+        Raises:
+            EpisodeError: a method returned what it must not return. What a method raises passes.
+            TransientError: the episode took longer than ``arena.episode_timeout``, not counting sub-episodes.
         """
         meta = inherit(meta)
         kind = returned(self.episode_type, str, method_of(self, "episode_type"))
@@ -135,6 +142,7 @@ class Episode(ABC):
         return GenerateResult(rollout, children, is_trainable)
 
     async def _fill(self, rollout: Rollout, arena: Arena, limit: asyncio.Timeout) -> list[GenerateResult]:
+        """Play and score the episode into ``rollout``; return the results of sub-episodes."""
         context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
         outer = current_episode.set(context)
         try:
@@ -160,6 +168,7 @@ class Episode(ABC):
 
 
 def _takes(function: Callable[..., object], *args: object, **kwargs: object) -> bool:
+    """Return whether a function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:

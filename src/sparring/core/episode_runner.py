@@ -24,7 +24,7 @@ from sparring.core.verbose_logger import VerboseLogger
 
 
 class Playable(Protocol):
-    """What an arena knows of an episode."""
+    """What an arena knows of an episode; see :class:`sparring.core.Episode`."""
 
     @property
     def episode_type(self) -> str:
@@ -45,11 +45,11 @@ class Elsewhere(Protocol):
 
 
 class EpisodeRunner(ModelCaller):
-    """Runs episodes, which make model calls.
+    """Runs episodes, which make model calls; see :class:`sparring.core.Arena` for the arguments.
 
-    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called with
-    each result that is not another result's child. ``elsewhere``, if given, plays the episodes that are not
-    sub-episodes in other processes.
+    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called
+    with each result that is not another result's child, for progress bars. ``elsewhere``, if given, plays
+    the episodes that are not sub-episodes in other processes.
     """
 
     def __init__(
@@ -72,7 +72,11 @@ class EpisodeRunner(ModelCaller):
         self.elsewhere: Elsewhere | None = None
 
     def add_episode(self, episode_type: str, episode: Playable) -> None:
-        """Register an episode, an instance, under a name."""
+        """Register an episode under a name.
+
+        Raises:
+            TypeError: a class was given, not an instance of it.
+        """
         if isinstance(episode, type):
             raise TypeError(f"add_episode takes an episode: {episode.__name__}(), not {episode.__name__}")
         self.episodes[episode_type] = episode
@@ -87,8 +91,13 @@ class EpisodeRunner(ModelCaller):
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Run the episode registered as ``episode_type``, once; raise what it raises, or what is wrong with
-        its result."""
+        """Run the episode registered as ``episode_type``, once.
+
+        Raises:
+            InputError: there is no such episode.
+            EpisodeError: it handed over what cannot be logged or learned from.
+            TransientError: it took longer than ``episode_timeout``.
+        """
         if episode_type not in self.episodes:
             known = ", ".join(self.episodes) or "none"
             raise InputError("episode_type", f"there is no episode {episode_type}", f"There are: {known}")
@@ -102,10 +111,13 @@ class EpisodeRunner(ModelCaller):
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Like :meth:`run_episode`, but retry transient failures, and return a failure as a failed rollout.
+        """Like :meth:`run_episode`, but return a failure as a failed rollout; retry transient failures first.
 
-        It has no steps and no children; its ``error`` gives the reason. ``meta["retried"]`` counts further
-        attempts. An InputError passes: no attempt could succeed.
+        The failed rollout has no steps and no children; its ``error`` gives the reason. ``meta["retried"]``
+        counts further attempts.
+
+        Raises:
+            InputError: the user's input is wrong, so no attempt could succeed.
         """
         meta = inherit(meta)
         return await self._retry(
@@ -118,11 +130,15 @@ class EpisodeRunner(ModelCaller):
     ) -> list[GenerateResult]:
         """Run all requests and return their results in the same order, failed ones included.
 
-        At most as many outermost episodes run at once as model calls are allowed. Sub-episodes inherit the
-        policy version and derive their seeds from the parent's; outside, a request without a seed gets one
-        derived from the arena's seed, the step and its index. ``concurrency`` changes the maximum number of
-        model calls in flight from now on; inside an episode it is ignored. An InputError cancels the other
-        episodes.
+        At most as many outermost episodes run at once as model calls are allowed.
+
+        Inside an episode, sub-episodes inherit its policy version and derive their seeds from its seed.
+        Outside, a request without a seed gets one derived from the arena's seed, the step and its index.
+        ``concurrency`` changes the maximum number of model calls in flight in the whole arena from now on;
+        inside an episode it is ignored.
+
+        Raises:
+            InputError: the user's input is wrong; the other episodes are cancelled.
         """
         parent = current_episode.get()
         if concurrency is not None and parent is None:
@@ -181,6 +197,7 @@ class EpisodeRunner(ModelCaller):
     async def _retry(
         self, request: EpisodeRequest, attempt: Callable[[], Awaitable[GenerateResult]]
     ) -> GenerateResult:
+        """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
         self.count_started(1)
         if "rollout_id" not in meta:

@@ -10,8 +10,8 @@ Result = TypeVar("Result")
 async def all_results(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run all coroutines at once and return their results in the same order.
 
-    If one raises, the others are cancelled, and its exception is raised unchanged. (``asyncio.gather`` would
-    let them run on, and a ``TaskGroup`` alone would raise a group.)
+    If one raises, the others are cancelled, and when they have ended its exception is raised unchanged.
+    (``asyncio.gather`` would let them run on, and a ``TaskGroup`` alone would raise a group.)
     """
     try:
         async with asyncio.TaskGroup() as group:

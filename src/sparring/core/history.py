@@ -24,8 +24,14 @@ _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
 
 
 def shown(messages: Messages, history: History, beginning: int) -> Messages:
-    """Return the messages of a prompt as ``history`` shows them; the first ``beginning`` ones are always
-    unchanged."""
+    """Return the messages of a prompt as ``history`` shows them.
+
+    Args:
+        messages: the whole conversation, as its role heard and said it.
+        history: the role's setting.
+        beginning: number of first messages that are always shown unchanged: the rules, examples, and the
+            first question.
+    """
     if history == "drop_reasoning":
         return messages[:beginning] + [_without_reasoning(one) for one in messages[beginning:]]
     if history == "summary":

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether no other machine can reach a host's name or address."""
+    """Return whether a host's name or address is a loopback one, which no other machine can reach."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
 """Joints: what a chat template writes after an answer, so that a conversation's token ids can be extended.
 
-It is read off a small conversation whose answer is known. Nearly all templates write the same there in every
-conversation; the others, which for example move the rules into the last question, are recognised when a model
-is loaded.
+A template renders whole conversations. What it writes between an answer and the next one is read off a small
+conversation whose answer is known. Nearly all templates write the same there in every conversation; the
+others, which for example move the rules into the last question, are recognised when a model is loaded.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,11 @@ Template = Callable[[Messages], str]
 
 
 class Joints:
-    """What one template writes after answers."""
+    """See the module.
+
+    Args:
+        template: the chat template.
+    """
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -33,7 +37,11 @@ class Joints:
         return joints if joints._hold() else None
 
     def after_answer(self, messages: Messages) -> str:
-        """Return what the template writes between an answer and the next one, ``messages`` included."""
+        """Return what the template writes between an answer and the next one, ``messages`` included.
+
+        Raises:
+            InputError: the template rejects these messages.
+        """
         return self._template([ASKED, _MARK, *messages]).partition(_MARK["content"])[2]
 
     def _hold(self) -> bool:

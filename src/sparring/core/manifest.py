@@ -1,7 +1,7 @@
 """``manifest.json``: the hash of every other file of a saved directory, and of the base model it belongs to.
 
-It is written last and sealed, so that no changed byte goes unnoticed. Folders have manifests of their own,
-which are listed like files.
+It is written last and sealed, so that no changed byte in a saved directory goes unnoticed. The folders of a
+directory have manifests of their own, which are listed like files.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,12 +24,15 @@ def damaged(path: Path) -> DamagedState:
 
 
 def seal(directory: Path, base: Hashes | None = None, names: Collection[str] | None = None) -> None:
-    """Write the manifests of a directory whose files are all written, and of its folders.
+    """Write the manifest of a directory whose files are all written, and those of its folders.
 
     Args:
         directory: the directory, before it is put in place.
-        base: the hashes of the base model's files; by default those of the manifest before.
+        base: the hashes of the base model's files; by default those that a manifest of before has.
         names: the files that are listed; by default all.
+
+    Raises:
+        OSError: a file cannot be read or written.
     """
     if base is None and (directory / MANIFEST_FILE).is_file():
         base = base_of(directory)
@@ -49,15 +52,20 @@ def is_sealed(directory: Path) -> bool:
 
 
 def check_if_sealed(directory: Path, names: Collection[str] | None = None) -> None:
-    """Check the files as :func:`check_files` does if there is a manifest: what others wrote has none."""
+    """Do as :func:`check_files` does, if a directory has a manifest: what others wrote has none."""
     if is_sealed(directory):
         check_files(directory, names)
 
 
 def check_files(directory: Path, names: Collection[str] | None = None) -> None:
-    """Check the files of a sealed directory and of its folders, or those of ``names``, by their hashes.
+    """Check the files of a sealed directory, and of its folders, by their hashes.
 
-    Raises DamagedState if a file or the manifest is missing or damaged.
+    Args:
+        directory: the directory.
+        names: the files that are checked, if they are listed; by default all.
+
+    Raises:
+        DamagedState: a file or the manifest is missing or damaged.
     """
     files, _ = _read(directory)
     for name, expected in files.items():
@@ -75,7 +83,11 @@ def check_files(directory: Path, names: Collection[str] | None = None) -> None:
 
 
 def base_of(directory: Path) -> Hashes:
-    """Return the hashes of the base model's files; raise DamagedState if the manifest is damaged."""
+    """Return the hashes of the base model's files with which a directory was sealed.
+
+    Raises:
+        DamagedState: the manifest is missing or damaged.
+    """
     return _read(directory)[1]
 
 

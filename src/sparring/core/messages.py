@@ -8,7 +8,8 @@ from sparring.core.errors import shown
 class Message(TypedDict):
     """An OpenAI-style chat message.
 
-    ``token_ids`` are the ids with which a model said an assistant message, unchanged in later prompts.
+    ``token_ids`` are the ids with which a model said an assistant message, as they were drawn: a later prompt
+    has them unchanged, where it would otherwise have the ids of ``content``.
     """
 
     role: str
@@ -27,7 +28,9 @@ def listed(prompt: Messages | str) -> Messages:
 def as_messages(prompt: Messages | str) -> Messages:
     """Return a string as a single user message, and messages unchanged.
 
-    Raises TypeError if it is something else, and ValueError if a text has half a surrogate pair.
+    Raises:
+        TypeError: it is something else.
+        ValueError: a text has half a surrogate pair, which no tokenizer can read.
     """
     messages = listed(prompt)
     if not isinstance(messages, list):
@@ -40,6 +43,7 @@ def as_messages(prompt: Messages | str) -> Messages:
 
 
 def _are_texts(role: object, content: object) -> bool:
+    """Whether both are texts of ASCII, which need no further look."""
     return type(role) is str and type(content) is str and role.isascii() and content.isascii()
 
 

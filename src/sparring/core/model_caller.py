@@ -18,7 +18,7 @@ from sparring.core.verbose_logger import VerboseLogger
 
 
 class ModelCaller:
-    """Makes model calls for roles.
+    """Makes model calls for roles; see :class:`sparring.core.Arena` for the arguments.
 
     ``model_without_role`` answers calls that name neither role nor model; ``None`` selects the client's
     default. ``frozen`` are the models that roles may name as their policy without being trained.
@@ -33,7 +33,11 @@ class ModelCaller:
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
-        """Register a role under its id; raise a TypeError if one of its settings is of the wrong type."""
+        """Register a role under its id.
+
+        Raises:
+            TypeError: it is no role, or one of its settings is of the wrong type.
+        """
         if not isinstance(role, Role):
             raise TypeError(f"a role is written Role(...), not {shown(role)}")
         numbers = (role.temperature, 1 if role.max_tokens is None else role.max_tokens)
@@ -44,7 +48,11 @@ class ModelCaller:
         self.roles[role.id] = role
 
     def get_role(self, role_id: str) -> Role:
-        """Return the role with this id; raise an InputError if there is none."""
+        """Return the role with this id.
+
+        Raises:
+            InputError: there is no such role.
+        """
         if role_id not in self.roles:
             known = ", ".join(self.roles) or "none"
             raise InputError(
@@ -53,7 +61,11 @@ class ModelCaller:
         return self.roles[role_id]
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of model calls in flight in the whole arena, from now on."""
+        """Change the maximum number of model calls in flight in the whole arena, from now on.
+
+        Raises:
+            InputError: ``concurrency`` is less than 1.
+        """
         self._slots.set_limit(concurrency)
 
     async def call_model(
@@ -71,13 +83,19 @@ class ModelCaller:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
         trained on.
 
-        If the episode's request gives the role an agent, that one answers, with its own settings where it has
-        any, and its kind says whether the answer is trained on. A string in place of messages is sent as one
-        user message. Without ``seed``, the call uses the next call seed of the current episode. If the client
-        does not report which policy version answered, the response gets the episode's.
+        If the episode's request gives the role an agent, that one answers, with its own settings where it
+        has any, and its kind says whether the answer is trained on; so ``model`` is not needed for this.
+        An answer ends before the first of the ``stop`` strings, if one appears.
 
-        Raises InputError if there is no such role, and TransientError if the client failed; errors of this
-        package that the client raises pass unchanged.
+        A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
+        prompt.
+
+        Without ``seed``, the call uses the next call seed of the current episode. If the client does not
+        report which policy version answered, the response gets the episode's version.
+
+        Raises:
+            InputError: there is no such role. (A call that gives ``model`` and ``return_tokens`` needs none.)
+            TransientError: the client failed. Errors of this package that the client raises pass unchanged.
         """
         messages = as_messages(messages)
         if role_id is not None and (model is None or return_tokens is None):
@@ -130,8 +148,10 @@ class ModelCaller:
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """Return the log-probability of each whole completion, see InferenceClient.score; the call takes a
-        slot."""
+        """Return the log-probability of each whole completion; see InferenceClient.score.
+
+        The call takes a slot, as every other model call does.
+        """
         if not self._slots.take():
             await wait_for_slot(self._slots)
         try:

@@ -37,8 +37,17 @@ def absolute(text: str, directory: Path) -> str:
 
 
 def own_class(path: str, base: type, field: str) -> Any:
-    """Run a file, once per process, and return its subclass of ``base``. ``field`` names the input in
-    errors."""
+    """Run a file, once per process, and return a class of it.
+
+    Args:
+        path: the file and the class.
+        base: the class that it must be a subclass of.
+        field: the input that names the class, for errors.
+
+    Raises:
+        InputError: the file or the class does not exist, the file cannot be run, or the class is of another
+            kind.
+    """
     kind = _named_in(path, field)
     if not isinstance(kind, type) or not issubclass(kind, base):
         file, _, name = path.rpartition(":")
@@ -49,7 +58,15 @@ def own_class(path: str, base: type, field: str) -> Any:
 
 
 def own_function(path: str, field: str) -> Callable[..., Any]:
-    """Run a file, once per process, and return its function. ``field`` names the input in errors."""
+    """Run a file, once per process, and return a function of it.
+
+    Args:
+        path: the file and the function.
+        field: the input that names the function, for errors.
+
+    Raises:
+        InputError: the file or the function does not exist, or the file cannot be run.
+    """
     function = _named_in(path, field)
     if not callable(function):
         file, _, name = path.rpartition(":")
@@ -58,8 +75,17 @@ def own_function(path: str, field: str) -> Callable[..., Any]:
 
 
 def own_object(path: str, base: type, field: str) -> Any:
-    """Run a file, once per process, and return its object of the class ``base``, or one of its subclass,
-    which takes no arguments."""
+    """Run a file, once per process, and return an object of it, or one of a class of it.
+
+    Args:
+        path: the file and the name: of an object of the class ``base``, or of a subclass without arguments.
+        base: the class.
+        field: the input that names the object, for errors.
+
+    Raises:
+        InputError: the file or the name does not exist, the file cannot be run, or the name is that of
+            something else.
+    """
     named = _named_in(path, field)
     if isinstance(named, base):
         return named
@@ -69,6 +95,7 @@ def own_object(path: str, base: type, field: str) -> Any:
 
 
 def _named_in(path: str, field: str) -> object:
+    """Run a file and return what it has under the name; ``None`` if it has nothing."""
     file, _, name = path.rpartition(":")
     if not Path(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
@@ -80,10 +107,17 @@ def _named_in(path: str, field: str) -> object:
 def build_own(
     kind: Callable[..., Built], table: str, options: Mapping[str, Any], *args: Any, **kwargs: Any
 ) -> Built:
-    """Return ``kind(*args, **kwargs, **options)``; raise an InputError on ``table`` if it does not take them
-    or raises.
+    """Return ``kind(*args, **kwargs, **options)``.
 
-    ``table`` is the configuration's, which names the class and has the user's ``options``.
+    Args:
+        kind: a class of your own.
+        table: the table of the configuration that names it and has its options, for errors.
+        options: the user's keyword arguments.
+        args: other positional arguments.
+        kwargs: other keyword arguments.
+
+    Raises:
+        InputError: the class does not take these arguments, or raises.
     """
     name, signature = kind.__name__, inspect.signature(kind)
     try:

@@ -1,8 +1,9 @@
 """The rule for code that a user writes: what it raises becomes one line that names the method.
 
-Inside an episode the line is why that episode failed, and the others continue. Everywhere else it ends the
-run. No exception is exempt, not even ``sys.exit(0)``. Only what comes from outside passes: a Ctrl-C, the
-cancellation of a task, the end of a generator.
+Inside an episode the line is the reason why that episode failed, and the others continue (``retries.py``).
+Everywhere else it ends the run: :func:`own_code`. No exception is exempt. ``sys.exit(0)`` in a reward
+function is an error like any other, because the run is not done. Only what comes from outside passes: a
+Ctrl-C, the cancellation of a task, the end of a generator.
 """
 
 import asyncio
@@ -40,11 +41,16 @@ Kind = TypeVar("Kind")
 
 @contextmanager
 def own_code(what: str = "", field: str = "") -> Iterator[None]:
-    """Run a user's own code; what it raises becomes an InputError on ``field``, or without one a
-    SparringError.
+    """Run a user's own code; what it raises becomes one line that begins with ``what``.
 
-    The line begins with ``what``, for example "the program's evaluate failed", or with the method that
-    raised. Errors of this package pass unchanged.
+    Args:
+        what: what failed if the code raises, for example "the program's evaluate failed"; by default, the
+            method that raised.
+        field: the input that names the code, if that is at fault.
+
+    Raises:
+        InputError: the code raised, and there is a ``field``.
+        SparringError: the code raised. Errors of this package pass unchanged.
     """
     try:
         yield
@@ -56,14 +62,21 @@ def own_code(what: str = "", field: str = "") -> Iterator[None]:
 
 
 async def called(method: Callable[[], Awaitable[Kind]], source: str, field: str = "") -> Kind:
-    """Return what an async method of a user's own code returns; ``source`` names it in errors."""
+    """Return what an async method of a user's own code returns; ``source`` names it in the line of an error.
+
+    Raises:
+        InputError, SparringError: as for :func:`own_code`.
+    """
     with own_code(f"{source} failed", field):
         return await awaitable(method(), source)
 
 
 def is_from_outside(error: BaseException) -> bool:
-    """Return whether an error is no fault of the code that it passes through: a Ctrl-C, the cancellation of
-    this task or the end of a generator, unless a statement of that code raised it."""
+    """Return whether an error is no fault of the code that it passes through, and must pass.
+
+    It is a Ctrl-C, the cancellation of this task, or the end of a generator; not if a statement of that code
+    raised the same.
+    """
     if isinstance(error, asyncio.CancelledError):
         try:
             task = asyncio.current_task()
@@ -84,7 +97,10 @@ def _is_raised_by_a_statement(error: BaseException) -> bool:
 
 
 def own_failure(error: BaseException) -> str:
-    """Return the reason of an error in one line, with the last method that this package called before it."""
+    """Return the reason of an error in one line, with the method that raised it if it is not this package's.
+
+    The method is the last one that this package has called on the way to the error.
+    """
     frames = [] if isinstance(error, SparringError) else [*frames_of(error)]
     if isinstance(error.__cause__, StopIteration | StopAsyncIteration):  # Python's RuntimeError hides it
         error = error.__cause__
@@ -101,8 +117,11 @@ def runs_own_code() -> bool:
 
 
 def returned(value: object, kind: type[Kind], source: str) -> Kind:
-    """Return ``value``, which the method ``source`` has returned; raise an EpisodeError if it is of another
-    kind."""
+    """Return ``value``, which the method ``source`` has returned.
+
+    Raises:
+        EpisodeError: it is of another kind.
+    """
     if isinstance(value, kind):
         return value
     _check_is_awaited(value, source)
@@ -118,7 +137,11 @@ class HasState(Protocol):
 
 
 def state_of(owner: HasState, source: str = "") -> dict[str, Any]:
-    """Return the state of ``owner`` for a checkpoint; raise an EpisodeError if JSON cannot hold it."""
+    """Return the state of ``owner`` for a checkpoint; ``source`` names its method if it is not the class's.
+
+    Raises:
+        EpisodeError: its ``state_dict`` returned no dictionary, or what JSON cannot hold.
+    """
     source = source or method_of(owner, "state_dict")
     state: dict[str, Any] = returned(owner.state_dict(), dict, source)
     try:
@@ -129,7 +152,11 @@ def state_of(owner: HasState, source: str = "") -> dict[str, Any]:
 
 
 def truth(value: object, source: str) -> bool:
-    """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too."""
+    """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too.
+
+    Raises:
+        EpisodeError: it is neither.
+    """
     _check_is_awaited(value, source)
     if value not in (True, False):
         raise EpisodeError(f"{source} returned {shown(value)}, not true or false")
@@ -137,7 +164,11 @@ def truth(value: object, source: str) -> bool:
 
 
 def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
-    """Return ``value`` as a list; raise an EpisodeError if it is no list or tuple of that kind."""
+    """Return ``value`` as a list if it is one, or a tuple, of objects of a kind.
+
+    Raises:
+        EpisodeError: it is not; ``source`` says what it is.
+    """
     if inspect.iscoroutine(value):
         value.close()
     if not isinstance(value, list | tuple) or not all(isinstance(one, kind) for one in value):
@@ -146,16 +177,25 @@ def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
 
 
 def awaitable(value: Awaitable[Kind], source: str) -> Awaitable[Kind]:
-    """Return ``value``, which a call of ``source`` has returned; raise an EpisodeError if it cannot be
-    awaited."""
+    """Return ``value``, which a call of the method ``source`` has returned.
+
+    Raises:
+        EpisodeError: it cannot be awaited.
+    """
     if not inspect.isawaitable(value):
         raise EpisodeError(f"{source} is not async; write it with async def")
     return value
 
 
 def check_json(value: object, source: str) -> None:
-    """Raise an EpisodeError if ``value`` cannot be written into a log, where objects that JSON does not know
-    are their ``repr`` and dataclasses their fields."""
+    """Check that ``value`` can be written into a log.
+
+    Objects that JSON does not know are written as their ``repr``, dataclasses as their fields.
+
+    Raises:
+        EpisodeError: it holds half a surrogate pair, itself, or an integer of thousands of digits; or the
+            ``repr`` of an object fails.
+    """
     try:
         json.dumps(value, default=_as_json, skipkeys=True, ensure_ascii=False).encode()
     except Exception as error:
@@ -163,7 +203,7 @@ def check_json(value: object, source: str) -> None:
 
 
 def loggable(value: object) -> object:
-    """Return a value, or a short text for it if it cannot be written into a log."""
+    """Return a value that can be written into a log: itself, or a short text for it."""
     try:
         check_json(value, "it")
     except EpisodeError:

@@ -74,6 +74,7 @@ class Opponent:
 class TaskMeta:
     """Bookkeeping of one game in flight. ``index`` counts games of its type from 0 over the whole run.
 
+    A ``payoff`` game is played by frozen members of the pool, to know what they earn against each other.
     ``ckpt_uid`` is the pool member that plays the game, ``opponent_uid`` its opponent in the pool, if any.
     ``player_id`` is the seat of ``ckpt_uid``, the first one if it has several, as in a mirror game.
     """
@@ -89,8 +90,10 @@ class TaskMeta:
 
 
 class GameTurn(TypedDict):
-    """One move of a game. ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the
-    move found in it."""
+    """One move of a game; ``kind`` and ``model`` are those of the seat's :class:`AgentSpec`.
+
+    ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the move found in it.
+    """
 
     pid: int
     kind: str
@@ -121,7 +124,10 @@ class GameSummary(TypedDict):
 
 @dataclass
 class Trajectory:
-    """One role's part of a rollout, which a replay buffer stores. ``final_rewards`` are by player id."""
+    """One role's part of a rollout, which a replay buffer stores.
+
+    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
+    """
 
     pid: int
     env_id: str
@@ -170,8 +176,11 @@ def seat_role(pid: int) -> str:
 
 
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
-    """Split a finished game into one trajectory for each trained seat that acted, by the rollout's
-    ``extras``."""
+    """Split a finished game into one trajectory for each trained seat that acted.
+
+    Reads ``rollout.extras``: ``final_rewards`` (reward by player id), ``game_info`` (by player id) and
+    ``num_turns`` (total turns of all players).
+    """
     steps_by_pid: dict[int, list[Step]] = {}
     for step in rollout.steps:
         steps_by_pid.setdefault(step.pid, []).append(step)
@@ -195,7 +204,9 @@ def trajectories_of(rollout: Rollout) -> list[Trajectory]:
 def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> list[Trajectory]:
     """Return a trajectory for each role of each trainable episode that a policy is trained on.
 
-    ``pids`` are the numbers of the roles, which take the place of seats in reward transforms.
+    Args:
+        result: a finished episode with its sub-episodes.
+        pids: the number of each role, which takes the place of a seat in reward transforms.
     """
     return [
         _trajectory(rollout, parent_id, role_id, pids)
@@ -205,6 +216,7 @@ def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> li
 
 
 def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tuple[Rollout, str | None]]:
+    """Yield the trainable rollouts with the ids of their parents, parents first."""
     if result.is_trainable:
         yield result.rollout, parent_id
         for child in result.children:

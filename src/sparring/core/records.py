@@ -1,5 +1,8 @@
 """Training records: made of the steps that were played, joined into conversations, and left out if they say
-nothing."""
+nothing.
+
+One function, :func:`record_of`, makes a record of a step, for arenas and for replay buffers.
+"""
 
 import hashlib
 from array import array
@@ -25,8 +28,10 @@ Prompt = tuple[float, bytes]
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """Return the records of an arena's results, parents first: the steps that a policy is trained on, joined
-    into conversations. Steps without token ids are left out."""
+    """Return the records of an arena's results, parents first: the steps that a policy is trained on.
+
+    Steps without token ids are left out. Steps of one conversation become one record; see :func:`joined`.
+    """
     turns = defaultdict[tuple[str, str], Iterator[int]](count)
     return joined(
         [
@@ -45,6 +50,9 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     """Return the records of the steps that a replay buffer has drawn, in their order.
 
     ``legal_answers`` stay texts without ``encode_answer``; see :func:`with_alternatives`.
+
+    Raises:
+        SparringError: a step has no token ids, or not one log-probability for each.
     """
     records = joined(
         [
@@ -58,11 +66,17 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
 def record_of(
     step: Step, rollout_id: str, turn: int, env_id: str, meta: dict[str, Any] | None = None
 ) -> TrainingRecord:
-    """Return the training record of a step, the number ``turn`` of its role in the rollout, from 0.
+    """Return the training record of a step.
 
-    ``env_id`` is the environment or the type of the episode, ``meta`` further notes. Answers without a
-    ``rollout_id`` are not joined. A step without token ids, or not one log-probability for each, raises a
-    SparringError.
+    Args:
+        step: one answer of a policy, with its reward and its advantage.
+        rollout_id: the rollout that it is from; answers without one are not joined.
+        turn: the number of the step among those of its role in the rollout, from 0.
+        env_id: the environment, or the type of the episode.
+        meta: further notes.
+
+    Raises:
+        SparringError: the step has no token ids, or not one log-probability for each.
     """
     prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
     where = f"a step of role {step.role_id} in rollout {rollout_id or 'unknown'}"
@@ -116,8 +130,8 @@ def joined(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
     """Return records in which the answers of a conversation are together.
 
     An answer continues another one of its role in its rollout if its prompt begins with that one's prompt and
-    completion. The records given have one answer each, may come in any order, and stay unchanged; those
-    without a rollout are not joined.
+    completion. Forty turns then have the tokens of one conversation, not of twenty. The records given have
+    one answer each, may come in any order, and stay unchanged; those without a rollout are not joined.
     """
     talks: list[list[int]] = []
     open_talks = defaultdict[tuple[str, str, str, float], list[list[int]]](list)
@@ -149,8 +163,10 @@ def _conversation(turns: list[TrainingRecord]) -> TrainingRecord:
 
 
 def mark_prefix(earlier: Sequence[Step], step: Step) -> None:
-    """Set ``step.info["prefix_kept"]``: whether the prompt begins with the role's last prompt and answer. It
-    is not set for a role's first step, and for steps without token ids."""
+    """Set ``step.info["prefix_kept"]``: whether the prompt begins with the role's last prompt and answer.
+
+    It is not set for a role's first step, and for steps without token ids.
+    """
     last = next((one for one in reversed(earlier) if one.role_id == step.role_id), None)
     if last is not None and last.prompt_token_ids and last.completion_token_ids and step.prompt_token_ids:
         kept = _begins_with(step.prompt_token_ids, last.prompt_token_ids, last.completion_token_ids)
@@ -158,6 +174,7 @@ def mark_prefix(earlier: Sequence[Step], step: Step) -> None:
 
 
 def _begins_with(prompt: list[int], so_far: list[int], drawn: list[int]) -> bool:
+    """Return whether a prompt is longer than ``so_far + drawn`` and begins with it."""
     start, end = len(so_far), len(so_far) + len(drawn)
     return len(prompt) > end and prompt[start:end] == drawn and prompt[:start] == so_far
 
@@ -166,8 +183,10 @@ def without_zero_advantages(records: list[TrainingRecord]) -> list[TrainingRecor
     """Return the records without the answers to prompts at which no answer has an advantage, in their order.
 
     With advantages that are relative to the other answers to a prompt, these are the groups of equal rewards
-    that DAPO's dynamic sampling leaves out (Yu et al. 2025, arXiv 2503.14476, section 3.2). DAPO then samples
-    until the batch is full again; here it is not filled up.
+    that DAPO's dynamic sampling leaves out (Yu et al. 2025, arXiv 2503.14476, section 3.2). An answer whose
+    advantage is 0 beside others that have one stays: it has earned the mean of its group, and counts in the
+    means over answers and tokens. DAPO then goes on sampling until the batch is full again; here it is not
+    filled up, so the number of answers over which the means are differs from update to update.
 
     Two prompts are the same if all ids from the beginning of the conversation are, and the temperature. An
     answer that is left out of a conversation remains in the prompt of the next one. If no answer has an
@@ -199,6 +218,7 @@ def _prompts(record: TrainingRecord) -> list[Prompt]:
 
 
 def _part(record: TrainingRecord, is_kept: list[bool]) -> TrainingRecord | None:
+    """Return the record with those of its answers that are kept; ``None`` if none is."""
     if all(is_kept):
         return record
     kept: list[Answer] = []

@@ -1,9 +1,10 @@
 """Rendering of messages by a chat template so that no content becomes a control token.
 
 A template is a program that may look into contents, for example to cut the thoughts out of earlier answers.
-So the messages are rendered with a break in every content at each place where a control token could begin:
-the control tokens of this text are the template's own. Then they are rendered with as few breaks as possible.
-The first text with the same control tokens is the right one, because no content added any.
+It has to read them as they are, but what it leaves of them must not spell a control token. So the messages
+are rendered with a break in every content at each place where a control token could begin: the control tokens
+of this text are the template's own, whatever it cut out or joined. Then they are rendered with as few breaks
+as possible. The first text with the same control tokens is the right one, because no content added any.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,13 @@ Change = Callable[[str], str]
 def rendered(control: ControlTokens, template: Template, messages: Messages) -> str:
     """Return the text of messages, in which the template's own control tokens have their new names.
 
-    An InputError is raised if the template rejects them.
+    Args:
+        control: the model's control tokens.
+        template: the chat template.
+        messages: messages whose contents hold no break.
+
+    Raises:
+        InputError: the template rejects the messages.
     """
     broken = _changed(
         messages, own=partial(control.with_breaks, own=True), others=partial(control.with_breaks, own=False)
@@ -42,6 +49,7 @@ def rendered(control: ControlTokens, template: Template, messages: Messages) -> 
 
 
 def _changed(messages: Messages, *, own: Change, others: Change) -> Messages:
+    """Return the messages with changed contents: the model's ``own``, and those of ``others``."""
     return [
         {
             "role": message["role"],

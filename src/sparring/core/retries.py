@@ -21,11 +21,13 @@ class Failure:
 
 
 async def with_retries(attempt: Callable[[int], Awaitable[Result]], retries: int) -> Result | Failure:
-    """Await ``attempt(number)``, counting from 0, until one succeeds, at most ``retries`` times after
-    transient failures.
+    """Await ``attempt(number)``, counting from 0, until one succeeds.
 
-    A cancellation that does not come from outside is transient too. An InputError passes: no attempt could
-    succeed.
+    After a transient failure (see :func:`is_transient`) a further attempt is made, at most ``retries`` times.
+    A cancellation that does not come from outside, for example of a shared connection, is also transient.
+
+    Raises:
+        InputError: the user's input is wrong, so no attempt could succeed.
     """
     reason = error_type = ""
     for number in range(retries + 1):

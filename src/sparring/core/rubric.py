@@ -15,7 +15,8 @@ RewardFn = Callable[[Rollout, Arena], dict[str, float] | Awaitable[dict[str, flo
 class Rubric:
     """A weighted sum of reward functions, each of which returns rewards by role id.
 
-    A function of weight 0 is a metric: it changes only ``rollout.metrics``, and its keys may be any texts.
+    A function of weight 0 is a metric: it changes nothing but ``rollout.metrics``, and its keys may be any
+    texts. Weights may be negative.
     """
 
     def __init__(self, funcs: list[RewardFn], weights: list[float] | None = None) -> None:
@@ -35,9 +36,12 @@ class Rubric:
     async def score(self, rollout: Rollout, arena: Arena) -> None:
         """Set ``rollout.rewards``, ``rollout.metrics`` and every ``step.reward``, in place.
 
-        The metric of a function and role is ``FUNCTION/ROLE``; the second function of a name is
-        ``FUNCTION-2``. Raises EpisodeError if a function returned no dictionary of finite numbers, a reward
-        is for a role that the arena does not have, or a role that acted got none.
+        The metric of a function and role is ``FUNCTION/ROLE``; if two functions have the same name, the
+        second is called ``FUNCTION-2``.
+
+        Raises:
+            EpisodeError: a function returned no dictionary of finite numbers, a reward is for a role that the
+                arena does not have, or a role that acted got no reward. What a function raises passes.
         """
         rewards: dict[str, float] = {}
         for func, weight, name in zip(self.funcs, self.weights, self.names, strict=True):
@@ -59,6 +63,7 @@ class Rubric:
 
 
 def _check_roles(name: str, values: dict[str, float], rollout: Rollout, arena: Arena) -> None:
+    """Reject rewards for roles that are not in the arena and have not acted."""
     known = list(dict.fromkeys([*arena.roles, *(step.role_id for step in rollout.steps)]))
     unknown = [str(role_id) for role_id in values if role_id not in known]
     if unknown and arena.roles:
@@ -69,6 +74,7 @@ def _check_roles(name: str, values: dict[str, float], rollout: Rollout, arena: A
 
 
 def _distinct(names: list[str]) -> list[str]:
+    """Add a number to repeated names."""
     distinct: list[str] = []
     for name in names:
         candidate, number = name, 1

@@ -17,8 +17,11 @@ def sealed(content: Mapping[str, object]) -> bytes:
 
 
 def unsealed(text: bytes) -> dict[str, Any]:
-    """Return the content of a sealed file; raise a ValueError if it is not a text that :func:`sealed`
-    returns."""
+    """Return the content of a sealed file.
+
+    Raises:
+        ValueError: the text is not one that :func:`sealed` returns.
+    """
     try:
         content = json.loads(text)
         if not isinstance(content, dict) or HASH not in content:

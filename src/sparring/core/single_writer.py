@@ -16,6 +16,10 @@ class Epoch:
     The lock of a run belongs to one process, and on some file systems it holds on one machine only. After a
     cluster loses its head node, its other nodes continue for a while, and the run may meanwhile be resumed
     elsewhere.
+
+    Attributes:
+        file: ``.epoch`` of the run.
+        number: the number of this start, from 1.
     """
 
     file: Path
@@ -23,19 +27,23 @@ class Epoch:
 
     @classmethod
     def begin(cls, run: Path) -> "Epoch":
-        """Begin a new epoch of the run, which is locked; raise an InputError if the last number is
-        damaged."""
+        """Begin a new epoch of the run; call it with the run locked.
+
+        Raises:
+            InputError: the number of the last start is damaged.
+            OSError: the directory cannot be written.
+        """
         file = run / EPOCH_FILE
         number = _read_number(file) + 1 if file.exists() else 1
         write_file(file, str(number).encode())
         return cls(file.absolute(), number)
 
     def is_over(self) -> bool:
-        """Return whether the run has been started again since; raise an InputError if the file is damaged."""
+        """Whether the run has been started again since; raise an InputError if the file is damaged."""
         return _read_number(self.file) != self.number
 
     def check(self) -> None:
-        """Raise a SparringError if the run has been started again since."""
+        """Raise a SparringError if the run has been started again since; otherwise as :meth:`is_over`."""
         if self.is_over():
             raise SparringError(f"{self.file.parent} was resumed by another process, so this one stops")
 

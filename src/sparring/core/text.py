@@ -16,12 +16,15 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Return ``text`` of the same length with a dot for each character that controls a terminal, except in
-    ``keep``.
+    """Return ``text`` of the same length with a dot for each character that controls a terminal.
 
     Every text that a model, an environment or another machine wrote passes through this function or
-    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text``, because Rich reads brackets as
-    markup.
+    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text`` or print it with
+    ``markup=False``, because Rich reads brackets as markup.
+
+    Args:
+        text: any text, including unencodable characters.
+        keep: control characters to keep; by default line feeds and tabs.
     """
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else REPLACEMENT, text)
 
@@ -52,9 +55,14 @@ _CONTROL_TOKEN_BUT_TAGS = re.compile(_CONTROL + ")")
 def without_control_tokens(text: str, *, own: bool = False) -> str:
     """Return ``text`` with a space inserted in everything that looks like a chat template's control token.
 
-    It is for servers whose tokenizer is unknown, by a list of the known families, which may miss one. In the
-    model's ``own`` answers, tags of thoughts and tool calls stay as they are, so that the template finds
-    them.
+    This is for servers whose tokenizer is unknown and may read text as control tokens. It is a list
+    of the known families, best effort: it may miss a token of another family. Where the tokenizer is known,
+    :class:`sparring.core.chat_tokens.ChatTokens` leaves the text unchanged.
+
+    Args:
+        text: content of a message.
+        own: whether the text is the model's own answer, in which tags of thoughts and tool calls stay as they
+            are, so that the template finds them.
     """
     return (_CONTROL_TOKEN_BUT_TAGS if own else _CONTROL_TOKEN).sub(r"\1 ", text)
 
@@ -65,8 +73,10 @@ def speech(author: str, text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """Return ``text`` with every line but the first indented. Every character that a terminal or a tokenizer
-    may read as a line end counts as one."""
+    """Return ``text`` with every line but the first indented.
+
+    Every character that a terminal or a tokenizer may read as a line end counts as one.
+    """
     first, *more = text.splitlines() or [""]
     return "\n".join([first, *(f"    {line}" if line.strip() else "" for line in more)])
 

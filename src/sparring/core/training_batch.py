@@ -10,7 +10,7 @@ from sparring.core.types import GenerateResult, Step, TrainingBatch
 
 
 def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
-    """Return the counts and means of a step, which TrainingBatch describes."""
+    """Return the counts and means of a step; see TrainingBatch."""
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     steps = _steps(results)
     means: defaultdict[str, list[float]] = defaultdict(list)
@@ -57,7 +57,11 @@ def why_empty(results: list[GenerateResult]) -> str:
 
 
 def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
-    """Raise a SparringError unless the batch has exactly the records that follow from the results."""
+    """Check that the batch has exactly the records that follow from the results.
+
+    Raises:
+        SparringError: it does not.
+    """
     rollouts = [rollout for result in results for rollout in result.all_rollouts()]
     if len({rollout.id for rollout in rollouts}) < len(rollouts):
         raise SparringError("several rollouts have the same id, so their advantages are mixed up")

@@ -47,10 +47,14 @@ class Step:
 
     Token ids and log-probabilities are exactly those of sampling: ``completion_token_ids`` includes the stop
     token, and ``completion_logprobs`` has one natural logarithm for each id. They are ``None`` where the
-    client could not provide them; a token learner cannot train on such a step. ``policy`` is the policy that
-    answered and is trained on this step, or ``""``; ``temperature`` is the one of sampling.
+    client could not provide them; a token learner cannot train on such a step.
 
-    A subclass may add fields, with defaults; replay buffers keep them. Games set ``pid`` and ``env_id``.
+    ``policy`` is the policy that answered and is trained on this step, or ``""`` if none is trained on it;
+    ``temperature`` is the one at which the tokens were sampled.
+
+    A subclass may add fields, with defaults; replay buffers keep them. Games set ``pid`` and ``env_id``. Game
+    trainers know the prompt, the answer and the extra information by the names ``obs``, ``act`` and
+    ``step_info``.
     """
 
     role_id: str
@@ -124,7 +128,7 @@ class Rollout:
 
     @property
     def error_type(self) -> str | None:
-        """The class of that error."""
+        """The class of the error that made the episode fail, or ``None`` if it was played to its end."""
         return self.meta.get("error_type")
 
     def set_reward(self, role_id: str, reward: float) -> None:
@@ -174,9 +178,11 @@ class Answer:
 
     ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning. ``reward`` is
     what the answer earned before any baseline was subtracted, ``advantage`` what is left of it. ``turn`` is
-    the number of the answer among those of its role in the rollout, from 0. ``alternatives`` are completions
-    (token ids, including the stop token) that were acceptable here; ``legal_answers`` are the same as texts,
-    of which the learner makes them, and ``prompt`` is what they answer.
+    the number of the answer among those of its role in the rollout, from 0.
+    ``alternatives`` are completions (token ids, including the stop token) that were acceptable in this
+    position; a regulariser may use their probabilities. ``legal_answers`` are the same as texts, and
+    ``prompt`` is what they answer (or empty): the learner, which has the tokenizer, makes ``alternatives`` of
+    them.
     """
 
     prompt_token_ids: list[int]
@@ -197,8 +203,8 @@ class TrainingRecord(Answer):
     """The input of a learner, independent of games: a sequence of token ids with one answer or several.
 
     The fields of the base class are those of the first answer. ``later`` are the further answers of a
-    conversation whose prompts each begin with the last prompt and the answer to it. ``temperature`` is the
-    one of sampling.
+    conversation whose prompts each begin with the last prompt and the answer to it, so that all of it is one
+    sequence. ``policy`` is the policy to train, and ``temperature`` the one of sampling.
     """
 
     role_id: str
@@ -248,9 +254,13 @@ class TrainingBatch:
 class EpisodeRequest:
     """A request to run an episode. If ``is_trainable`` is false, its result is never trained on.
 
-    ``agents`` says who answers for a role in this episode and its sub-episodes; any other role plays and
-    trains its own policy. ``meta`` is checked: a TypeError names an entry of the wrong type (a ``group`` must
-    be hashable), a ValueError one that belongs to failed episodes.
+    ``None`` for ``meta`` means an empty dictionary. ``agents`` says who answers for a role in this episode
+    and its sub-episodes; a role that is not in it plays and trains its own policy.
+
+    Raises:
+        TypeError: ``episode_type`` is not a text, ``meta`` not a dictionary, ``meta["group"]`` of a kind that
+            cannot be hashed, so that groups cannot be told apart, or another known entry of another type.
+        ValueError: ``meta`` has an entry of failed episodes.
     """
 
     episode_type: str
@@ -275,7 +285,11 @@ _META = {"rollout_id": str, "seed": int, "policy_version": int, "step": int, "re
 
 
 def check_meta(meta: object) -> None:
-    """Raise a TypeError if the ``meta`` of a request or rollout has an entry of the wrong type."""
+    """Check the ``meta`` of a request or rollout.
+
+    Raises:
+        TypeError: it is no dictionary, a known entry has another type, or ``group`` cannot be hashed.
+    """
     if not isinstance(meta, dict):
         raise TypeError(f"meta is a dictionary, not {shown(meta)}")
     for name, kind in _META.items():

@@ -32,19 +32,20 @@ from sparring.core.adapters import TRAINED
 from sparring.core.hosts import is_loopback
 from sparring.core.messages import as_text, said
 from sparring.core.text import one_line, without_control_tokens
-from sparring.engine.answering import TOKEN_VARIABLE, VERSION_HEADER
-from sparring.engine.api_replies import (
-    TOKENS,
+from sparring.engine.api_answers import (
     ApiCompletion,
     ApiHttpClient,
     Damaged,
-    ServiceError,
     Unexpected,
     UnusableAnswer,
     Version,
     decoded,
-    in_form,
     is_unusable,
+)
+from sparring.engine.api_errors import (
+    TOKENS,
+    ServiceError,
+    in_form,
     read_error,
     rejected_field,
     said_in,
@@ -57,6 +58,10 @@ Answer = TypeVar("Answer")
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
 """The model at OpenRouter if neither a model nor an address is given."""
+VERSION_HEADER = "x-sparring-policy-version"
+"""The header in which ``sparring serve`` gives the policy version that answered."""
+TOKEN_VARIABLE = "SPARRING_API_KEY"
+"""The environment variable of the token that ``sparring serve`` and its clients share."""
 NO_KEY = "no-key"
 """Sent if there is no key, because the ``openai`` package requires one."""
 _OPENROUTER = "openrouter.ai"

@@ -17,7 +17,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE
 from sparring.core.delivery import Expectation
 from sparring.core.errors import first_line
-from sparring.engine.adapters import (
+from sparring.engine.adapter_check import (
     Delivery,
     DeliveryError,
     check_delivery,

@@ -32,7 +32,7 @@ from sparring.core.adapters import BASE
 from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.limits import MAX_QUEUE
 from sparring.core.messages import said
-from sparring.engine.adapters import (
+from sparring.engine.adapter_check import (
     Delivery,
     DeliveryError,
     changes_nothing,

@@ -8,8 +8,12 @@ from sparring.envs.prompt_template import PromptTemplate
 
 
 class CheckedTemplate(PromptTemplate):
-    """Passes every call on to ``template``; an answer of the wrong kind is an EpisodeError that names the
-    method."""
+    """Passes every call on to ``template`` and checks the answer.
+
+    Raises:
+        InputError: the template has no ``name`` or ``strict``.
+        EpisodeError: from every method whose answer is of the wrong kind; it names the method.
+    """
 
     def __init__(self, template: PromptTemplate) -> None:
         for name, kind in (("name", str), ("strict", bool)):
@@ -21,6 +25,7 @@ class CheckedTemplate(PromptTemplate):
         self.name, self.strict = template.name, template.strict
 
     def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate."""
         source, made = method_of(self.template, "messages"), self.template.messages(game, pid)
         prompt: Messages = returned(made, list, source)
         if not prompt:
@@ -31,6 +36,7 @@ class CheckedTemplate(PromptTemplate):
             raise EpisodeError(f"{source}: {error}") from error
 
     def extract(self, text: str) -> tuple[str, bool]:
+        """See PromptTemplate."""
         source, found = method_of(self.template, "extract"), self.template.extract(text)
         pair = returned(found, tuple, source)
         if len(pair) != 2:
@@ -38,6 +44,7 @@ class CheckedTemplate(PromptTemplate):
         return _text(pair[0], source), truth(pair[1], source)
 
     def answer(self, action: str) -> str:
+        """See PromptTemplate."""
         return _text(self.template.answer(action), method_of(self.template, "answer"))
 
 

@@ -37,6 +37,7 @@ def _unwrap(content: str) -> str:
 
 
 def _balanced(text: str) -> bool:
+    """Return whether every closing brace in ``text`` closes an earlier one and all braces are closed."""
     depth = 0
     for char in text:
         depth += (char == "{") - (char == "}")

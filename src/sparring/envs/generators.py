@@ -13,8 +13,10 @@ _lent_for_good = False
 
 
 def lend_generators_for_good() -> None:
-    """Stop restoring the generators after each call into a game, in a process that only plays games: it takes
-    a considerable part of a collector's time."""
+    """Stop restoring the generators after each call into a game, in a process that only plays games.
+
+    Restoring them takes a considerable part of a collector's time. The games are the same either way.
+    """
     global _lent_for_good
     _lent_for_good = True
 

@@ -17,12 +17,16 @@ from sparring.envs.game import Game
 
 
 def possible_players(env_id: str) -> list[int]:
-    """Return the possible numbers of players; raise an InputError if the game cannot be started."""
+    """Return the possible numbers of players.
+
+    Raises:
+        InputError: there is no such game, or it cannot be started.
+    """
     return list(_checked_class(env_id).possible_players)
 
 
 def start_game(env_id: str, num_players: int, seed: int) -> Game:
-    """Start a game of your own."""
+    """Start a game; see ``catalog.make_game``."""
     kind = _checked_class(env_id)
     game = returned(kind(env_id, num_players, seed), Game, kind.__name__)  # type: ignore[type-abstract]
     return CheckedGame(game, env_id, num_players)
@@ -35,7 +39,11 @@ def tells_moves(env_id: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _checked_class(env_id: str) -> Any:
-    """Import the class and start a game of each number of players; an InputError says what is wrong."""
+    """Import the class and start a game of each number of players.
+
+    Raises:
+        InputError: the file or the class does not exist, or a game cannot be started.
+    """
     kind = own_class(env_id, Game, "env.id")
     try:
         inspect.signature(kind).bind(env_id, 2, 0)

@@ -1,4 +1,4 @@
-"""Prompt templates: they build the prompt that a model reads before it moves, and parse its answer.
+r"""Prompt templates: they build the prompt that a model reads before it moves, and parse its answer.
 
 The models' own chat templates add the markup around the messages; these templates give only the text.
 """
@@ -21,14 +21,19 @@ _PLACEHOLDER = re.compile(r"(?<!\w)\{([A-Za-z_]\w*)\}")  # the argument of a com
 
 
 class BoxedTemplate(PromptTemplate):
-    r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``. Without one, the
-    whole answer is the action, and it is ill-formed.
+    r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``.
+
+    If there is no box or the box is empty, the whole answer is the action, and it is ill-formed.
 
     Args:
         name: the template's name.
-        layout: text of the message; ``{observation}``, once, stands for the rules and the observation.
+        layout: text of the message; ``{observation}``, once, stands for the rules and the observation, with
+            an empty line between them.
         role: role of the message (``text`` for models without a chat template).
         system: text of a system message before it, if any.
+
+    Raises:
+        InputError: the layout has another placeholder, or not one ``{observation}``.
     """
 
     strict = False
@@ -46,22 +51,24 @@ class BoxedTemplate(PromptTemplate):
         self._head: Messages = [{"role": "system", "content": system}] if system else []
 
     def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate."""
         text = f"{self._before}{game.rules(pid)}\n\n{game.observation(pid)}{self._after}"
         return [*self._head, {"role": self._role, "content": text}]
 
     def extract(self, text: str) -> tuple[str, bool]:
+        """See PromptTemplate."""
         boxed = extract_boxed(text)
         return (boxed, True) if boxed else (text.strip(), False)
 
     def answer(self, action: str) -> str:
+        r"""Return ``\boxed{action}``."""
         return f"\\boxed{{{action}}}"
 
 
 class FewshotTemplate(PromptTemplate):
     """Example turns before the real one; an answer must be the bare move and nothing else.
 
-    The rules and the examples are the same in every prompt of a seat, so they are one shared prefix. Games
-    that do not list legal moves get an instruction instead of examples.
+    The rules and the examples are the same in every prompt of a seat, so they are one shared prefix.
     """
 
     strict = True
@@ -69,6 +76,7 @@ class FewshotTemplate(PromptTemplate):
     _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
     def messages(self, game: Game, pid: int) -> Messages:
+        """See PromptTemplate. Games that do not list legal moves get an instruction instead of examples."""
         now = game.brief(pid)
         head = _fewshot_head(game.env_id, game.num_players, pid, game.rules(pid))
         if len(head) == 1:
@@ -76,16 +84,21 @@ class FewshotTemplate(PromptTemplate):
         return [*head, {"role": "user", "content": now}]
 
     def extract(self, text: str) -> tuple[str, bool]:
+        """Return the stripped answer, well formed if it looks like one move: one line, no prose."""
         action = text.strip()
         return action, self._MOVE.fullmatch(action) is not None
 
     def answer(self, action: str) -> str:
+        """Return the action itself."""
         return action
 
 
 @lru_cache(maxsize=256)
 def _fewshot_head(env_id: str, num_players: int, pid: int, rules: str) -> tuple[Message, ...]:
-    """Return everything before the real position, in messages that all prompts share: do not modify them."""
+    """Return everything before the real position: rules and examples, or rules and an instruction.
+
+    All prompts share these messages; do not modify them.
+    """
     examples = example_turns(env_id, num_players, pid)
     if not examples:
         return ({"role": "user", "content": f"{rules}\n{_BARE_MOVE_REQUEST}"},)
@@ -138,8 +151,15 @@ def template_names() -> list[str]:
 
 
 def get_template(name: str) -> PromptTemplate:
-    """Return the template with this name, or one of your own (``my_templates.py:terse``: a template, or a
-    subclass of PromptTemplate without arguments). Templates hold no state of a game."""
+    """Return the template with this name, or one of your own. Templates hold no state of a game.
+
+    Args:
+        name: a name, or the file and the name of a template, or of a subclass of PromptTemplate without
+            arguments: ``my_templates.py:terse``.
+
+    Raises:
+        InputError: there is no such template.
+    """
     if is_class_path(name):
         return CheckedTemplate(own_object(name, PromptTemplate, "env.template"))
     templates = _templates()

@@ -25,12 +25,21 @@ class TextArenaGame(Game):
     """A TextArena game in progress, of any number of players.
 
     TextArena draws from the interpreter's global generators. They are seeded before every call into it, from
-    this game's seed and the number of the call, and restored afterwards. Games therefore disturb neither each
-    other nor their caller. Games whose code draws no random numbers skip this.
+    this game's seed and the number of the call, and restored afterwards (see generators). Games therefore
+    disturb neither each other nor their caller, and a game in flight keeps no generator state (25 kB). Games
+    whose code draws no random numbers skip this.
 
-    ``error_allowance`` is the number of consecutive invalid moves after which TextArena still asks the player
-    again; at 0 the first one ends the game or eliminates the player, by the game's rules. ``state`` is
-    TextArena's state object.
+    Args:
+        env_id: a registered id.
+        num_players: number of seats.
+        seed: determines all randomness of the game.
+        error_allowance: number of consecutive invalid moves after which TextArena still asks the player
+            again; at 0 the first one ends the game or eliminates the player, by the game's rules.
+
+    ``state`` is TextArena's state object.
+
+    Raises:
+        EpisodeError: TextArena fails to start the game.
     """
 
     def __init__(self, env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> None:
@@ -59,7 +68,11 @@ class TextArenaGame(Game):
         return env, bare
 
     def _call(self, function: Callable[..., T], *args: Any, draws: bool = True) -> T:
-        """Call into TextArena with this game's own randomness, if the call may draw."""
+        """Call into TextArena with this game's own randomness, if the call may draw.
+
+        Raises:
+            EpisodeError: TextArena raised, so the game cannot continue.
+        """
         self._calls += 1
         try:
             if not (self._generators.python and draws):
@@ -75,6 +88,7 @@ class TextArenaGame(Game):
 
     @property
     def current_pid(self) -> int:
+        """Player id of the player to move."""
         return int(self.state.current_player_id)
 
     def rules(self, pid: int) -> str:
@@ -82,17 +96,25 @@ class TextArenaGame(Game):
         return self._rules[pid]
 
     def observation(self, pid: int) -> str:
+        """Return what the game shows ``pid``, the player to move, without the opening prompt.
+
+        Raises:
+            EpisodeError: TextArena raised.
+        """
         if self._observation is None:
             self._observation = self._read(pid)
         return self._observation
 
     def view(self, pid: int) -> str:
+        """Return the board as TextArena draws it if it suffices, otherwise the same as ``observation``."""
         return self._board or self.observation(pid)
 
     def brief(self, pid: int) -> str:
+        """Return only the board, without its drawing, if it suffices, else the same as ``observation``."""
         return _undrawn(self._board) if self._board else self.observation(pid)
 
     def legal_actions(self) -> list[str] | None:
+        """Return the legal moves in brackets, or ``None`` if unknown; see textarena_moves."""
         return self._family.legal(self._bare) if self._family else None
 
     def normalise(self, action: str) -> str:
@@ -101,6 +123,11 @@ class TextArenaGame(Game):
         return self._family.spell(action) if self._family else action
 
     def apply(self, action: str) -> bool:
+        """Play ``action``; see Game.
+
+        Raises:
+            EpisodeError: TextArena raised.
+        """
         state = self.state
         info = state.game_info[state.current_player_id]
         was_invalid = info["invalid_move"]
@@ -169,7 +196,7 @@ class TextArenaGame(Game):
 
 
 def tells_moves(env_id: str) -> bool:
-    """Return whether the legal moves of a registered environment are known."""
+    """Return whether the legal moves of a registered environment are known; see textarena_moves."""
     entry_point = registration.ENV_REGISTRY[env_id].entry_point
     return family_of(entry_point.split(":")[1]) is not None
 

@@ -29,7 +29,7 @@ _HELD_OUT_SIGNS = "+++-*"
 
 
 class Arithmetic(Domain):
-    """The domain of arithmetic questions."""
+    """The domain of arithmetic questions; see the module."""
 
     proposal_tokens = 10
     answer_tokens = 16
@@ -39,7 +39,10 @@ class Arithmetic(Domain):
         return [_question(text) for text in _SEEDS]
 
     def held_out_questions(self, count: int) -> list[Question]:
-        """Return questions not in this file: three fifths sums, one fifth differences, one fifth products."""
+        """Return questions not in this file: three fifths sums, one fifth differences, one fifth products.
+
+        Operands are 1 to 40; those of products are 2 to 12 and 2 to 20.
+        """
         rng = random.Random(_HELD_OUT_SEED)
         taken = {self.key(_question(text)) for text in [*_SOLVED, *_SEEDS]}
         questions: list[Question] = []
@@ -51,12 +54,15 @@ class Arithmetic(Domain):
         return questions
 
     def proposer_turns(self, examples: list[Question]) -> Turns:
+        """See Domain."""
         return [(_PROPOSER_REQUEST, example["question"]) for example in examples]
 
     def proposer_prompt(self) -> str:
+        """See Domain."""
         return _PROPOSER_REQUEST
 
     def parse_question(self, text: str) -> Question | None:
+        """See Domain. White space around the question is allowed."""
         match = _QUESTION.fullmatch(text.strip())
         if match is None:
             return None
@@ -64,12 +70,14 @@ class Arithmetic(Domain):
         return {"question": match[0], "ground_truth": str(result)} if result >= 0 else None
 
     def solver_turns(self) -> Turns:
+        """Return six solved examples."""
         solved = map(_question, _SOLVED)
         turns = [(one["question"], f"{one['question']} = {one['ground_truth']}") for one in solved]
         (first, answer), *others = turns
         return [(f"{_SOLVER_REQUEST}\n\n{first}", answer), *others]
 
     def solver_prompt(self, question: Question) -> str:
+        """Return the bare question."""
         return question["question"]
 
     def parse_answer(self, text: str) -> str | None:
@@ -78,6 +86,7 @@ class Arithmetic(Domain):
         return match[2] if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
+        """Return whether ``result`` is exact."""
         return result == question["ground_truth"]
 
     def key(self, question: Question) -> str:

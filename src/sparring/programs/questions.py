@@ -12,7 +12,7 @@ Turns = list[tuple[str, str]]
 
 
 class Question(TypedDict):
-    """A question and its right answer."""
+    """A question and its right answer; JSON-able, so that stores and logs can hold it."""
 
     question: str
     ground_truth: str
@@ -72,7 +72,14 @@ class OpenQuestions(Domain):
     """Questions in words with short answers, which the proposer writes as well.
 
     An answer is right if it is the same text, ignoring case, spaces and a final full stop, or the same
-    number: 0.5, 1/2 and 50%; 1000 and 1,000. For symbolic equality, override :meth:`is_correct`.
+    number: 0.5, 1/2 and 50%; 1000 and 1,000. Any other answer is wrong; for symbolic equality, override
+    :meth:`is_correct`.
+
+    Args:
+        questions: the first examples; at least one.
+
+    Raises:
+        InputError: there is no question, or one lacks the texts ``question`` and ``ground_truth``.
     """
 
     proposal_tokens = 128
@@ -82,24 +89,30 @@ class OpenQuestions(Domain):
         self._questions = check_questions(questions)
 
     def seed_questions(self) -> list[Question]:
+        """Return the questions that the constructor was given."""
         return list(self._questions)
 
     def proposer_turns(self, examples: list[Question]) -> Turns:
+        """See Domain."""
         written = [f"Question: {one['question']}\nAnswer: {one['ground_truth']}" for one in examples]
         return [(_PROPOSER_REQUEST, text) for text in written]
 
     def proposer_prompt(self) -> str:
+        """See Domain."""
         return _PROPOSER_REQUEST
 
     def parse_question(self, text: str) -> Question | None:
+        """See Domain. The form is two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
         match = _PROPOSAL.fullmatch(text.strip())
         question, answer = (part.strip() for part in match.groups()) if match is not None else ("", "")
         return {"question": question, "ground_truth": answer} if question and answer else None
 
     def solver_turns(self) -> Turns:
+        """Return one example, which shows the form."""
         return [(f"How many legs has a spider?\n\n{_SOLVER_REQUEST}", "The answer is: 8")]
 
     def solver_prompt(self, question: Question) -> str:
+        """Return the question, followed by the form of the answer."""
         return f"{question['question']}\n\n{_SOLVER_REQUEST}"
 
     def parse_answer(self, text: str) -> str | None:
@@ -109,6 +122,7 @@ class OpenQuestions(Domain):
         return match[1].strip() if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
+        """See the class."""
         truth = question["ground_truth"]
         if _plain(result) == _plain(truth):
             return True
@@ -116,11 +130,16 @@ class OpenQuestions(Domain):
         return number is not None and number == _number(result)
 
     def key(self, question: Question) -> str:
+        """Return the question's text in lower case with single spaces."""
         return " ".join(question["question"].lower().split())
 
 
 def check_questions(given: object) -> list[Question]:
-    """Return ``given``; raise an InputError unless it is a list of at least one question."""
+    """Return ``given`` if it is a list of at least one question.
+
+    Raises:
+        InputError: ``given`` is not such a list.
+    """
     if not isinstance(given, list) or not given:
         raise InputError("questions", f"{given!r} is not a list of questions", _FORM)
     for one in given:

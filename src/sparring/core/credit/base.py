@@ -29,8 +29,11 @@ class CreditAssigner(ABC):
 
 
 def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-    """Return the advantages that ``credit`` computes; raise an EpisodeError unless they are one finite number
-    for each trained step."""
+    """Return the advantages that ``credit`` computes, checked.
+
+    Raises:
+        EpisodeError: they are not one finite number for each trained step; the line names ``compute``.
+    """
     source = method_of(credit, "compute")
     weights = returned(credit.compute(results), dict, source)
     keys = {
@@ -54,6 +57,9 @@ def assign(
 
     The steps of policies in ``critics`` have their reward, of which the learner makes advantages with a
     critic. ``credit`` does not see them as trained, so that they are in no mean and no baseline.
+
+    Raises:
+        EpisodeError: ``credit`` does not give one finite number for each of the other steps.
     """
     trained = {
         (rollout.id, index): step
@@ -114,6 +120,7 @@ class ConstantCredit(CreditAssigner):
     value: float = 1.0
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return ``value`` for every step."""
         return {
             (rollout.id, index): self.value
             for rollout in trained_rollouts(results)
@@ -125,6 +132,7 @@ class EpisodicRewardCredit(CreditAssigner):
     """Gives each step its role's reward as its advantage (plain REINFORCE)."""
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's reward."""
         return {
             (rollout.id, index): step.reward
             for rollout in trained_rollouts(results)

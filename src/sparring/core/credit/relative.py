@@ -59,8 +59,11 @@ def centred(rewards: Sequence[float]) -> list[float]:
 
 
 def equal_group_share(results: list[GenerateResult], grouping: Grouping = "seat") -> float | None:
-    """Return the share of the groups in which all rewards are equal, so that they teach nothing; ``None``
-    without a group."""
+    """Return the share of the groups in which all rewards are equal, so that they teach nothing.
+
+    Returns:
+        A share between 0 and 1, or ``None`` if no role acted.
+    """
     groups = [{entry.reward for entry in group} for group in groups_of(results, grouping)]
     return sum(len(rewards) == 1 for rewards in groups) / len(groups) if groups else None
 
@@ -100,8 +103,13 @@ def _levels(results: list[GenerateResult]) -> Iterable[list[Rollout]]:
 class GRPOCredit(CreditAssigner):
     """Rewards relative to their group's mean: A_i = R_i - mean(R_1, ..., R_N) (Shao et al. 2024).
 
-    A group of one has advantage 0. ``normalize`` divides by the group's standard deviation (over N, not N -
-    1) where it exceeds 1e-8; ``positive_only`` sets negative advantages to 0.
+    A group of one has advantage 0. To compare only answers to the same prompt, use the grouping ``prompt``,
+    or name the prompt in ``meta["group"]``.
+
+    Args:
+        normalize: divide by the group's standard deviation (over N, not N - 1) where it exceeds 1e-8.
+        positive_only: set negative advantages to 0.
+        group: what a group is, see :data:`Grouping`.
     """
 
     normalize: bool = False
@@ -109,6 +117,7 @@ class GRPOCredit(CreditAssigner):
     group: Grouping = "seat"
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage."""
         weights: dict[RolloutStepKey, float] = {}
         for entries in groups_of(results, self.group):
             weights |= weights_of(entries, self._advantages([entry.reward for entry in entries]))
@@ -127,13 +136,18 @@ class GRPOCredit(CreditAssigner):
 class RLOOCredit(CreditAssigner):
     """REINFORCE leave-one-out: A_i = R_i - mean(R_j for j != i) (Ahmadian et al. 2024, arXiv 2402.14740).
 
-    The baseline does not depend on the reward that it is subtracted from, so the gradient is unbiased. A
-    group of one has advantage 0. With the grouping ``prompt``, only the step itself is left out.
+    The baseline does not depend on the reward that it is subtracted from, so the gradient is unbiased; the
+    advantage is N / (N - 1) times that of GRPO without normalisation. A group of one has advantage 0. With
+    the grouping ``prompt``, only the step itself is left out, not the other steps of its episode.
+
+    Args:
+        group: what a group is, see :data:`Grouping`.
     """
 
     group: Grouping = "seat"
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage."""
         weights: dict[RolloutStepKey, float] = {}
         for entries in groups_of(results, self.group):
             weights |= weights_of(entries, _less_the_others([entry.reward for entry in entries]))
@@ -151,12 +165,15 @@ class ReinforcePPCredit(CreditAssigner):
     """REINFORCE++: A_i = (R_i - mean) / (std + 1e-8) over the whole batch (Hu et al. 2025, arXiv 2501.03262).
 
     Mean and population standard deviation are those of all rewards of the batch, over all levels, types and
-    roles. The paper whitens over tokens; here each role of each rollout counts once. The paper also
-    subtracts, before it whitens, the KL divergence from each token to the end of its answer, which is missing
-    here.
+    roles. Equal rewards give exactly 0.
+
+    The paper whitens over tokens, so that a longer answer counts more often. Here each role of each rollout
+    counts once, whatever the number of its steps and tokens. The paper also subtracts, before it whitens, the
+    KL divergence from each token to the end of its answer, which is missing here.
     """
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage, which is the same for all steps of a role in a rollout."""
         entries = [entry for group in groups_of(results, "seat") for entry in group]
         return weights_of(entries, _whitened([entry.reward for entry in entries]))
 
@@ -166,12 +183,17 @@ class ReinforcePPBaselineCredit(CreditAssigner):
     """REINFORCE++ with baseline: R_i less its group's mean, then whitened over the whole batch.
 
     B_i = R_i - mean(R_1, ..., R_N) of the group; A_i = (B_i - mean) / (std + 1e-8) over the batch (Hu et al.
-    2025, arXiv 2501.03262). With the grouping ``prompt``, each step counts once in the batch.
+    2025, arXiv 2501.03262). A group of one has B = 0. Everything else is as in :class:`ReinforcePPCredit`;
+    with the grouping ``prompt``, each step counts once in the batch.
+
+    Args:
+        group: what a group is, see :data:`Grouping`.
     """
 
     group: Grouping = "seat"
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
+        """Return each step's advantage."""
         groups = groups_of(results, self.group)
         differences = [value for group in groups for value in centred([entry.reward for entry in group])]
         entries = [entry for group in groups for entry in group]

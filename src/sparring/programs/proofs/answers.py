@@ -10,12 +10,20 @@ from sparring.programs.proofs.state import RoundAnswer
 def read_answer(
     protocol: Protocol, turn: Turn, round_number: int, y: int, text: str, *, cut: bool = False
 ) -> RoundAnswer:
-    """Return what ``text`` says, which the token limit may have ``cut``.
+    """Return what ``text`` says.
 
     Only a verifier's text is read for a decision, and only in a round in which one counts. A text that says
     ``Decision:`` and continues with anything but an entry of the scale is invalid, and so are a decision that
-    was cut (10 may have become 100), an empty message, and messages to several channels that are not one for
-    each. ``y`` is the claim's truth, which a forced guess may need.
+    the token limit cut (10 may have become 100), an empty message, and messages to several channels that are
+    not one for each.
+
+    Args:
+        protocol: the protocol.
+        turn: the agent and the channels that it may write to.
+        round_number: the round, from 0.
+        y: the claim's truth, which a forced guess may need.
+        text: the agent's text.
+        cut: whether the token limit ended it.
     """
     decision: Decision | None = NO_DECISION
     if round_number in protocol.deciding_rounds and protocol.is_verifier(turn.agent):

@@ -1,7 +1,7 @@
 """Decisions of a verifier: the scales on which it decides, and how a text is read as a decision.
 
-A text is compared with the whole entries of a scale. (The original compares with their beginnings, so that 10
-is read as 1.)
+A text is compared with the whole entries of a scale. Where a text was compared with the beginnings of the
+entries, as in the original, 10 is read as 1 and 57 as 5.
 """
 
 import re
@@ -61,6 +61,7 @@ _LIKERT_7 = {
 
 
 def _decided(scale: Scale) -> Scale:
+    """Return the scale without its middle."""
     return {text: value for text, value in scale.items() if value}
 
 
@@ -107,11 +108,18 @@ def stated(entry: str) -> str:
 
 
 def read_decision(text: str, scale: Scale, *, bare: bool = False) -> Decision | None:
-    """Return the decision that a verifier's text states, ``NO_DECISION`` if it states none, ``None`` if it is
-    no entry of the scale.
+    """Return the decision that a verifier's text states, ``NO_DECISION`` if it states none.
 
     A decision is what follows the first ``Decision:`` up to the end of the text. Case, white space and
-    emphasis around it and a final full stop are ignored. If ``bare``, an entry alone is a decision as well.
+    emphasis around it and a final full stop are ignored; the rest must be an entry of the scale.
+
+    Args:
+        text: what the verifier wrote.
+        scale: the possible entries.
+        bare: whether an entry alone is a decision as well, because nothing else can be meant.
+
+    Returns:
+        ``None`` if something follows ``Decision:`` that is not an entry of the scale.
     """
     marker = _MARKER.search(text)
     entry = _plain(text[marker.end() :] if marker else text)
@@ -122,5 +130,6 @@ def read_decision(text: str, scale: Scale, *, bare: bool = False) -> Decision | 
 
 
 def _plain(text: str) -> str:
+    """Return a text in lower case, with single spaces and without the marks around it."""
     stripped = text.strip(_EMPHASIS).removesuffix(".").strip(_EMPHASIS)
     return " ".join(stripped.lower().split())

@@ -18,12 +18,18 @@ from sparring.programs.proofs.state import ProofState, RoundAnswer, total_reward
 class ProofEpisode(Episode):
     """An interactive proof. The artifact is a claim: ``question``, ``claim``, ``y`` (1 or 0) and ``id``.
 
-    An invalid answer is asked for again, with another seed, at most ``num_invalid_generation_retries`` times;
-    the last one is kept as what it is, with no message and no decision. Only answers that are kept are steps.
-    ``examples``: prompts begin with two short proofs, which show small models the form.
+    An invalid answer is asked for again, with another seed; the last one allowed is kept as what it is, with
+    no message and no decision. Only answers that are kept are steps.
 
-    ``extras`` are a ProofState and the ``rewards`` of all agents. A state is plain data, so a tree of
-    responses is made of :meth:`begin`, :meth:`play_round` with several branches, and :meth:`is_over`.
+    ``extras`` are a :class:`sparring.programs.proofs.state.ProofState` and the ``rewards`` of all agents. A
+    state is plain data, so a tree of responses is made of :meth:`begin`, :meth:`play_round` with several
+    branches, and :meth:`is_over`.
+
+    Args:
+        protocol: who speaks when, and what they earn.
+        max_response_words: the word limit that the agents are told.
+        num_invalid_generation_retries: how often an invalid answer is asked for again.
+        examples: whether prompts begin with two short proofs, which show small models the form.
     """
 
     episode_type = "proof"
@@ -44,6 +50,7 @@ class ProofEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
+        """See :func:`sparring.programs.proofs.measures.make_proof_rubric`."""
         return self._rubric
 
     def begin(self, claim: dict[str, Any], seed: int) -> ProofState:
@@ -78,6 +85,9 @@ class ProofEpisode(Episode):
         The agents of a round answer at once, and do not see each other's answers of that round. Seeds follow
         from the state's seed, the round, the branches, the agent and the attempt, so neither the order in
         which answers arrive nor other branches change an answer.
+
+        Raises:
+            InputError: the episode is over.
         """
         if self.is_over(state):
             raise InputError("state", "the episode is over", "Ask is_over first")
@@ -99,6 +109,7 @@ class ProofEpisode(Episode):
         return after, [step for _, step in answered]
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
+        """Play rounds until the episode is over."""
         state = state or EpisodeState()
         episode = current_episode.get()
         seed = episode.seed if episode is not None else None
@@ -114,6 +125,7 @@ class ProofEpisode(Episode):
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return the final state and ``rewards``, the sum of every agent's."""
         proof: ProofState = state.data["proof"]
         return {**without_token_ids(proof), "rewards": total_rewards(proof)}
 
@@ -157,5 +169,8 @@ class ProofEpisode(Episode):
 
 
 def stance_of(question: str, claim: str) -> Stance:
-    """Return the verdict that provers argue for where stances are drawn: it depends on the text alone."""
+    """Return the verdict that provers argue for where stances are drawn.
+
+    It depends on the text alone, so all proofs of a claim have the same stance, and not on the truth.
+    """
     return "accept" if derive_seed(0, "stance", question, claim) % 2 else "reject"

@@ -11,8 +11,8 @@ from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right
 def measures_of(proofs: Sequence[ProofState]) -> dict[str, list[float]]:
     """Return lists of values by name of the measure; a measure without a value is left out, so none is NaN.
 
-    Most values are by claim, the mean over its proofs, because these are not independent. A proof without a
-    verdict is not right.
+    The values of most measures are by claim, because proofs of one claim are not independent: the mean over
+    its proofs. A proof without a verdict is not right.
 
     - ``accuracy``; ``accuracy on right claims`` and ``accuracy on wrong claims``;
     - ``no decision``: the share of proofs that ended without one;
@@ -72,6 +72,7 @@ def make_proof_rubric(protocol: Protocol) -> Rubric:
 
 
 def _answers_of(rollout: Rollout) -> dict[str, list[RoundAnswer]]:
+    """Return the answers of each agent that spoke."""
     answers: dict[str, list[RoundAnswer]] = {}
     for played in rollout.extras["rounds"]:
         for name, answer in played["answers"].items():

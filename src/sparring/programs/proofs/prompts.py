@@ -31,10 +31,18 @@ def messages_for(
     """Return the prompt of an agent's next turn.
 
     The system message has the rules, and the agent's first user message the question and the claim. The
-    agent's own turns are assistant messages. What it heard since its last turn is a user message: each
-    message of another agent after its name, with further lines indented, so that no text can imitate another
-    agent. With ``with_examples`` two short proofs come first, as if the agent had taken part in them.
-    ``history`` says what the prompt shows of the agent's own answers.
+    agent's own turns are assistant messages, exactly as it wrote them. What it heard since its last turn is a
+    user message: each message of another agent after its name, with further lines indented, so that no text
+    can imitate another agent.
+
+    Args:
+        protocol: the protocol.
+        state: the rounds so far; the turn is in the next one.
+        turn: the agent and the channels that it may write to.
+        max_words: the word limit that the agent is told.
+        with_examples: whether two short proofs precede the conversation, as if the agent had taken part in
+            them; models of some hundred million parameters do not find the form without.
+        history: what the prompt shows of the agent's own answers.
     """
     messages = [said("system", system_prompt(protocol, state, turn.agent, max_words))]
     if with_examples:
@@ -107,8 +115,11 @@ def _rules(protocol: Protocol, agent: str, max_words: int) -> str:
 
 
 def _asked(protocol: Protocol, state: ProofState, turn: Turn, number: int, max_words: int) -> str:
-    """Return the user message of a turn: the subject if it is the agent's first, what it has heard since its
-    last turn, and the request."""
+    """Return the user message of a turn in round ``number``.
+
+    It has the subject if it is the agent's first, what the agent has heard since its last turn, and the
+    request.
+    """
     taken = [n for n in range(number) if turn.agent in state["rounds"][n]["answers"]]
     subject = [] if taken else [f"Question: {state['question']}\n\nClaim: {state['claim']}"]
     heard = _heard(protocol, state, turn, range(taken[-1] if taken else 0, number))
@@ -165,6 +176,7 @@ def _verifier_request(protocol: Protocol, turn: Turn, number: int) -> str:
 
 
 def _in_form(task: str, channels: tuple[str, ...]) -> str:
+    """Return a task, and the form of messages to several channels."""
     if len(channels) == 1:
         return f"{task}."
     return "\n".join([f"{task} in each channel, in this form:", *(f"{name}: ..." for name in channels)])

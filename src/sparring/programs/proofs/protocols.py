@@ -55,8 +55,10 @@ def mnip(given: ProtocolSettings) -> Protocol:
 
 
 def merlin_arthur(given: ProtocolSettings) -> Protocol:
-    """A coin, the episode's seed, decides which of two opposed, anonymous provers says one thing, and the
-    verifier decides."""
+    """A coin decides which of two opposed, anonymous provers says one thing, and the verifier decides.
+
+    The coin is the episode's seed: prover0 speaks if it is even, prover1 if it is odd.
+    """
     everybody = ("prover0", "prover1", "verifier")
     return Protocol(
         "merlin_arthur",
@@ -93,8 +95,16 @@ PROTOCOLS: dict[str, MakeProtocol] = {
 
 
 def build_protocol(name: str, given: ProtocolSettings | None = None) -> Protocol:
-    """Return the table of a protocol: one of the six, or a function of your own (``court.py:court``), which
-    takes ProtocolSettings and returns a Protocol."""
+    """Return the table of a protocol.
+
+    Args:
+        name: one of the six, or the file and the name of a function of your own (``court.py:court``), which
+            takes ProtocolSettings and returns a Protocol.
+        given: its parameters.
+
+    Raises:
+        InputError: there is no such protocol, or the parameters contradict each other.
+    """
     given = given or ProtocolSettings()
     if is_class_path(name):
         return _own_protocol(name, given)

@@ -34,9 +34,9 @@ class Round(TypedDict):
 class ProofState(TypedDict):
     """An episode after some rounds.
 
-    ``y`` is the claim's truth, 1 or 0. ``branches`` has a number for each round; rounds that begin alike and
-    differ in it are drawn independently. ``decision`` is the one that counts, and ``decided_by`` its
-    verifier; ``terminated``: the episode ended without one.
+    ``y`` is the claim's truth, 1 or 0. ``stances`` are those of the provers that have one. ``branches`` has a
+    number for each round; rounds that begin alike and differ in it are drawn independently. ``decision`` is
+    the one that counts, and ``decided_by`` its verifier; ``terminated``: the episode ended without one.
     """
 
     protocol: str
@@ -82,7 +82,13 @@ def is_right(state: ProofState) -> bool:
 
 
 def first_rounds(state: ProofState, count: int) -> ProofState:
-    """Return the state after the first ``count`` rounds, from which the episode can go on differently."""
+    """Return the state after the first ``count`` rounds, from which the episode can go on differently.
+
+    ``state`` may be the ``extras`` of a finished rollout.
+
+    Raises:
+        InputError: fewer rounds were played.
+    """
     if not 0 <= count <= len(state["rounds"]):
         raise InputError("count", f"{len(state['rounds'])} rounds were played, not {count}", "Give fewer")
     kept = cast(ProofState, {key: state[key] for key in ProofState.__annotations__})  # type: ignore[literal-required]
