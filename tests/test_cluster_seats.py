@@ -63,9 +63,9 @@ def here(model, settings, tmp_path_factory):
     return path
 
 
-def evaluated_models(run: Path) -> dict[str, str]:
-    """Return the models of the evaluations after the last update, by file."""
-    files = (run / "evaluation").glob("step-000004-*.json")
+def evaluated_models(run: Path, step: int = 4) -> dict[str, str]:
+    """Return the models of the evaluations after an update, by file."""
+    files = (run / "evaluation").glob(f"step-{step:06d}-*.json")
     return {file.name: json.loads(file.read_text())["model"] for file in files}
 
 
@@ -112,19 +112,32 @@ PLACES = {
 }
 
 
-def test_a_fixed_opponent_plays_in_the_seats_of_its_policy_on_ray_as_in_one_process(
-    model,
-    given,
-    tmp_path,
-    loopback,
+FROZEN = {
+    "learning__steps": "2",
+    "envs": SIDES["envs"].replace("second", "teacher"),
+    "evaluation__every": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "met"),
+    [
+        (PLACES, {("fixed-base", "second"), ("first", "fixed-teacher")}),
+        (FROZEN, {("first", "fixed-teacher")}),
+    ],
+    ids=["places", "a frozen seat"],
+)
+def test_who_holds_the_seats_of_a_policy_learns_the_same_on_ray_as_in_one_process(
+    changes, met, model, given, tmp_path, loopback
 ):
-    changes = SIDES | PLACES | {"frozen__teacher": str(given / "teacher")}
+    changes = SIDES | changes | {"frozen__teacher": str(given / "teacher")}
     train_locally(configure(model, **changes), tmp_path / "here", quiet())
     train(configure(model, **changes | ON_RAY), tmp_path / "there", quiet())
-    met = [[tuple(game.meta["uids"]) for game in games(tmp_path / run)] for run in ("here", "there")]
-    assert met[0] == met[1]
-    assert {*met[1]} == {("fixed-base", "second"), ("first", "fixed-teacher")}
-    for policy in BOTH:
+    uids = [[tuple(game.meta["uids"]) for game in games(tmp_path / run)] for run in ("here", "there")]
+    assert uids[0] == uids[1]
+    assert {*uids[1]} == met
+    assert evaluated_models(tmp_path / "here", 2) == evaluated_models(tmp_path / "there", 2)
+    for policy in BOTH if "population__places" in changes else BOTH[:1]:
         one, other = (adapter(tmp_path / run, 2, policy) for run in ("here", "there"))
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 

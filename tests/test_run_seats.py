@@ -132,3 +132,33 @@ def test_a_policy_that_misses_updates_is_trained_again(model, tmp_path):
 def test_impossible_policies_are_one_line(policies, line):
     with pytest.raises(InputError, match=line):
         load_config("quickstart", {"envs": f'[{{id = "kuhn_poker", policies = {policies}}}]'})
+
+
+@pytest.mark.parametrize("mode", ["mirror", "random"])
+def test_a_frozen_seat_plays_every_game_and_is_not_trained(sides, model, tmp_path, mode):
+    """Beside one policy that is trained; in a game for three, the pool's copies take the other's seat."""
+    teacher = sides / "checkpoints" / "step-000004" / "second"
+    trained = ["first"] if mode == "mirror" else ["first", "second"]
+    game = f"kuhn_poker(players={len(trained) + 1})"
+    seats = json.dumps([*trained, "teacher"])
+    envs = f'[{{id = "{game}", num_players = {len(trained) + 1}, policies = {seats}}}]'
+    changes = SIDES | (OPPONENTS if mode == "random" else {}) | {"learning__steps": "2"}
+    changes |= {"envs": envs, "frozen__teacher": str(teacher), "tracking__games_logged": "1000"}
+    run(configure(model, **changes), tmp_path / "run")
+    uids = [one.meta["uids"] for one in games(tmp_path / "run")]
+    assert {one[-1] for one in uids} == {"fixed-teacher"}
+    assert {step.policy for one in games(tmp_path / "run") for step in one.steps} <= {*trained, ""}
+    if mode == "random":
+        assert {sum(uid in trained for uid in one) for one in uids} == {1}, "one seat learns"
+        assert {uid for one in uids for uid in one if "-ckpt-" in uid}, "a copy plays the other"
+    (result,) = (tmp_path / "run" / "evaluation").glob("step-000002-*.json")
+    averages = [f"{one}-average" for one in trained]
+    assert json.loads(result.read_text())["model"] == ", ".join([*averages, "teacher"])
+    saved = {path.parent.name for path in (tmp_path / "run/checkpoints/step-000002").glob("*/adapter_*.json")}
+    assert saved == {*trained}
+    assert match(tmp_path / "run", "base", game).games > 0
+
+
+def test_a_game_in_which_every_seat_is_frozen_is_one_line():
+    with pytest.raises(InputError, match=r"^envs\.policies: every seat is in \[frozen\]"):
+        load_config("quickstart", {"frozen.default": "x"})

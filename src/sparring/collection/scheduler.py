@@ -33,6 +33,11 @@ class EnvSpec:
         """Return the policy that a seat plays and trains."""
         return self.policies[pid] if self.policies else POLICY_UID
 
+    @property
+    def trained_pids(self) -> list[int]:
+        """The seats whose policies are trained; a frozen seat has a fixed member of the pool."""
+        return [pid for pid in range(self.num_players) if not self.policy(pid).startswith("fixed-")]
+
 
 @dataclass(frozen=True)
 class GameJob:
@@ -64,7 +69,7 @@ class GameScheduler:
 
     In a mirror game the policies play every seat and every seat is trained. Otherwise one seat (or the
     environment's ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from
-    the pool play the others: the same one for all seats of a policy.
+    the pool play the others: the same one for all seats of a policy. A frozen seat keeps its member.
 
     Args:
         pool: chooses opponents; the policies are members.
@@ -115,19 +120,18 @@ class GameScheduler:
         env = self.environments.sample(rng)
         if self.league is not None:
             return self._league_job(self.league, index, env, rng)
-        trained = env.trained_seats or (env.num_players if self.pool.draw_mirror(rng) else 1)
-        pids = range(env.num_players)
-        policies = [env.policy(pid) for pid in pids]
-        if trained == env.num_players:
-            return self._job("train", index, env, policies[0], tuple(policies), set(pids))
+        pids, policies = env.trained_pids, [env.policy(pid) for pid in range(env.num_players)]
+        trained = env.trained_seats or (len(pids) if self.pool.draw_mirror(rng) else 1)
+        if trained == len(pids):
+            return self._job("train", index, env, policies[pids[0]], tuple(policies), set(pids))
         if not env.policies:
             opponents = {POLICY_UID: self.pool.sample(POLICY_UID, rng)}
-        seats = {rng.randrange(env.num_players)} if trained == 1 else set(rng.sample(pids, trained))
+        seats = {rng.choice(pids)} if trained == 1 else set(rng.sample(pids, trained))
         me = policies[min(seats)]
         if env.policies:
             others = dict.fromkeys(policies[pid] for pid in pids if pid not in seats)
             opponents = {policy: self.pool.sample(me, rng, policy) for policy in others}
-        uids = tuple(policies[pid] if pid in seats else opponents[policies[pid]] for pid in pids)
+        uids = tuple(one if pid in seats else opponents.get(one, one) for pid, one in enumerate(policies))
         return self._job("train", index, env, me, uids, seats)
 
     def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> GameJob:

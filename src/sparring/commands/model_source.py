@@ -4,8 +4,8 @@ A name is found without torch, so that a wrong one is reported at once.
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class ModelSource:
             the base was quantized, and plays on any.
         evaluated: other games that the run was evaluated in.
         lora: how a run sets the shape of its adapters; ``None`` for anything else.
+        frozen: the adapters that hold seats of a run's games and were not trained, by name.
     """
 
     model: ModelSettings
@@ -51,6 +52,7 @@ class ModelSource:
     trained: bool = False
     evaluated: tuple[GameSettings, ...] = ()
     lora: LoraSection | None = None
+    frozen: Mapping[str, Path] = field(default_factory=dict)
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
         """Return how to play ``env_id``: as the run trained in it, or else was evaluated in it, unless the
@@ -72,9 +74,8 @@ class ModelSource:
         if self.adapter is None:
             return {}
         found = {config.parent.name: config.parent for config in self.adapter.glob(f"*/{ADAPTER_CONFIG}")}
-        if len(found) > 1:
-            return dict(sorted(found.items()))
-        return {TRAINED: next(iter(found.values()), self.adapter)}
+        found = (found or {TRAINED: self.adapter}) | dict(self.frozen)
+        return dict(sorted(found.items())) if len(found) > 1 else {TRAINED: next(iter(found.values()))}
 
     def seats(
         self, env: GameSettings, field: str, served: Callable[[str], str] = str
@@ -190,6 +191,7 @@ def find_model(name: str) -> ModelSource:
             config = load_config(str(run.config_file), {})
             adapter = find_checkpoint(run, checkpoint, name)
             games = config.evaluated if config.evaluation.envs else []
+            seats = {name for env in (*config.envs, *games) for name in env.seats}
             return ModelSource(
                 config.model,
                 adapter,
@@ -198,6 +200,7 @@ def find_model(name: str) -> ModelSource:
                 trained=True,
                 lora=config.lora,
                 evaluated=tuple(games),
+                frozen={name: run.given / name for name in config.frozen if name in seats},
             )
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
             base = _base_of(path)

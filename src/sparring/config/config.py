@@ -68,8 +68,8 @@ class Config(Settings):
     """The adapter that each policy starts from, by policy: a checkpoint of an earlier run such as `RUN@40`,
     or a directory."""
     frozen: Annotated[Adapters, ADAPTER] = {}
-    """Adapters that play but are never trained, by name; a program's roles use them as policies, games as
-    opponents."""
+    """Adapters that play but are never trained, by name; a game's seats and a program's roles use them as
+    policies, games also as opponents."""
     credit: CreditSettings | None = None
     """How the rewards of whole episodes become advantages; it replaces `rewards.sampling`."""
     collection: CollectionSettings = CollectionSettings()
@@ -152,15 +152,17 @@ class Config(Settings):
         if not self.envs:
             fix = 'Add [[envs]] with id = "kuhn_poker"'
             raise InputError("envs", "is missing, so there is no game to play", fix)
+        if not self.policies:
+            problem = "every seat is in [frozen], so nothing is trained"
+            raise InputError("envs.policies", problem, "Name a policy that is not")
         if unknown := self.learning.policies.keys() - {*self.policies}:
             problem = f"the games have no policy {min(unknown)}"
             raise InputError("learning.policies", problem, f"They have: {', '.join(self.policies)}")
-        if frozen := self.frozen.keys() & {*self.policies}:
-            field = "envs.policies" if self.league is None else "league.players"
-            problem = f"{min(frozen)} is in [frozen], but every seat is trained"
-            raise InputError(field, problem, "Rename one of them")
 
     def _check_league(self, league: LeagueSettings) -> None:
+        if frozen := self.frozen.keys() & league.players.keys():
+            problem = f"{min(frozen)} is in [frozen], but every player is trained"
+            raise InputError("league.players", problem, "Rename one of them")
         league.check_games(self.envs)
         if self.population.sample_mode != "mirror":
             raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
@@ -175,7 +177,7 @@ class Config(Settings):
             problem = "games between the pool's members, but a program is played"
         elif large:
             problem = f"games for two, but {large[0].name} is for {large[0].num_players}"
-        elif len(self.policies) > 1:
+        elif len(Games(self.envs).policies) > 1:
             problem = "one policy in both seats, but the seats have several"
         else:
             return
@@ -220,7 +222,7 @@ class Config(Settings):
 
     def _check_evaluated(self, field: str, game: GameSettings) -> None:
         policies = self._policies_in(game)
-        unknown = {*policies} - {*self.policies}
+        unknown = {*policies} - {*self.policies, *self.frozen}
         if unknown or not policies:
             seats = f"the {game.num_players} seats of {game.name}"
             problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
@@ -291,10 +293,10 @@ class Config(Settings):
 
     @property
     def policies(self) -> list[str]:
-        """The policies of games; those of a program are known when it is built."""
+        """The policies that games train; those of a program are known when it is built."""
         if self.league is not None:
             return list(self.league.players)
-        return Games(self.envs).policies
+        return [name for name in Games(self.envs).policies if name not in self.frozen]
 
     @property
     def copied_policies(self) -> list[str]:

@@ -43,7 +43,8 @@ class GameSettings(Settings):
     NashConv: for these, an answer ends where the model ends it."""
     policies: list[PolicyName] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
-    adapter for each side. By default, the policy `default` has every seat."""
+    adapter for each side. A name in `[frozen]` plays its seat in every game of training and is not trained.
+    By default, the policy `default` has every seat."""
 
     @field_validator("policies")
     @classmethod

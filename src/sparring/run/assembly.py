@@ -127,15 +127,16 @@ def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:
     return [checkpoint] if policies == [TRAINED] else [checkpoint / policy for policy in policies]
 
 
-def env_spec(env: GameSettings) -> EnvSpec:
+def env_spec(config: Config, env: GameSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
     key = f"{env.name}|{env.num_players}|{env.template}"
-    return EnvSpec(key, env.name, env.num_players, policies=tuple(env.policies))
+    policies = (f"fixed-{one}" if one in config.frozen else one for one in env.policies)
+    return EnvSpec(key, env.name, env.num_players, policies=tuple(policies))
 
 
 def build_episodes(config: Config) -> dict[str, GameEpisode]:
     """Return the episodes of training, and of evaluation games beside it, by the keys of their specs."""
-    episodes = {env_spec(env).key: build_episode(env, env.temperature) for env in config.envs}
+    episodes = {env_spec(config, env).key: build_episode(env, env.temperature) for env in config.envs}
     return episodes | {
         _evaluation_spec(config, env).key: build_episode(env, env.temperature) for env in config.evaluated
     }
@@ -151,7 +152,7 @@ def evaluation_specs(config: Config) -> list[tuple[EnvSpec, str]]:
 
 
 def _evaluation_spec(config: Config, env: GameSettings) -> EnvSpec:
-    spec = env_spec(env)
+    spec = env_spec(config, env)
     return replace(spec, key=f"evaluation|{spec.key}", env_id=config.label(env))
 
 
@@ -169,14 +170,15 @@ class FixedMember:
 
 
 def fixed_members(config: Config) -> list[FixedMember]:
-    """Return the fixed opponents of training, and those that play in evaluations only."""
+    """Return the fixed opponents of training, frozen seats, and those that play in evaluations only."""
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
+    seated = [name for env in config.envs for name in env.seats if name in config.frozen]
     places = config.population.places
     return [
         FixedMember(
             name, "script" if name in PLAYER_NAMES else "fixed", name in training, places.get(name, "")
         )
-        for name in dict.fromkeys([*training, *evaluating])
+        for name in dict.fromkeys([*training, *seated, *evaluating])
     ]
 
 
@@ -218,7 +220,7 @@ def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
     """Return the games of a run; without ``limited``, games are played for as long as they are asked for."""
     alongside = config.evaluation.games_alongside
     return PlaySettings(
-        environments=tuple(env_spec(env) for env in config.envs),
+        environments=tuple(env_spec(config, env) for env in config.envs),
         weights=tuple(env.weight for env in config.envs),
         evaluation=tuple(evaluation_specs(config)) if alongside else (),
         seed=config.seed,

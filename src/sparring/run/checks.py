@@ -146,7 +146,8 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
             problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
             raise InputError(field, problem, fix)
     for index, env in enumerate(config.envs):
-        for field, algorithm in config.learning.algorithms_of(env.policies or config.policies).items():
+        playing = [one for one in policies if one in env.seats or config.league is not None]
+        for field, algorithm in config.learning.algorithms_of(playing).items():
             if isinstance(algorithm, OverAnswersSettings):
                 check_models_end_answers(env, field, fix)
                 if not tells_moves(env.id):

@@ -171,7 +171,7 @@ class Evaluations:
         return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
     def _models(self, env: EvaluatedGameSettings) -> list[str]:
-        return [self.results[policy] for policy in env.seats]
+        return [self.results.get(policy, policy) for policy in env.seats]
 
     def _rate(
         self,
@@ -191,8 +191,11 @@ class Evaluations:
                 continue
             self._rated.add((name, number))
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
-            uid = evaluated_uid(self.config, env.seats[number % env.num_players])
-            self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
+            policy = env.seats[number % env.num_players]
+            is_trained = policy in self.results
+            uid = evaluated_uid(self.config, policy) if is_trained else f"fixed-{policy}"
+            if policy != opponent:
+                self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
 
 
 def comparison_of(directory: Path) -> Group | str:

@@ -228,7 +228,8 @@ async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> Gene
         error_allowance=env.error_allowance,
         calls=env.calls,
     )
-    agents = tuple(AgentSpec("policy", policy) for policy in env.seats)
+    trained = config.policies
+    agents = tuple(AgentSpec("policy" if one in trained else "model", one) for one in env.seats)
     arena.add_episode(episode.episode_type, episode)
     spec = PlaySpec(episode.name, env.num_players, agents, config.seed)
     result = await arena.try_episode(episode.episode_type, spec, {"seed": config.seed})
