@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sparring.collection import read_metrics
 from sparring.evaluation import MatchResult, NashConvResult
-from sparring.evaluation.result_files import read_evaluation
-from sparring.evaluation.tables import mean_text, share_text
+from sparring.evaluation.figures import mean_text, share_text
+from sparring.evaluation.results import read_evaluation
 
 Results = list[tuple[int, MatchResult | NashConvResult]]
 

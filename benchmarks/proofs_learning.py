@@ -28,8 +28,7 @@ from pathlib import Path
 from finetune_kills import SPARRING, running
 from measuring import print_table
 from sparring.config.proofs import ProtocolSettings
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import evaluated_steps, read_evaluation
+from sparring.evaluation.results import MeasureResult, evaluated_steps, read_evaluation
 from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 LIMIT_SECONDS = 4 * 3600.0

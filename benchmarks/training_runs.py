@@ -13,7 +13,7 @@ from sparring.collection import read_metrics
 from sparring.commands.psro_files import read_state
 from sparring.core.confidence_intervals import interval_over_runs
 from sparring.evaluation import NashConvResult
-from sparring.evaluation.result_files import read_evaluation
+from sparring.evaluation.results import read_evaluation
 from sparring.run.run_directory import RunDirectory
 
 SPARRING = (sys.executable, "-c", "from sparring.cli.main import run; run()")

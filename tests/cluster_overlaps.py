@@ -34,8 +34,7 @@ from sparring.config import Config
 from sparring.core import Rollout, Step, Trajectory
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.run import assembly
 from sparring.run.game_source import GameSource
 from sparring.run.run_directory import RunDirectory

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from run_files import match, nash
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import write_evaluation
 from sparring.view.report import build_report
 
 CONFIG = """\

@@ -14,14 +14,12 @@ from loaded_modules import loaded_by
 from program_files import write_program
 from run_files import match, write_run
 from sparring import __version__
-from sparring.cli.environments import players_text
 from sparring.cli.main import main
-from sparring.cli.train import split_arguments
+from sparring.cli.options import split_arguments
 from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.envs.catalog import list_environments, make_game
 from sparring.run.checks import checked_seats
-from terminal_sessions import in_terminal
 from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
@@ -66,6 +64,7 @@ def test_a_wrong_name_and_a_finished_run_are_refused_before_torch_is_loaded(tmp_
         "eval nosuch --env kuhn_poker",
         "play nosuch --env kuhn_poker",
         "export nosuch out",
+        "tournament nobody random --env kuhn_poker",
         "train --resume mine",
     )
     assert loaded_by(*commands, heavy=("torch", "transformers"), status=2) == []
@@ -200,12 +199,6 @@ def test_without_a_number_of_players_two_play_where_they_can(env_id, seats):
     assert checked_seats(env_id, None, "fewshot-chat") == seats
 
 
-def test_numbers_of_players_are_brief():
-    assert players_text([2]) == "2"
-    assert players_text([2, 3, 4]) == "2-4"
-    assert players_text([2, 4]) == "2, 4"
-
-
 def test_an_error_in_the_input_is_one_line_and_status_2(capsys):
     assert main(["report", "x"]) == 2
     assert capsys.readouterr().err == (
@@ -241,10 +234,3 @@ def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
     capsys.readouterr()
     assert main(["play", model, "--env", "kuhn_poker", "--seat", "0"]) == 130
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.slow
-def test_the_first_ctrl_c_at_a_question_of_play_ends_the_session():
-    play = "from sparring.cli.main import run; run()"
-    command = [sys.executable, "-c", play, "play", str(roomy_model()), "--env", "kuhn_poker", "--seat", "0"]
-    in_terminal(command, (b"your move", b"\x03"), status=130)

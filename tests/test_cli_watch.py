@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sparring.cli.main import main
-from sparring.cli.watch import newest_run
+from sparring.cli.runs import newest_run
 from terminal_sessions import in_terminal, pretend_a_terminal
 from watched_runs import append, run_of
 

@@ -22,7 +22,7 @@ from sparring.cluster.view import ClusterSource
 from sparring.collection.tracker import is_wall_clock
 from sparring.commands.programs import evaluate_program
 from sparring.config import load_config
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Progress
 from sparring.run.single_process import train as train_locally
 from tiny_models import roomy_model
 

@@ -19,8 +19,7 @@ from sparring.cluster.engines.service import EngineService
 from sparring.cluster.server.engines import ServingEngines
 from sparring.cluster.server.workers import JobActor
 from sparring.collection.local_handle import LocalHandle
-from sparring.commands.serve import build_application
-from sparring.commands.served_models import ServedModels
+from sparring.commands.serve import ServedModels, build_application
 from sparring.core import SparringError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.engine.answering import ModelFacts

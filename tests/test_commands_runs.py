@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,13 +12,12 @@ from hostile_text import ACTS_ON_A_TERMINAL, RICH_MARKUP, TERMINAL
 from run_files import PROGRAM, match, nash, write_run
 from sparring.cli.main import main
 from sparring.collection.start_log import note_failure, note_session
-from sparring.commands.list_runs import list_runs, read_run
+from sparring.commands.list_runs import age_text, list_runs, read_run, runs_table
 from sparring.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name, read_state
-from sparring.commands.runs_table import age_text, runs_table
 from sparring.config import load_config
 from sparring.core import InputError
 from sparring.core.files import lock_directory
-from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.results import MeasureResult
 from sparring.run.run_directory import RunDirectory
 
 RANDOM = "kuhn_poker-random"
@@ -266,12 +264,6 @@ def test_an_empty_directory_has_no_runs(tmp_path, capsys):
     assert capsys.readouterr().out == "there are no runs here\n"
     assert main(["runs", str(tmp_path / "runs"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
-
-
-def test_a_run_that_disappears_while_it_is_read_is_no_trace(tmp_path):
-    path = write_run(tmp_path / "run")
-    shutil.rmtree(path)
-    assert read_run(path).state == "damaged"
 
 
 def test_a_run_is_not_a_directory_of_runs(tmp_path):

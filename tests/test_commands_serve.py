@@ -24,8 +24,7 @@ from openai_http import httpx2
 from sparring.cli.main import main
 from sparring.commands.listening import listen, serve_until_ended, server_of
 from sparring.commands.model_source import ModelSource
-from sparring.commands.serve import build_application, served_model
-from sparring.commands.served_models import ServedModels
+from sparring.commands.serve import ServedModels, build_application, served_model
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
@@ -190,13 +189,6 @@ def test_an_invalid_adapter_is_rejected_and_nothing_changes(shared_base, adapter
     assert live.post("/v1/unload_lora_adapter", json={"lora_name": "mine"}).status_code == 200
 
 
-def test_an_adapter_of_all_linear_layers_may_say_so(serving_base, tmp_path):
-    assert load(serving_base, "mine", "first").status_code == 200
-    change_config(tmp_path / "first", target_modules="all-linear")
-    assert load(serving_base, "other", "first").status_code == 200
-    assert ask_logprobs(serving_base, "other")[0] == ask_logprobs(serving_base, "mine")[0]
-
-
 def test_an_adapter_of_another_model_or_with_damaged_weights_is_rejected(serving_base, tmp_path):
     live = serving_base
     other = PolicyModel(str(tiny_model("qwen3", tied=False)), LoraSettings(4, 8.0, ["q_proj"]))
@@ -308,13 +300,6 @@ def post_json(live: Live, body: dict[str, str]) -> httpx2.Response:
     """Send a body as JSON in ASCII, which can have any character."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     return live.post("/v1/load_lora_adapter", content=json.dumps(body), headers=headers)
-
-
-@pytest.mark.parametrize("name", ["kuhn", "org/model@v1.2", "a:b_c+d-e", "9", "x" * 128])
-def test_usual_names_are_served_under_themselves(shared_base, name):
-    assert load(shared_base, name, "first").status_code == 200
-    assert ask_logprobs(shared_base, name)[0]
-    assert shared_base.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -430,18 +415,6 @@ def test_all_policies_of_a_run_are_served(adapters, tmp_path):
     assert answers["proposer"] == answers["default"]
     assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
     assert answers["solver"][1] == "3"
-
-
-async def test_policies_have_the_versions_from_the_checkpoint(adapters, tmp_path):
-    step = tmp_path / "step-000003"
-    step.mkdir()
-    for name, adapter in {"proposer": "first", "solver": "wide", "judge": "second"}.items():
-        (step / name).symlink_to(adapters[adapter])
-    state = {"step": 3, "versions": {"proposer": 2, "solver": 1}, "source": {"pool": []}}
-    (step / "state.json").write_text(json.dumps(state))
-    engine, _ = served_by("three", source_of(step))
-    versions = {name: (await engine.complete(ASK, model=name)).policy_version for name in engine.names()}
-    assert versions == {"judge": 3, "proposer": 2, "solver": 1, BASE_NAME: 0}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.core import InputError
-from sparring.evaluation.tournament_files import PlayedGame, TournamentFiles
+from sparring.evaluation.tournament_files import PlayedGame, TournamentFiles, TournamentSettings
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 
@@ -65,7 +65,7 @@ def test_a_line_that_no_game_writes_is_an_error_of_one_line(four, tmp_path, caps
 
 def test_no_flipped_bit_in_the_log_counts_as_a_result(tmp_path):
     """A bit in a name that the reader does not know leaves the result as it was."""
-    settings = {"members": [], "games": 1, "base_model": "", "dtype": "", "quantization": "none"}
+    settings = TournamentSettings({}, {}, 0, [], 1)
     files = TournamentFiles.open(tmp_path, settings)
     files.add(PlayedGame.of(3, ["a", "b"], [1.0, -1.0], None))
     files.close()

@@ -1,5 +1,6 @@
 """The games of a tournament: who plays whom, how often, and where a budget goes."""
 
+import math
 from collections import Counter
 from itertools import combinations, permutations
 
@@ -13,39 +14,11 @@ from sparring.evaluation.schedule import GAMES_PER_CHOICE, GameSchedule, worth
 from sparring.population import PayoffTable
 
 
-@given(st.integers(2, 6), st.integers(2, 30), st.integers(0, 5))
-def test_every_pair_plays_the_same_deals_in_both_seat_orders(members, games, seed):
-    uids = [f"m{number}" for number in range(members)]
-    (batch,) = GameSchedule(uids, games, None, seed).batches(PayoffTable())
-    assert (
-        len({game.number for game in batch})
-        == len(batch)
-        == members * (members - 1) // 2 * (games + games % 2)
-    )
-    for first in uids:
-        for second in uids:
-            played = {game.seed for game in batch if game.seating == (first, second)}
-            turned = {game.seed for game in batch if game.seating == (second, first)}
-            assert played == turned
-            assert len(played) == (0 if first == second else (games + 1) // 2)
-
-
 def test_a_game_for_more_seats_than_their_orders_can_be_played_in_is_refused():
     uids = [f"m{number}" for number in range(8)]
     assert GameSchedule(uids, 5040, None, 0, players=7).game(0, 5039).seating == tuple(reversed(uids[:7]))
     with pytest.raises(InputError, match="8 seats have 40,320 orders"):
         GameSchedule(uids, 2, None, 0, players=8)
-
-
-def test_pairs_have_deals_of_their_own():
-    (batch,) = GameSchedule(["a", "b", "c"], 10, None, 0).batches(PayoffTable())
-    assert len({game.seed for game in batch}) == 15
-
-
-def test_further_members_and_games_change_no_game():
-    (few,) = GameSchedule(["a", "b"], 4, None, 7).batches(PayoffTable())
-    (many,) = GameSchedule(["a", "b", "c", "d"], 8, None, 7).batches(PayoffTable())
-    assert set(few) <= set(many)
 
 
 def test_a_budget_goes_to_the_pairs_whose_order_is_open():
@@ -100,22 +73,22 @@ def test_a_pair_whose_first_games_ended_alike_is_played_again():
     assert again == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
 
 
-@given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5))
-def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed):
+@given(st.integers(3, 5), st.integers(1, 30), st.integers(0, 5), st.sampled_from((2, 3)))
+def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games, seed, players):
     uids = [f"m{number}" for number in range(members)]
-    (batch,) = GameSchedule(uids, games, None, seed, players=3).batches(PayoffTable())
-    rounds = -(-games // 6)
+    (batch,) = GameSchedule(uids, games, None, seed, players).batches(PayoffTable())
+    rounds = -(-games // math.factorial(players))
     by_seating = {}
     for game in batch:
         by_seating.setdefault(game.seating, []).append(game.seed)
-    assert by_seating.keys() == {*permutations(uids, 3)}
+    assert by_seating.keys() == {*permutations(uids, players)}
     for seating, seeds in by_seating.items():
         assert len({*seeds}) == rounds
         assert {*seeds} == {*by_seating[tuple(sorted(seating))]}
     assert len({game.number for game in batch}) == len(batch)
     more = {
         game
-        for batch in GameSchedule([*uids, "x"], games, None, seed, 3).batches(PayoffTable())
+        for batch in GameSchedule([*uids, "x"], games, None, seed, players).batches(PayoffTable())
         for game in batch
     }
     assert {*batch} <= more

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from sparring.cli import main as command_line
+from sparring.commands.tables import results_table
 from sparring.core import InputError, Rollout, VerboseLogger
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.core.text import one_line, printable, speech
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.tables import comparison_table
+from sparring.evaluation.results import MeasureResult
 from sparring.population.standings import Standing
 from sparring.run.progress import RunProgress, print_ending, print_stopped
 from sparring.run.progress_views import print_line
@@ -24,7 +24,7 @@ from sparring.view.run_view import RunView
 from sparring.view.watch import panels
 from sparring.view.watch.header import header
 from sparring.view.watch.plot import draw_chart
-from sparring.view.watch.text import card_text
+from sparring.view.watch.text import card_text, table_text
 from sparring.view.watch.widgets import ChartWidget
 from watched_runs import text_of
 
@@ -96,7 +96,7 @@ def test_a_run_shows_the_text_of_a_program_or_a_judge_unchanged(text):
     result = MeasureResult(text, [0.5, 1.0])
     print_ending(
         console,
-        comparison_table([result], [result]),
+        table_text(results_table([result])),
         [text],
         adapters=[],
         report=text,

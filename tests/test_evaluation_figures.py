@@ -8,7 +8,7 @@ from run_files import match, nash
 from sparring.core import InputError
 from sparring.evaluation import write_evaluation
 from sparring.evaluation.figures import FigureName, figures_of, read_figures
-from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.results import MeasureResult
 
 
 def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():

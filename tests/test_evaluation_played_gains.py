@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 
 from sparring.envs.openspiel_game import information_states, load_game
-from sparring.evaluation.nash_conv import _best_responses
 from sparring.evaluation.played_gains import GameAsPlayed
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
@@ -21,14 +20,6 @@ def random_policy(env_id: str, seed: int, legal: float | None = None) -> dict:
         chances = {action: one / sum(weights) for action, one in zip(state.actions, weights, strict=True)}
         policy[state.info_state] = (chances, rng.uniform(0.5, 1.0) if legal is None else legal)
     return policy
-
-
-@pytest.mark.parametrize("env_id", ["kuhn_poker", "kuhn_poker(players=3)", "leduc_poker"])
-def test_without_invalid_answers_the_gains_are_openspiels(env_id):
-    policy, states = random_policy(env_id, 1, legal=1.0), information_states(env_id)
-    values, best = _best_responses(env_id, states, [[*policy[one.info_state][0].values()] for one in states])
-    expected = [high - value for high, value in zip(best, values, strict=True)]
-    assert GameAsPlayed(load_game(env_id), policy).gains() == pytest.approx(expected)
 
 
 def test_invalid_answers_lose_by_hand():

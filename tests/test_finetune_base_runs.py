@@ -7,7 +7,7 @@ import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
 from sparring.cli.main import main
-from sparring.commands.finetune_base_run import with_base_run
+from sparring.commands.finetune import with_base_run
 from sparring.config import load_config
 from sparring.config.finetune import BaseRunParameters, TextRlParameters
 from sparring.config.loading import dump_config

@@ -13,16 +13,15 @@ from rich.console import Console
 from finetune_runs import guesses, make_trainer
 from game_runs import configure, run
 from job_server import serving
-from sparring.cli.files import write_text
+from sparring.cli.options import write_text
 from sparring.cluster.engines.adapter_files import AdapterCache, AdapterFiles
 from sparring.collection.journal import Journal
-from sparring.commands.export import export
-from sparring.commands.export_payoffs import export_payoffs
+from sparring.commands.export import export, export_payoffs
 from sparring.commands.psro_files import PsroDirectory
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.core.files import LOCK
-from sparring.evaluation.tournament_files import TournamentFiles
+from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
 from sparring.finetune.expert_iteration import PureTextEiTrainer
 from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
 from sparring.run.given_adapters import copy_adapter
@@ -46,7 +45,7 @@ NAMES = (
     "answers.jsonl",
     "file-notes",
 )
-SETTINGS = {"members": [], "games": 1, "dtype": "float32", "quantization": "none"}
+SETTINGS = TournamentSettings({}, {}, 0, [], 1)
 QUIET = Console(file=io.StringIO())
 
 

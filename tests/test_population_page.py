@@ -14,7 +14,7 @@ from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from report_pages import Page, figures_of, heat_map_of
 from run_files import nash
 from sparring.core.confidence_intervals import wilson_interval
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import write_evaluation
 from sparring.population import ModelPool
 from sparring.population.results import DECAY
 from sparring.population.standings import standings

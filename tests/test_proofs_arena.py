@@ -16,7 +16,7 @@ from sparring.config.loading import dump_config
 from sparring.config.programs import ProofsSettings
 from sparring.config.proofs import ArithmeticClaims
 from sparring.core import InputError
-from sparring.evaluation.result_files import read_evaluation
+from sparring.evaluation.results import read_evaluation
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proofs.measures import measures_of
 from sparring.programs.proofs.state import ProofState

@@ -18,7 +18,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.single_writer import Epoch
 from sparring.evaluation import write_evaluation
 from sparring.evaluation.figures import read_figures
-from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.results import MeasureResult
 from sparring.run.best import keep_if_best
 from sparring.run.checks import check_config
 from sparring.run.run_directory import RunDirectory

@@ -10,7 +10,7 @@ from run_files import nash
 from sparring.config.population import EvaluationSettings
 from sparring.core import InputError
 from sparring.evaluation import MatchResult, read_evaluation, write_evaluation
-from sparring.evaluation.result_files import evaluated_steps
+from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import has_settled
 from sparring.run.checks import check_config
 from sparring.run.single_process import resume

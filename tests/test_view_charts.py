@@ -1,7 +1,7 @@
 """The one list of charts: what is worth plotting of games and of programs."""
 
 from run_files import match
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import write_evaluation
 from sparring.view.chart_list import chart_sections
 from sparring.view.charts import WHOLE
 from sparring.view.metrics import Series

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from report_pages import HOSTILE, Page, build
 from report_programs import CONFIG, a_rollout, play, step_of, text_of, write_log
 from sparring.core import EpisodeRequest, Rollout, Step
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.view.cards import dialogue, title_of
 from sparring.view.episodes import MAX_DEPTH
 from sparring.view.report.page import report_html

@@ -12,9 +12,7 @@ import pytest
 from report_pages import CONFIG, HOSTILE, RULES, Page, build, line, make_rollout, write_run
 from run_files import match, nash
 from sparring.core import InputError
-from sparring.evaluation.match_result import GameRecord
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import GameRecord, MeasureResult, write_evaluation
 from sparring.view.cards import card_of
 from sparring.view.report import build_report
 from sparring.view.report.cards import shared_beginning

@@ -13,8 +13,7 @@ from report_programs import CONFIG, play, text_of
 from sparring.core import (
     EpisodeRequest,
 )
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.view.chart_list import chart_sections
 from sparring.view.charts import COLOURS
 from sparring.view.report.figures import figure_sections

@@ -10,7 +10,7 @@ from report_programs import CONFIG, step_of, text_of, write_log
 from run_files import match, nash
 from sparring.collection.rollout_log import write_rollouts
 from sparring.core import Rollout
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import write_evaluation
 from sparring.view.chart_list import chart_sections
 from sparring.view.charts import SMALL, chart, lines_of, with_wide_axis
 from sparring.view.metrics import Series

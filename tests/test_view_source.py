@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.run.run_directory import RunDirectory
 from sparring.view import metrics
 from sparring.view.cards import card_of, dialogue

@@ -13,8 +13,7 @@ from run_files import nash
 from sparring.core import Rollout
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.core.text import number_text
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.population.standings import Standing
 from sparring.run.run_directory import RunDirectory
 from sparring.view import metrics

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from sparring.cli.files import console_of_tables
+from sparring.cli.options import console_of_tables
 from sparring.core.text import printable
 
 if TYPE_CHECKING:
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
 def envs(
     env_id: Annotated[
         str | None,
-        typer.Argument(
-            metavar="ID",
-            help="An environment to describe, such as my_game.py:MyGame.",
-        ),
+        typer.Argument(metavar="ID", help="An environment to describe, such as my_game.py:MyGame."),
     ] = None,
 ) -> None:
     """List the environments that can be played here and, for the others, the reason why not."""
@@ -28,42 +24,31 @@ def envs(
     from sparring.run.checks import renaming
 
     if env_id is None:
-        _print_list(list_environments(), console_of_tables())
+        _print_list(list_environments())
         return
     with renaming({"env.id": "ID"}):
         info = describe(env_id)
-    _print_details(info, Console())
-
-
-def _print_list(infos: "list[EnvInfo]", console: Console) -> None:
-    playable = _table("environment", "library", "players")
-    others = _table("cannot be played here", "because")
-    for info in infos:
-        if info.playable:
-            playable.add_row(info.env_id, info.library, players_text(info.players))
-        else:
-            others.add_row(info.env_id, info.reason)
-    console.print(playable)
-    console.print()
-    console.print(others)
-    console.print(f"\n{playable.row_count} of {len(infos)} can be played here. For details: sparring envs ID")
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in others:
-        table.add_column(heading)
-    return table
-
-
-def _print_details(info: "EnvInfo", console: Console) -> None:
+    console, why = Console(), "yes" if info.playable else f"no: {info.reason}"
     console.print(Text(info.env_id, style="bold"))
-    console.print(f"library  {info.library}")
-    console.print(f"players  {players_text(info.players)}")
-    console.print(Text(f"playable {'yes' if info.playable else f'no: {info.reason}'}"))
+    console.print(f"library  {info.library}\nplayers  {players_text(info.players)}")
+    console.print(Text(f"playable {why}"))
     if info.playable:
         _print_example(info, console)
+
+
+def _print_list(infos: "list[EnvInfo]") -> None:
+    from sparring.view.tables import Row, Table
+    from sparring.view.watch.text import table_text
+
+    playable: list[Row] = [
+        (one.env_id, one.library, players_text(one.players)) for one in infos if one.playable
+    ]
+    others: list[Row] = [(one.env_id, one.reason) for one in infos if not one.playable]
+    console = console_of_tables()
+    console.print(table_text(Table(("environment", "library", "players"), [("", "", playable)])))
+    console.print()
+    console.print(table_text(Table(("cannot be played here", "because"), [("", "", others)])))
+    console.print(f"\n{len(playable)} of {len(infos)} can be played here. For details: sparring envs ID")
 
 
 def _print_example(info: "EnvInfo", console: Console) -> None:

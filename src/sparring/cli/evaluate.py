@@ -1,4 +1,4 @@
-"""``sparring eval``: matches of a model or run, or a program's own measures."""
+"""``sparring eval``, ``play`` and ``tournament``: what is trained plays, against others or a person."""
 
 import sys
 from contextlib import nullcontext, redirect_stdout
@@ -8,33 +8,47 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sparring.cli.files import check_writable, json_text, write_text
-from sparring.cli.model_options import (
-    ENV_HELP,
+from sparring.cli.options import (
     GAME_OPTIONS,
-    PLAYER_HELP,
-    SEED,
-    TEMPERATURE,
-    TEMPLATE,
-    check_no_role,
-    first_environment,
+    Env,
+    Player,
+    Players,
+    Seed,
+    SeedOrNone,
+    Temperature,
+    Template,
+    check_writable,
+    console_of_tables,
+    json_text,
+    write_text,
 )
 from sparring.core import InputError
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
 _OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
+_MEMBER_HELP = (
+    "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
+    "random, optimal, a mixture (see: sparring psro), or a model behind an API (vendor/model, "
+    "model@http://host/v1)."
+)
+_GAMES_HELP = (
+    "Games of each pair or group, the same number in each order of seats; with --budget the first ones. By "
+    "default 200, or 20."
+)
+_BUDGET_HELP = "Games in total. After the first games, the rest go to the pairs whose order is still open."
+_NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL_OR_RUN", help=PLAYER_HELP)],
-    env: Annotated[str | None, typer.Option(metavar="ID", help=ENV_HELP)] = None,
+    model: Player,
+    env: Env = None,
     role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
     games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
-    template: Annotated[str | None, TEMPLATE] = None,
-    players: Annotated[int | None, typer.Option(min=1, help="Number of seats; two if possible.")] = None,
-    seed: Annotated[int | None, SEED] = None,
-    temperature: Annotated[float, TEMPERATURE] = 1.0,
+    template: Template = None,
+    players: Players = None,
+    seed: SeedOrNone = None,
+    temperature: Temperature = 1.0,
     nash_conv: Annotated[
         bool, typer.Option("--nash-conv", help="Compute NashConv exactly too; for OpenSpiel games.")
     ] = False,
@@ -50,6 +64,8 @@ def evaluate(
     In a game that minimax solves, also the share of the model's moves that keep the value of the position.
     A program's run is measured as its training does.
     """
+    from sparring.commands.model_source import first_environment
+
     if out is not None:
         check_writable("--out", out)
     env = env or first_environment(model)
@@ -57,7 +73,7 @@ def evaluate(
         if env is None:
             values = _measured(model, role or [], seed)
         else:
-            check_no_role(bool(role), env)
+            _check_no_role(bool(role), env)
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
             options |= {"temperature": temperature, "nash_conv": nash_conv}
             values = _played(model, env, opponent, games, options)
@@ -69,14 +85,15 @@ def evaluate(
 
 
 def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:
-    from sparring.cli.console_progress import ConsoleProgress
+    from sparring.commands.console import ConsoleProgress
     from sparring.commands.programs import evaluate_program
-    from sparring.evaluation.tables import measures_table
+    from sparring.commands.tables import results_table
+    from sparring.view.watch.text import table_text
 
-    players = dict(_role_and_player(one) for one in roles)
+    players = dict(map(_role_and_player, roles))
     console = Console()
     measures = evaluate_program(run, players, seed, ConsoleProgress(console))
-    console.print(measures_table(measures))
+    console.print(table_text(results_table([*measures.values()])))
     found = {name: measure.to_dict() for name, measure in measures.items()}
     return {"kind": "measures", "run": run, "roles": players, "measures": found}
 
@@ -88,18 +105,98 @@ def _role_and_player(given: str) -> tuple[str, str]:
     return role, player
 
 
+def _check_no_role(given: bool, env: str) -> None:
+    if given:
+        raise InputError("--role", f"is for programs, but {env} is a game", "Leave it out")
+
+
 def _played(
     model: str, env: str, opponent: str | None, games: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    from sparring.cli.console_progress import ConsoleProgress
+    from sparring.commands.console import ConsoleProgress
     from sparring.commands.evaluate import evaluate as play
-    from sparring.evaluation.tables import exact_table, match_table
+    from sparring.commands.tables import results_table
     from sparring.run.checks import renaming
+    from sparring.view.watch.text import table_text
 
     console = Console()
     with renaming(GAME_OPTIONS | {"opponent": "--opponent", "nash_conv": "--nash-conv"}):
         played = play(model, env, opponent, games, **options, progress=ConsoleProgress(console))
-    console.print(match_table([played.result], played.kept))
-    if played.exact is not None:
-        console.print(exact_table(played.exact))
+    results = [one for one in (played.result, played.exact) if one is not None]
+    console.print(table_text(results_table(results, played.kept)))
     return played.to_dict()
+
+
+def play(
+    run: Player,
+    env: Env = None,
+    role: Annotated[str | None, typer.Option(help="For a program: the role that you play.")] = None,
+    template: Template = None,
+    seat: Annotated[int | None, typer.Option(min=0, help="Your seat; drawn if not given.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Play against a trained model in the terminal, or take a role in a program."""
+    from sparring.commands.model_source import first_environment
+
+    env = env or first_environment(run)
+    if env is None and role is None:
+        raise InputError("--role", "is missing: the run plays a program", "Name the role that you play")
+    if env is not None:
+        _check_no_role(role is not None, env)
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.play import play as play_game
+    from sparring.commands.programs import play_program
+    from sparring.run.checks import renaming
+
+    console = Console()
+    progress = ConsoleProgress(console)
+    if env is None:
+        play_program(run, str(role), seed, console, progress)
+        return
+    with renaming(GAME_OPTIONS | {"seat": "--seat"}):
+        play_game(run, env, template=template, seat=seat, seed=seed, console=console, progress=progress)
+
+
+def tournament(
+    members: Annotated[list[str], typer.Argument(metavar="MEMBER MEMBER ...", help=_MEMBER_HELP)],
+    env: Env = None,
+    games: Annotated[int | None, typer.Option(min=4, help=_GAMES_HELP)] = None,
+    budget: Annotated[int | None, typer.Option(min=4, help=_BUDGET_HELP)] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Its directory. If it holds an unfinished tournament, that goes on."
+        ),
+    ] = Path("tournament"),
+    players: Players = None,
+    template: Template = None,
+    seed: Seed = 0,
+    temperature: Temperature = 1.0,
+    nash_conv: Annotated[bool, typer.Option("--nash-conv", help=_NASH_CONV_HELP)] = False,
+) -> None:
+    """Let all members play each other, rank them, and write the payoffs and a page into a directory."""
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.model_source import first_environment
+    from sparring.commands.tournament import tournament as hold_tournament
+    from sparring.commands.tournament_page import print_tournament
+    from sparring.evaluation.tournament_files import PAGE
+    from sparring.run.checks import renaming
+
+    names = ("games", "budget", "players", "template", "temperature", "out")
+    renamed = {"members": "MEMBER", "nash_conv": "--nash-conv", **{name: f"--{name}" for name in names}}
+    with renaming(GAME_OPTIONS | renamed):
+        result = hold_tournament(
+            members,
+            env or first_environment(members[0]),
+            out,
+            games=games,
+            budget=budget,
+            players=players,
+            template=template,
+            seed=seed,
+            temperature=temperature,
+            nash_conv=nash_conv,
+            progress=ConsoleProgress(Console()),
+        )
+    print_tournament(result.rankings, result.failures, console_of_tables())
+    print(f"\npage: {out / PAGE}")

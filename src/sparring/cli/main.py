@@ -5,26 +5,18 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from sparring import __version__
-from sparring.cli.analyse import analyse
-from sparring.cli.compare import compare
+from sparring.cli.best_responses import exploit, psro
 from sparring.cli.environments import envs
-from sparring.cli.evaluate import evaluate
-from sparring.cli.exploit import exploit
-from sparring.cli.export import export
-from sparring.cli.finetune import finetune
-from sparring.cli.play import play
-from sparring.cli.psro import psro
-from sparring.cli.report import report
-from sparring.cli.runs import runs
+from sparring.cli.evaluate import evaluate, play, tournament
+from sparring.cli.runs import analyse, compare, export, report, runs, watch
 from sparring.cli.serve import serve
-from sparring.cli.tournament import tournament
-from sparring.cli.train import train
-from sparring.cli.watch import watch
+from sparring.cli.train import finetune, train
 from sparring.core import InputError, SparringError
 from sparring.core.errors import message_of
 from sparring.core.own_code import is_from_outside, own_failure, runs_own_code
@@ -36,21 +28,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train language models by letting them play each other. Try: sparring train kuhn",
 )
-app.command("train", context_settings={"ignore_unknown_options": True})(train)
-app.command("analyse")(analyse)
+_OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
+"""Any field of the configuration is an option of these."""
+_OTHERS: list[Callable[..., None]] = [
+    *(analyse, compare, envs, exploit, export, play),
+    *(report, runs, serve, tournament, watch),
+]
+for _command in _OF_FIELDS:
+    app.command(_command.__name__, context_settings={"ignore_unknown_options": True})(_command)
 app.command("eval")(evaluate)
-app.command("envs")(envs)
-app.command("exploit")(exploit)
-app.command("export")(export)
-app.command("finetune", context_settings={"ignore_unknown_options": True})(finetune)
-app.command("play")(play)
-app.command("psro", context_settings={"ignore_unknown_options": True})(psro)
-app.command("report")(report)
-app.command("runs")(runs)
-app.command("compare")(compare)
-app.command("serve")(serve)
-app.command("tournament")(tournament)
-app.command("watch")(watch)
+for _command in _OTHERS:
+    app.command(_command.__name__)(_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,31 +1,183 @@
-"""``sparring runs``: the runs of a directory."""
+"""``sparring runs``, ``report``, ``compare``, ``watch``, ``export``, ``analyse``: what runs left behind."""
 
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from sparring.cli.files import console_of_tables, json_text
+from sparring.cli.options import check_installed, check_writable, console_of_tables, json_text, write_text
+from sparring.core import InputError
+from sparring.core.shell_command import shell_command
+
+if TYPE_CHECKING:
+    from sparring.view.run_view import ViewSource
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
+_NAMES = "prover_role_conformance, prover_direct_quotation, prover_accurate_quotation or follow_up"
+_PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
+_RUNS = Path("runs")
 
 
 def runs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the runs.")] = Path(
-        "runs"
-    ),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the runs.")] = _RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """List the runs of a directory: what they train, how far they are, and what they measured last."""
     from datetime import UTC, datetime
 
-    from sparring.commands.list_runs import list_runs
-    from sparring.commands.runs_table import runs_table
+    from sparring.commands.list_runs import list_runs, runs_table
 
     found = list_runs(directory)
     if as_json:
         print(json_text([run.to_dict() for run in found]), end="")
-        return
-    console = console_of_tables()
-    if found:
-        console.print(runs_table(found, datetime.now(UTC)))
+    elif found:
+        console_of_tables().print(runs_table(found, datetime.now(UTC)))
     else:
         print("there are no runs here")
+
+
+def report(
+    run: Run,
+    solo: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="A solo verifier's run, to show beside a run of sparring finetune."),
+    ] = None,
+) -> None:
+    """Rebuild a run's report.html and print its path."""
+    from sparring.run.run_directory import RunDirectory
+    from sparring.run.run_names import find_run
+    from sparring.view.report.page import build_report
+
+    run_dir = find_run(run)
+    solo_dir = None if solo is None else find_run(solo, "--solo")
+    print(build_report(RunDirectory.open(run_dir).path, solo_dir))
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="The runs, by name or path.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("comparison.html"),
+) -> None:
+    """Compare runs in a table and on a page with curves; seeds of one configuration become one entry."""
+    check_writable("--out", out)
+    from sparring.commands.compare import read_entries
+    from sparring.commands.compare_page import comparison_html, comparison_text
+
+    entries = read_entries(runs)
+    page = comparison_html(entries)
+    Console().print(comparison_text(entries))
+    write_text(out, page)
+    print(f"\npage: {out}")
+
+
+def watch(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run's name or path; by default the newest.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="The run's Ray cluster: HOST:PORT, or auto for one on this machine."),
+    ] = None,
+) -> None:
+    """Watch a run in the terminal while it is in progress, or look at a finished one."""
+    check_installed("watch", "textual", "watch")
+    with ExitStack() as opened:
+        source: ViewSource
+        if address is not None:
+            check_installed("--address", "ray", "ray")
+            _require_terminal("Run it in a terminal.")
+            from sparring.cluster.view import ClusterSource
+
+            source = opened.enter_context(closing(ClusterSource(address, run)))
+        else:
+            from sparring.core.files import check_kinds
+            from sparring.run.run_names import find_run
+            from sparring.view.source import RunDirectorySource
+
+            run_dir = newest_run() if run is None else find_run(run)
+            check_kinds(run_dir)
+            source = RunDirectorySource(run_dir)
+            _require_terminal(f"Run it in a terminal, or use: {shell_command('report', run_dir)}")
+        from sparring.view.watch.terminal_interface import TerminalInterface
+
+        TerminalInterface(source).run()
+
+
+def _require_terminal(fix: str) -> None:
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise InputError("watch", "this is not a terminal", fix)
+
+
+def newest_run() -> Path:
+    """Return the directory of the run in ``runs`` that was started or written to last."""
+    found = [path.parent for path in _RUNS.glob("*/config.toml")]
+    if not found:
+        raise InputError("RUN", "there is no run here", "Train one first: sparring train kuhn")
+    return max(found, key=_last_written)
+
+
+def _last_written(run: Path) -> float:
+    metrics = run / "metrics.jsonl"
+    return (metrics if metrics.exists() else run / "config.toml").stat().st_mtime
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path, or an adapter.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write a whole model, with the adapter merged into its weights.")
+    ] = False,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The policy of a run that trained several.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="N|best|last", help="The checkpoint; by default the last.")
+    ] = None,
+    payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
+) -> None:
+    """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
+    from sparring.commands.export import export as export_adapter
+    from sparring.commands.export import export_payoffs
+
+    name = run if checkpoint is None else f"{run}@{checkpoint}"
+    if not payoffs:
+        export_adapter(name, out, merge=merge, policy=policy, console=Console())
+        return
+    if merge or policy is not None:
+        raise InputError("--payoffs", "payoffs are no model", "Leave out --merge and --policy")
+    export_payoffs(name, out)
+    print(f"wrote {out}")
+
+
+def analyse(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of sparring finetune, by name or path.")],
+    analyser: Annotated[list[str], typer.Option(metavar="NAME", help=f"{_NAMES}; may be repeated.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="The model that answers Yes or No.")],
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The model's API; by default that of the run.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier answers.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask nothing and keep nothing; count the questions.")
+    ] = False,
+) -> None:
+    """Ask Yes or No questions about the messages of a run's proofs, and print how often the answer is Yes.
+
+    What is answered is kept, so a killed analysis continues.
+    """
+    from sparring.commands.analyse import analyse as analyse_run
+    from sparring.run.checks import renaming
+    from sparring.run.run_names import find_run
+
+    with renaming({"analyser": "--analyser", "base_url": "--base-url"}):
+        analyse_run(
+            find_run(run),
+            list(dict.fromkeys(analyser)),
+            model,
+            console_of_tables(),
+            base_url=base_url,
+            overwrite=overwrite,
+            dry_run=dry_run,
+        )

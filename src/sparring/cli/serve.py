@@ -1,13 +1,12 @@
 """``sparring serve``: serve a model or a run to programs that use OpenAI's API."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sparring.cli.model_options import ADDRESS, MODEL_HELP
+from sparring.cli.options import MODEL_HELP, Address, check_installed
 from sparring.core import InputError
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart")
@@ -41,7 +40,7 @@ def serve(
     runtime: Annotated[
         str, typer.Option(help="local (this process) or ray (engines and jobs on a cluster).")
     ] = "local",
-    address: Annotated[str | None, ADDRESS] = None,
+    address: Address = None,
     engines: Annotated[
         int | None,
         typer.Option(min=1, help="Number of engines on the cluster; by default 1."),
@@ -53,10 +52,7 @@ def serve(
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     for package in PACKAGES:
-        if find_spec(package) is None:
-            raise InputError(
-                "serve", f"the package {package} is not installed", "Run: pip install 'sparring[serve]'"
-            )
+        check_installed("serve", package, "serve")
     _check_runtime(runtime, {"--address": address, "--engines": engines, "--gpus": gpus})
     from sparring.commands.model_source import find_model
     from sparring.run.progress_views import working
@@ -64,12 +60,11 @@ def serve(
     find_model(model)
     console, cluster = Console(), None
     if runtime == "ray":
-        with working(console, "importing torch and Ray"):
+        with working(console, "importing Ray"):
             from sparring.cluster.ray_import import import_ray
+            from sparring.config.run import RaySettings
 
             import_ray(silent=True)
-            from sparring.commands.serve import serve as serve_model
-            from sparring.config.run import RaySettings
         # A job has the place of a run's learner; nothing collects games.
         cluster = RaySettings(
             address=address,
@@ -79,9 +74,8 @@ def serve(
             cpus_per_learner=0 if jobs is None else 1,
             cpus_per_collector=0,
         )
-    else:
-        with working(console, "importing torch"):
-            from sparring.commands.serve import serve as serve_model
+    with working(console, "importing torch"):
+        from sparring.commands.serve import serve as serve_model
 
     serve_model(
         model,
@@ -99,17 +93,10 @@ def serve(
 
 
 def _check_runtime(runtime: str, for_ray: dict[str, object]) -> None:
-    """Check the options of the runtime.
-
-    Raises:
-        InputError: there is no such runtime, it has no such option, or Ray is not installed.
-    """
     if runtime not in ("local", "ray"):
         raise InputError("--runtime", f"there is no runtime {runtime!r}", "Use local or ray.")
     if runtime == "ray":
-        if find_spec("ray") is None:
-            problem = "the package ray is not installed"
-            raise InputError("--runtime", problem, "Run: pip install 'sparring[ray]'")
+        check_installed("--runtime", "ray", "ray")
         return
     for option, value in for_ray.items():
         if value is not None:

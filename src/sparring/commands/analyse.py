@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sparring.commands.finetune_view import ConsoleView
 from sparring.config.loading import load_config
 from sparring.config.programs import ProofsSettings
 from sparring.core import InputError, SparringError
-from sparring.core.text import one_line
 from sparring.engine.openai_client import OpenAIClient
 from sparring.finetune.analysers import analyser_named
 from sparring.finetune.analysis import Analysis, YesShare, drawing_client, yes_shares
 from sparring.finetune.run_files import RunFiles
 from sparring.programs.proofs.protocols import build_protocol
+from sparring.view.tables import Row, Table, figure_cell
+from sparring.view.watch.text import table_text
 
 
 def analyse(
@@ -31,14 +30,8 @@ def analyse(
 ) -> None:
     """Run analysers over a run of ``sparring finetune`` and print a table of their answers.
 
-    Args:
-        run: the run's directory.
-        analysers: names of analysers.
-        model: the model that answers.
-        console: where progress and the table are shown.
-        base_url: the address of the model's API; by default the run's own.
-        overwrite: replace earlier answers.
-        dry_run: draw answers instead of asking, and keep none.
+    ``base_url`` is the address of the model's API, by default the run's own. ``overwrite`` replaces earlier
+    answers. ``dry_run`` draws answers instead of asking, and keeps none.
 
     Raises:
         InputError: an analyser, the run or the address is wrong.
@@ -52,13 +45,12 @@ def analyse(
         raise InputError("RUN", f"{run} is not a run of sparring finetune", "Name one")
     iterations = config.finetune.rl.num_iterations
     address = base_url or config.finetune.provider.address
+    timeout = config.collection.game_timeout
     analysis = Analysis(
         files=files,
         protocol=build_protocol(config.play.protocol, config.play),
         iterations=iterations,
-        client=drawing_client()
-        if dry_run
-        else OpenAIClient(model=model, base_url=address, timeout=config.collection.game_timeout),
+        client=drawing_client() if dry_run else OpenAIClient(model=model, base_url=address, timeout=timeout),
         model=model,
         workers=config.finetune.provider.concurrency,
         view=ConsoleView(console),
@@ -74,30 +66,24 @@ def analyse(
     except OSError as error:
         raise SparringError(f"{files.analysis} cannot be written ({error.strerror})") from error
     if not dry_run:
-        console.print(shares_table(yes_shares(files, analysers, iterations)))
+        console.print(table_text(_shares_table(yes_shares(files, analysers, iterations))))
 
 
-def shares_table(shares: Sequence[YesShare]) -> Table:
-    """Return the table of answers: the share of Yes with its 95% interval, by iteration and agent."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("analyser", "iteration", "agent"):
-        table.add_column(heading)
-    for heading in ("yes", "no", "share of yes", "95% interval", "by text", "no answer"):
-        table.add_column(heading, justify="right")
-    table.add_column("model", overflow="fold")
-    for one in shares:
-        low, share, high = one.interval
-        known = one.yes + one.no > 0
-        table.add_row(
+def _shares_table(shares: Sequence[YesShare]) -> Table:
+    """Return the answers by iteration and agent: the share of Yes with its 95% interval."""
+    heads = ("Analyser", "Iteration", "Agent", "Yes", "No", "Share of yes", "By text", "No answer", "Model")
+    rows: list[Row] = [
+        (
             one.analyser,
             f"{one.split} {one.iteration}",
-            Text(one_line(one.agent)),
+            one.agent,
             f"{one.yes}",
             f"{one.no}",
-            f"{100 * share:.1f}%" if known else "",
-            f"{100 * low:.1f} to {100 * high:.1f}" if known else "",
+            figure_cell(one.interval, "share") if one.yes + one.no else "",
             f"{one.by_text}",
             f"{one.unanswered}",
-            Text(one_line(", ".join(one.models))),
+            ", ".join(one.models),
         )
-    return table
+        for one in shares
+    ]
+    return Table(heads, [("", "", rows)], ["Beside a share: its 95% interval."])

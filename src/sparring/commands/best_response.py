@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from sparring.collection.sinks import read_metrics
+from sparring.commands.console import ConsoleProgress, runtime_of
 from sparring.commands.model_source import ModelSource
 from sparring.config import Config
 from sparring.config.loading import differences_text, load_config
@@ -17,14 +18,14 @@ from sparring.config.play import GameSettings
 from sparring.config.problems import first_problem
 from sparring.core import InputError
 from sparring.core.adapters import BASE, TRAINED
-from sparring.evaluation.mixture import Mixture
-from sparring.evaluation.result_files import evaluated_steps
+from sparring.evaluation.match import Mixture
+from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import has_settled
 from sparring.run.evaluation_opponents import MIXTURE
 from sparring.run.given_adapters import find_given, same_adapter
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
-from sparring.run.start import Runtime, resume_run, start_run
+from sparring.run.start import resume_run, start_run
 
 Train = Callable[[Config, Path], bool]
 """Trains a run into a directory, and returns whether it is complete: :func:`train_to_the_end`."""
@@ -57,25 +58,20 @@ class FrozenPolicy:
 
         A best response to a mixture begins with the member of the largest weight, one to a policy for each
         seat with the policy of its own seat.
-
-        Raises:
-            InputError: the model has several policies, but none for a seat.
         """
-        adapters = source.adapters()
+        seats, own = source.seats(env, "MODEL_OR_RUN", _named), source.adapters()
         if source.members:
-            seats = source.seats(env, "MODEL_OR_RUN", _named)
             heaviest = max(source.members, key=lambda one: one.weight)
             start = {} if heaviest.adapter is None else {TRAINED: heaviest.adapter}
-            return cls(seats, {_named(name): path for name, path in adapters.items()}, start)
-        if not adapters:
+            return cls(seats, {_named(name): path for name, path in own.items()}, start)
+        if len(own) > 1:
+            own = {policy: own[policy] for policy in env.seats}
+        if len(own) > 1:
+            return cls(seats, {_named(policy): path for policy, path in own.items()}, own, env.seats)
+        if not own:
             return cls((BASE,) * env.num_players, {}, {})
-        names = [str(seat) for seat in source.seats(env, "MODEL_OR_RUN")]
-        if len({*names}) == 1:
-            adapter = adapters[names[0]]
-            return cls((POLICY,) * env.num_players, {POLICY: adapter}, {TRAINED: adapter})
-        own = {name: adapters[name] for name in dict.fromkeys(names)}
-        renamed = {_named(name): path for name, path in own.items()}
-        return cls(tuple(map(_named, names)), renamed, own, tuple(names))
+        (adapter,) = own.values()
+        return cls((POLICY,) * env.num_players, {POLICY: adapter}, {TRAINED: adapter})
 
     def opponents(self) -> dict[str, float]:
         """Return those who may be met, with their weights. Several members of a mixture may be the base."""
@@ -95,18 +91,10 @@ def best_response_config(
     """Return the run of a best response: one seat, drawn uniformly, against the policy in all others.
 
     Evaluations are against the policy too, with as many games during training as before and after it.
-
-    Args:
-        settings: the run's configuration in all else.
-        policy: the only opponent, in training and in evaluations.
-        start: the adapter with which each trained policy begins; none for the base model.
-
-    Raises:
-        InputError: the configuration is not possible.
+    ``settings`` are the run's in all else; ``start`` has the adapter with which each trained policy begins.
     """
-    opponents = policy.opponents()
+    opponents, evaluation = policy.opponents(), settings["evaluation"]
     alone = len(opponents) == 1 and not isinstance(policy.seats[0], Mixture)
-    evaluation = settings["evaluation"]
     data = dict(settings) | {
         "start": _absolute(start),
         "frozen": _absolute(policy.adapters),
@@ -128,40 +116,25 @@ def best_response_config(
         raise first_problem(error, data) from error
 
 
-def runtime_of(config: Config) -> Runtime:
-    """Return where a configuration's run takes place."""
-    if config.run.runtime == "local":
-        from sparring.run.single_process import SingleProcess  # imports torch
-
-        return SingleProcess()
-    from sparring.cluster.train import Cluster  # imports Ray
-
-    return Cluster()
-
-
 def train_to_the_end(config: Config, directory: Path, console: Console | None = None) -> bool:
     """Train a run; return whether it is complete: all updates are made, or it settled before.
 
-    Args:
-        config: the run's configuration.
-        directory: the run's directory. It may have the same run, whole or in part, which is continued, also
-            if it had fewer updates.
-        console: where the training is shown; without it, it is not.
+    The directory may have the same run, whole or in part, which is continued, also if it had fewer updates.
 
     Raises:
         InputError: the directory holds another run, or something else.
         SparringError: the training had to stop.
     """
     console = console or Console(quiet=True)
-    run = RunDirectory(directory)
+    run, progress = RunDirectory(directory), ConsoleProgress(console)
     if run.config_file.is_file():
         found = _check_same(config, directory)
         if not _is_trained(run, config):
-            resume_run(directory, console, runtime_of(config), _changes(run, found, config))
+            resume_run(directory, console, runtime_of(config, progress), _changes(run, found, config))
     elif directory.exists() and not run.never_began():
         raise InputError("directory", f"{directory} exists and is not a run", "Name another directory")
     else:
-        start_run(config, directory, console, runtime_of(config))
+        start_run(config, directory, console, runtime_of(config, progress))
     if _is_trained(run, config):
         return True
     print_line(console, "or give this command again, which goes on to the end")
@@ -206,8 +179,8 @@ def _check_same(config: Config, directory: Path) -> Config:
     comparable = without_places(
         found,
         learning=found.learning.model_copy(update={"steps": steps}),
-        start=_in_place_of(found.start, config.start),
-        frozen=_in_place_of(found.frozen, config.frozen),
+        start={name: config.start.get(name, place) for name, place in found.start.items()},
+        frozen={name: config.frozen.get(name, place) for name, place in found.frozen.items()},
     )
     if comparable != (wanted := without_places(config)):
         differs = differences_text(comparable, wanted)
@@ -220,11 +193,6 @@ def _check_same(config: Config, directory: Path) -> Config:
         differs = f"the weights of {', '.join(changed)}"
     problem = f"{directory} holds another run, which differs in {differs}"
     raise InputError("directory", problem, "Name another directory, or give the same options")
-
-
-def _in_place_of(found: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
-    """Return the wanted places of the adapters that were found; one that is not wanted keeps its own."""
-    return {name: wanted.get(name, place) for name, place in found.items()}
 
 
 def _is_trained(run: RunDirectory, config: Config) -> bool:

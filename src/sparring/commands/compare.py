@@ -52,11 +52,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Summary:
-    """A figure of an entry at one update: that of its run, or the mean over its runs.
-
-    Attributes:
-        figures: one for each run that measured it.
-    """
+    """A figure of an entry at one update: that of its run, or the mean over the runs that measured it."""
 
     figures: tuple[Figure, ...]
 
@@ -147,10 +143,7 @@ def read_entries(names: Sequence[str]) -> list[ComparedEntry]:
 
 
 def differing_fields(entries: Sequence[ComparedEntry]) -> dict[str, list[Any]]:
-    """Return the fields of the configuration that differ between entries, each with the value of every entry.
-
-    A field that an entry does not have is ``None``.
-    """
+    """Return the fields that differ between entries, each with the value of every entry or ``None``."""
     fields = [entry.runs[0].fields for entry in entries]
     names = dict.fromkeys(name for one in fields for name in one)
     values = {name: [one.get(name) for one in fields] for name in names}

@@ -5,27 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
+from sparring.commands.members import MODEL, Member, find_opponent
 from sparring.commands.model_source import find_player
 from sparring.commands.serving import serving
-from sparring.config.play import GameSettings
-from sparring.core import Arena, InferenceClient, InputError, Rollout
+from sparring.core import Arena, InputError, Rollout
 from sparring.core.adapters import BASE
 from sparring.core.own_classes import absolute
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
-from sparring.evaluation.kept_value import KeptValue, kept_value, solved_game
-from sparring.evaluation.match import Models, play_match
-from sparring.evaluation.match_result import MatchResult
-from sparring.evaluation.nash_conv import LONG_LIMIT, NashConvResult, TooSlow
+from sparring.evaluation import KeptValue, MatchResult, NashConvResult, kept_value, play_match
+from sparring.evaluation.kept_value import solved_game
+from sparring.evaluation.match import Progress
+from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow
 from sparring.evaluation.nash_conv import nash_conv as exact_nash_conv
-from sparring.evaluation.progress import Progress
-from sparring.run.checks import (
-    check_models_end_answers,
-    check_nash_conv,
-    checked_seats,
-    renaming,
-)
+from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
 from sparring.run.evaluation_opponents import default_opponent, why_base
 
 GAMES = 400
@@ -50,16 +43,16 @@ class Evaluated:
     opponent_adapter: Path | None
     template: str
     temperature: float
-    kept: KeptValue | None
-    exact: NashConvResult | None
+    kept: KeptValue | None = None
+    exact: NashConvResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values, the counts as in the files of a run's evaluations."""
-        paths = {"adapter": self.adapter, "opponent_adapter": self.opponent_adapter}
         return {
             "kind": "match",
             **self.result.to_dict(),
-            **{name: None if path is None else str(path) for name, path in paths.items()},
+            "adapter": None if self.adapter is None else str(self.adapter),
+            "opponent_adapter": None if self.opponent_adapter is None else str(self.opponent_adapter),
             "template": self.template,
             "temperature": self.temperature,
             "kept_value": None if self.kept is None else self.kept.to_dict(),
@@ -106,19 +99,18 @@ def evaluate(
         opponent = default_opponent(env_id)
         if opponent == BASE and seats > 1:
             progress.say(f"note: {why_base(env_id)}")
-    if seats > 1:
-        check_match_opponent(opponent, env_id)
     if nash_conv:
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     source = find_player(name)
     model, env = Member(MODEL, "model", name, source), source.environment(env_id, template, num_players)
-    other = None if env.num_players == 1 else find_opponent(opponent, source)
+    other = None if env.num_players == 1 else find_opponent(opponent, source, env_id)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")
     models = model.models(env, "MODEL_OR_RUN")
     agents = None if other is None else other.agents(env, 1.0, "opponent")
     turns: list[tuple[int, list[dict[str, Any]]]] = []
+    is_solved = solved_game(env_id) is not None
 
     def keep(index: int, rollout: Rollout) -> None:
         turns.append((index % env.num_players, rollout.extras["turns"]))
@@ -137,9 +129,19 @@ def evaluate(
                     temperature=temperature,
                     max_tokens=source.max_tokens,
                     on_game=count,
-                    on_rollout=keep if solved_game(env_id) is not None else None,
+                    on_rollout=keep if is_solved else None,
                 )
-            return result, await _exact(client, env, models, progress) if nash_conv else None
+            if not nash_conv:
+                return result, None
+            prompts = get_template(env.template)
+            try:
+                exact = await exact_nash_conv(
+                    client, env.id, prompts, model=models, timeout=LONG_LIMIT, progress=progress
+                )
+            except TooSlow as error:  # the match that was played counts too
+                progress.say(f"note: NashConv is left out: {error.problem}")
+                return result, None
+            return result, exact
 
     result, exact = asyncio.run(play())
     return Evaluated(
@@ -148,23 +150,9 @@ def evaluate(
         None if other is None or other.source is None else other.source.adapter,
         env.template,
         temperature,
-        _kept_value(env_id, turns, progress) if solved_game(env_id) is not None else None,
+        _kept_value(env_id, turns, progress) if is_solved else None,
         None if exact is None else replace(exact, model=name),
     )
-
-
-async def _exact(
-    client: InferenceClient, env: GameSettings, models: Models, progress: Progress
-) -> NashConvResult | None:
-    """Compute NashConv; ``None`` if it would take too long, because the match that was played counts too."""
-    try:
-        template = get_template(env.template)
-        return await exact_nash_conv(
-            client, env.id, template, model=models, timeout=LONG_LIMIT, progress=progress
-        )
-    except TooSlow as error:
-        progress.say(f"note: NashConv is left out: {error.problem}")
-        return None
 
 
 def _kept_value(

@@ -1,45 +1,43 @@
-"""``sparring export``: a trained adapter as files for other programs, alone or merged into its base model."""
+"""``sparring export``: an adapter, alone or merged into its base model, or payoffs, for other programs."""
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from safetensors import SafetensorError
 
 from sparring.commands.export_card import model_card, public_name
 from sparring.commands.model_source import find_model
+from sparring.config.loading import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
 from sparring.core.files import put_in_place, umask, users_scratch_for
 from sparring.core.manifest import check_if_sealed
-from sparring.learn.adapter_weights import read_shapes
+from sparring.evaluation.tournament_files import write_payoffs
+from sparring.learn.adapter_weights import read_shapes, read_weights
+from sparring.population import PayoffTable
 from sparring.run.progress_views import print_line, working
-
-CARD = "README.md"
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import find_checkpoint, find_run, split_checkpoint
 
 
 def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:
     """Write an adapter in PEFT's format to a new directory, or with ``merge`` a whole Hugging Face model.
 
-    A merged model has float32 weights, because bfloat16 would round away a part of what was learned. Its
-    tokenizer, chat template and generation settings are those of the base model. Beside the files stands a
-    model card. Nothing names a directory of this machine.
-
-    Args:
-        run_or_adapter: a run, with or without a checkpoint, or an adapter directory.
-        out: the directory to write, which must not exist.
-        merge: add the adapter to the weights of its base model.
-        policy: the policy of a run that trained several.
-        console: shows what is being done.
+    A merged model has float32 weights, because bfloat16 would round away a part of what was learned. Beside
+    the files stands a model card. Nothing names a directory of this machine.
 
     Raises:
         InputError: there is no such adapter, it does not fit its base model, or ``out`` cannot be made.
         SparringError: ``out`` cannot be written.
     """
-    if out.exists():
-        raise InputError("OUT", f"{out} exists already", "Name a new directory.")
+    _check_new(out)
     source = find_model(run_or_adapter)
     if source.adapter is None:
         raise InputError("RUN", f"{run_or_adapter} is a model without an adapter", "Name a run.")
@@ -47,22 +45,49 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     check_if_sealed(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
     config = read_adapter_config(adapter)
     read_shapes(adapter)
+    base = source.model.name
+    with _written(out) as scratch:
+        if merge:
+            _write_merged(base, adapter, scratch, console)
+        else:
+            config["base_model_name_or_path"] = public_name(base)
+            (scratch / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
+            shutil.copyfile(adapter / ADAPTER_FILE, scratch / ADAPTER_FILE)
+        (scratch / "README.md").write_text(model_card(base, out.resolve().name, config["r"], merged=merge))
+    print_line(console, f"wrote {out}, from {adapter}")
+
+
+def export_payoffs(name: str, out: Path) -> None:
+    """Write what the members of a run's pool earned, up to a checkpoint, as JSON and CSV."""
+    _check_new(out)
+    run_name, checkpoint = split_checkpoint(name)
+    run = RunDirectory.open(find_run(run_name))
+    place = find_checkpoint(run, checkpoint, name)
+    table, members = _payoffs_of(place, name)
+    config = load_config(str(run.config_file), {})
+    about = {
+        "run": run.path.resolve().name,
+        "update": int(place.name.rpartition("-")[2]),
+        "env_ids": [env.name for env in config.envs],
+    }
+    with _written(out) as scratch:
+        write_payoffs(scratch, about, table, members)
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise InputError("OUT", f"{out} exists already", "Name a new directory.")
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Path]:
+    """Provide a directory that becomes ``out`` when all of it is written."""
     try:
         scratch = users_scratch_for(out)
     except OSError as error:
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:
-        base = source.model.name
-        if merge:
-            with working(console, "importing torch"):
-                from sparring.commands.export_merged import write_merged
-            with working(console, f"loading {base}"):
-                write_merged(base, adapter, scratch, console)
-        else:
-            config["base_model_name_or_path"] = public_name(base)
-            (scratch / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
-            shutil.copyfile(adapter / ADAPTER_FILE, scratch / ADAPTER_FILE)
-        (scratch / CARD).write_text(model_card(base, out.resolve().name, config["r"], merged=merge))
+        yield scratch
         for file in scratch.iterdir():  # transformers writes weights that only their owner may read
             file.chmod(0o666 & ~umask())
         put_in_place(scratch, out)
@@ -70,15 +95,10 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
         raise SparringError(f"{out} cannot be written ({error})") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print_line(console, f"wrote {out}, from {adapter}")
 
 
 def _of_policy(checkpoint: Path, policy: str | None) -> Path:
-    """Return the directory of one policy's adapter.
-
-    Raises:
-        InputError: the checkpoint has several and none is named, or none of this name.
-    """
+    """Return the directory of one policy's adapter."""
     found = {config.parent.name: config.parent for config in sorted(checkpoint.glob(f"*/{ADAPTER_CONFIG}"))}
     if not found:
         if policy is not None:
@@ -89,3 +109,38 @@ def _of_policy(checkpoint: Path, policy: str | None) -> Path:
     if policy is not None and policy not in found:
         raise InputError("--policy", f"there is no policy {policy!r}", f"There are: {', '.join(found)}")
     return found[policy or next(iter(found))]
+
+
+def _write_merged(base: str, adapter: Path, directory: Path, console: Console) -> None:
+    with working(console, "importing torch"):
+        import torch
+
+        from sparring.learn.model_files import resolve_model
+        from sparring.learn.policy import LoraSettings, PolicyModel
+    with working(console, f"loading {base}"):
+        name = resolve_model(base, partial(print_line, console))
+        policy = PolicyModel(name, LoraSettings.read(adapter), dtype=torch.float32)
+        policy.load_adapter_state(read_weights(adapter))
+        policy.model.merge_and_unload(safe_merge=True).save_pretrained(directory)
+        policy.tokenizer.save_pretrained(directory)
+
+
+def _payoffs_of(checkpoint: Path, name: str) -> tuple[PayoffTable, list[str]]:
+    """Return the payoffs in a checkpoint, and its members in the order in which they joined the pool."""
+    file = checkpoint / "state.json"
+    if not file.is_file():
+        problem = "only the adapter of this checkpoint was kept"
+        raise InputError(name, problem, "Name another checkpoint, or none for the last")
+    try:
+        pool: dict[str, Any] = json.loads(file.read_text()).get("source", {}).get("pool", {})
+        table = PayoffTable()
+        if "played" in pool:
+            table.load_state_dict(pool["played"])
+        played = {*table.members()}
+        members = [one["uid"] for one in pool.get("models", []) if one["uid"] in played]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(str(file), "is damaged", "Name another checkpoint") from error
+    if not members:
+        problem = "no member of a pool has played up to this checkpoint"
+        raise InputError(name, problem, "Name a later one, of a run that plays games")
+    return table, members

@@ -1,4 +1,4 @@
-"""Train through fine-tuning jobs, in a run's directory."""
+"""Train through fine-tuning jobs, in a run's directory; maybe with the parameters of an earlier run."""
 
 from functools import partial
 from pathlib import Path
@@ -7,25 +7,31 @@ from typing import Any
 from rich.console import Console
 
 from sparring.collection.sinks import start_wandb
-from sparring.commands.finetune_base_run import with_base_run
 from sparring.commands.finetune_view import ConsoleView
 from sparring.config import Config
 from sparring.config.facts import check_packages
+from sparring.config.finetune import FinetuneSettings
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError, SparringError
+from sparring.core.shell_command import shell_command
+from sparring.finetune.run_files import CheckPointNotFoundError, RunFiles, read_state
 from sparring.finetune.scenario import ScenarioInstance
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import find_run
 from sparring.run.stage_trainers import build_scenario, build_trainer, settings_of, trainer_class
 from sparring.view.report.page import build_report
+
+RUN = "finetune.base_run.run_id"
+TESTS = {"rl": ["num_test_iterations"], "text_rl": ["test_scheme", "test_on_whole_dataset"]}
+"""The parameters that a run does not take from another."""
 
 
 def finetune(config: Config, directory: Path, console: Console) -> None:
     """Train a new run into a directory.
 
     Raises:
-        InputError: the configuration has no fine-tuning, its base run cannot be used, or the
-            directory is taken.
+        InputError: the configuration or its base run cannot be used, or the directory is taken.
         SparringError: the run had to stop; it can be resumed.
     """
     config = with_base_run(config)
@@ -38,13 +44,7 @@ def finetune(config: Config, directory: Path, console: Console) -> None:
 
 
 def check_finetune(config: Config, directory: Path) -> list[str]:
-    """Return what a run would do, in a few lines; nothing is asked of the provider.
-
-    ``config`` has the parameters of its base run already.
-
-    Raises:
-        InputError: the configuration does not fit.
-    """
+    """Return in a few lines what a run would do; nothing is asked of the provider."""
     check_packages(config.tracking, "tracking")
     scenario = build_scenario(config, directory, connect=False)
     given = settings_of(config)
@@ -62,18 +62,7 @@ def check_finetune(config: Config, directory: Path) -> list[str]:
 def resume_finetune(
     directory: Path, overrides: dict[str, str], console: Console, *, accept_changes: bool
 ) -> None:
-    """Continue a run.
-
-    Args:
-        directory: the run's directory.
-        overrides: fields of the configuration that change.
-        console: where progress is shown.
-        accept_changes: continue although parameters that change results have changed.
-
-    Raises:
-        InputError: there is no such run, or its parameters have changed.
-        SparringError: the run had to stop again.
-    """
+    """Continue a run; ``accept_changes`` allows ``overrides`` that change results."""
     run = RunDirectory.open(directory)
     run.lock()
     try:
@@ -134,7 +123,6 @@ def _train(
 
 
 def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
-    """Return a W&B run if the configuration asks for one; a new run that cannot have it is removed."""
     if config.tracking.wandb_project is None:
         return None
     try:
@@ -147,3 +135,64 @@ def _start_wandb(config: Config, run: RunDirectory) -> Any | None:
 def _continue(path: Path, what: str = "continue", *options: str) -> str:
     command = " ".join(("sparring finetune --resume", str(path), *options))
     return f"What was sampled and trained is kept; {what} with: {command}"
+
+
+def with_base_run(config: Config) -> Config:
+    """Return the configuration with the parameters of its base run, or unchanged if it names none.
+
+    What decides results is the base run's: the seed, the program, the roles and, of ``[finetune]``,
+    everything but the provider and ``TESTS``. Tests that a local provider plays again need its model too.
+
+    Raises:
+        InputError: there is no such run, or it does not fit.
+    """
+    given = config.finetune
+    if given is None:
+        return config
+    kind, name = given.base_run.base_run_type, given.base_run.run_id
+    if kind == "none":
+        if name is None:
+            return config
+        fix = 'Set it to "parameters" or "rerun_tests"'
+        raise InputError("finetune.base_run.base_run_type", "is none, although a base run is named", fix)
+    if name is None:
+        raise InputError(RUN, "is missing", "Name the earlier run")
+    path = find_run(name, RUN).absolute()
+    base = load_config(str(path / "config.toml"), {})
+    if base.finetune is None:
+        problem = f"{path} was not trained through fine-tuning jobs"
+        raise InputError(RUN, problem, "Name a run of sparring finetune")
+    if kind == "rerun_tests":
+        _check_tests(path, given, base.finetune.rl.num_iterations)
+    base_run = given.base_run.model_copy(update={"run_id": str(path)})
+    kept: dict[str, Any] = {"provider": given.provider, "base_run": base_run}
+    for section, fields in TESTS.items():
+        new = {field: getattr(getattr(given, section), field) for field in fields}
+        kept[section] = getattr(base.finetune, section).model_copy(update=new)
+    taken = base.finetune.model_copy(update=kept)
+    kept_of_base: dict[str, Any] = {"seed": base.seed, "program": base.program, "roles": base.roles}
+    if kind == "rerun_tests" and given.provider.type == "local":
+        kept_of_base["model"] = base.model
+    return config.model_copy(update={**kept_of_base, "finetune": taken})
+
+
+def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
+    if given.text_rl.test_scheme == "none":
+        field = "finetune.text_rl.test_scheme"
+        raise InputError(field, "is none, so no test is played again", 'Set it to "all"')
+    files = RunFiles(path)
+    finish = f"Finish it: {shell_command('finetune', '--resume', path)}"
+    try:
+        state = read_state(files.state)
+    except CheckPointNotFoundError:
+        raise InputError(RUN, f"{path} has not begun", finish) from None
+    if state.train_loop_stage != "done":
+        problem = f"{path} is in iteration {state.iteration + 1} of {iterations}"
+        raise InputError(RUN, problem, finish)
+    for iteration in range(iterations):
+        file = files.state_of(iteration)
+        if not file.exists():
+            raise InputError(RUN, f"{path} has no state of iteration {iteration}", f"Restore {file}")
+    if given.provider.type == "local" and not files.server.is_dir():
+        problem = f"{path} has no directory {files.server.name}: its jobs were made elsewhere"
+        raise InputError(RUN, problem, "Use the provider that it had")

@@ -4,7 +4,7 @@ Only the ends of files are read, and no weights, so that a hundred runs take sec
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from rich.table import Table
+from rich.text import Text
 
 from sparring.collection.start_log import failure_of
 from sparring.commands.psro_files import PAYOFFS, STATE, member_name, read_state
@@ -24,8 +26,9 @@ from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import check_kinds, is_locked
 from sparring.core.shell_command import shell_command
-from sparring.evaluation.figures import ANY, NASH_CONV, Figure, FigureName, read_figures
-from sparring.evaluation.result_files import evaluated_steps
+from sparring.core.text import one_line
+from sparring.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, figure_text, read_figures
+from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import has_settled, is_kept_by
 from sparring.run.evaluation_opponents import evaluation_opponents
 from sparring.run.run_directory import RunDirectory
@@ -60,21 +63,15 @@ class _Line(msgspec.Struct):
 
 @dataclass
 class ListedRun:
-    """One run.
+    """One run; ``kind`` is empty if its configuration is damaged.
 
     Attributes:
-        path: its directory.
-        last_written: when it last wrote anything.
         state: ``running`` if a process holds its lock, else ``finished``, ``failed`` if it had to stop by
             itself, ``damaged`` if a file of it cannot be read, or ``stopped``: interrupted or killed.
         problem: why it failed, or what is damaged.
-        kind: ``games``, ``program`` or ``psro``; empty if the configuration is damaged.
         plays: the environments, or the program.
-        model: the base model.
-        updates: how many updates are done; of a fine-tuning run or a PSRO, iterations.
-        total: how many there will be.
-        figures: the most important figures of the last evaluation.
-        measured_at: the update after which they were measured.
+        updates: how many of ``total`` are done; of a fine-tuning run or a PSRO, iterations.
+        figures: the most important ones of the last evaluation, after update ``measured_at``.
     """
 
     path: Path
@@ -92,15 +89,9 @@ class ListedRun:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
         return {
+            **vars(self),
             "name": self.path.name,
             "path": str(self.path),
-            "kind": self.kind,
-            "plays": self.plays,
-            "model": self.model,
-            "updates": self.updates,
-            "total": self.total,
-            "state": self.state,
-            "problem": self.problem,
             "last_written": self.last_written.isoformat(timespec="seconds"),
             "measured_at": self.measured_at if self.figures else None,
             "figures": [figure.to_dict() for figure in self.figures],
@@ -225,12 +216,7 @@ def _last_written(path: Path) -> datetime:
 
 
 def _last_step(metrics: Path) -> int:
-    """Return the step of the last complete line; 0 if there is none.
-
-    Raises:
-        InputError: the line is damaged.
-        OSError: the file cannot be read.
-    """
+    """Return the step of the last complete line; 0 if there is none."""
     try:
         file = metrics.open("rb")
     except FileNotFoundError:
@@ -249,3 +235,48 @@ def _last_step(metrics: Path) -> int:
         return msgspec.json.decode(lines[-1], type=_Line).step
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(metrics.name, "its last line is damaged", "Delete the line") from error
+
+
+COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed": "red", "damaged": "red"}
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def runs_table(runs: Sequence[ListedRun], now: datetime) -> Table:
+    """Return two lines for each run, or more, that fit 80 columns; times are relative to ``now``."""
+    table = Table(box=None, pad_edge=False)
+    for head in ("Run\ntrains on", "State\nmodel", "Updates\nwrote, ago", "Last evaluation"):
+        table.add_column(head, overflow="fold", no_wrap=head.startswith("Updates"))
+    for run in runs:
+        table.add_row(
+            _stacked(run.path.name, ", ".join(run.plays)),
+            _stacked(run.state, os.path.basename(run.model), COLOURS[run.state]),
+            _stacked(f"{run.updates}/{run.total}" if run.total else "", age_text(now, run.last_written)),
+            Text(_figures_text(run)),
+        )
+    return table
+
+
+def age_text(now: datetime, then: datetime) -> str:
+    """Return how long ago something was, in its largest unit."""
+    seconds = (now - then).total_seconds()
+    return next((f"{seconds // length:.0f} {unit}" for length, unit in _UNITS if seconds >= length), "now")
+
+
+def _stacked(above: str, below: str, style: str = "bold") -> Text:
+    return Text.assemble((one_line(above), style), "\n", (one_line(below), "dim"))
+
+
+def _figures_text(run: ListedRun) -> str:
+    if run.problem:
+        return one_line(run.problem)
+    lines = []
+    for figure in run.figures:
+        name = str(figure.name) if len(run.plays) > 1 else figure.name.name
+        if name.startswith(WINS):
+            against = name.removeprefix(WINS).replace(" against ", " vs ", 1)
+            lines.append(f"won {figure_text(figure)}{against}")
+        else:
+            lines.append(f"{name} {figure_text(figure)}")
+    if lines and run.measured_at != run.updates:
+        lines[-1] += f", at update {run.measured_at}"
+    return "\n".join(map(one_line, lines))

@@ -22,10 +22,7 @@ BYTES = 10_000
 
 
 class RequestDeadlines(H11Protocol):
-    """uvicorn's protocol, which itself waits forever for the rest of a request; see the module.
-
-    What it does between requests and while a request is answered is not changed.
-    """
+    """uvicorn's protocol, which itself waits forever for the rest of a request."""
 
     _timer: asyncio.TimerHandle | None = None
     _state: Any = None
@@ -98,11 +95,7 @@ def new_token(host: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the port. Clients that connect while the model is loaded wait.
-
-    Raises:
-        InputError: the port or the host cannot be used.
-    """
+    """Open the port. Clients that connect while the model is loaded wait."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family)

@@ -1,6 +1,5 @@
 """Members: who takes part in a game, by the names that users write. Torch is not needed to find them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparring.commands.model_source import (
+    ALL,
     MAX_TOKENS,
     ModelSource,
     base_difference,
@@ -17,20 +17,18 @@ from sparring.commands.model_source import (
     is_possible_model,
 )
 from sparring.config.model import ModelSettings
-from sparring.config.play import EnvSettings, GameSettings
+from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, InputError, Role
 from sparring.core.adapters import ADAPTER_FILE, BASE, TRAINED
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
-from sparring.evaluation.mixture import Mixture, mapped
+from sparring.evaluation.match import Mixture, mapped
 from sparring.learn.model_files import BUNDLED_MODEL
 from sparring.run.checks import check_opponent, renaming
 from sparring.run.evaluation_opponents import OPPONENTS
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_names import close_run, find_run, is_run_or_adapter, split_checkpoint
+from sparring.run.run_names import close_run, find_run, is_run_or_adapter, last_part, split_checkpoint
 
-ALL = "all"
-"""``RUN@all`` is every checkpoint that a run keeps."""
 MODEL = "model"
 """The uid of a model that plays alone or against one opponent: its own name may be ``base``."""
 
@@ -40,8 +38,7 @@ class Member:
     """Who takes part, in any seat.
 
     Attributes:
-        uid: its name in every result: as the user wrote it, a path without its directories unless an earlier
-            member has that name.
+        uid: its name in every result.
         kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
         name: as the user wrote it.
         source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
@@ -60,32 +57,22 @@ class Member:
         return {self._served(policy): path for policy, path in found.items()}
 
     def models(self, env: GameSettings, field: str = "members") -> tuple[str | Mixture[str], ...]:
-        """Return the name by which each seat of ``env`` asks for this model.
-
-        Raises:
-            InputError: the member has several policies, but none for a seat; ``field`` is what named it.
-        """
-        if self.kind == "api":
-            return (self.uid,) * env.num_players
-        if self.source is None or not (self.source.adapter or self.source.members):
-            return (BASE,) * env.num_players
+        """Return the name by which each seat asks for this model; see :meth:`ModelSource.seats`."""
+        if self.source is None:
+            return (self.uid if self.kind == "api" else BASE,) * env.num_players
         return self.source.seats(self.source.environment(env.id, None, env.num_players), field, self._served)
 
     def model_of(self, role: Role) -> str:
-        """Return the name by which a role of a program asks for this model. One adapter plays every role.
-
-        Raises:
-            InputError: the member has several policies, but none for the role.
-        """
-        if self.kind == "api":
-            return self.uid
+        """Return the name by which a role of a program asks for this model. One adapter plays every role."""
         adapters = {} if self.source is None else self.source.adapters()
         if not adapters:
-            return BASE
-        if len(adapters) > 1 and role.policy not in adapters:
+            return self.uid if self.kind == "api" else BASE
+        if len(adapters) == 1:
+            return self._served(next(iter(adapters)))
+        if role.policy not in adapters:
             problem = f"{self.name} has no policy {role.policy}, which plays {role.id}"
             raise InputError("members", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
-        return self._served(role.policy if len(adapters) > 1 else next(iter(adapters)))
+        return self._served(role.policy)
 
     def agents(
         self, env: GameSettings, temperature: float, field: str = "members"
@@ -106,13 +93,7 @@ class Member:
         return self.base_tokens if self.source is None else self.source.max_tokens
 
     def weights(self) -> str:
-        """Return a fingerprint, by which a tournament that goes on knows the member again.
-
-        It is that of the adapters, and of a mixture's weights.
-
-        Raises:
-            InputError: an adapter's weights cannot be read.
-        """
+        """Return a fingerprint of adapters and mixture, by which a tournament knows the member again."""
         digest = sha256()
         for name, path in self.adapters().items():
             try:
@@ -148,38 +129,26 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
     for member in members:
         source = member.source
         if source and (difference := base_difference(source.model, base, trained=source.trained)):
-            raise InputError(
-                "members",
-                f"the base model of {member.name} {difference}",
-                "All models of a tournament have one base model",
-            )
+            problem = f"the base model of {member.name} {difference}"
+            raise InputError("members", problem, "All models of a tournament have one base model")
     # The first one, so that further members change nothing.
     limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
     return [replace(one, base_tokens=limit) for one in members]
 
 
-def check_match_opponent(name: str, env_id: str) -> None:
-    """Check, as far as that takes no time, that a name is one of an opponent in a match.
+def find_opponent(name: str, model: ModelSource, env_id: str) -> Member:
+    """Find who plays a match against a model: a scripted player, ``base``, or another model.
 
     Raises:
-        InputError: it means nothing, or is that of a scripted player who cannot play ``env_id``.
+        InputError: the name means nothing, cannot play ``env_id``, or has another base model.
     """
     if name in OPPONENTS:
         with renaming({"env.id": "opponent"}):
             check_opponent(name, env_id)
-    elif not (is_run_or_adapter(name) or is_possible_model(name)):
+        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
+    if not (is_run_or_adapter(name) or is_possible_model(name)):
         fix = f"Use {', '.join(OPPONENTS)} or a run"
         raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
-
-
-def find_opponent(name: str, model: ModelSource) -> Member:
-    """Find who plays a match against a model: a scripted player, ``base``, or another model.
-
-    Raises:
-        InputError: the name means nothing, or has another base model.
-    """
-    if name in OPPONENTS:
-        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
     source = find_player(name)
     both = source.trained and model.trained
     if difference := base_difference(source.model, model.model, trained=both):
@@ -207,22 +176,21 @@ def environment_of(
     trained = [(one, env) for one in members for env in _trained(one, env_id, players)]
     templates = list(dict.fromkeys(env.template for _, env in trained))
     if template is None and len(templates) > 1:
-        raise InputError(
-            "template", f"the runs trained with different ones: {', '.join(templates)}", "Name one"
-        )
+        problem = f"the runs trained with different ones: {', '.join(templates)}"
+        raise InputError("template", problem, "Name one")
     for one, env in trained[1:]:
         _check_same_rules(*trained[0], one, env)
     source = trained[0][0].source if trained else None
     return (source or ModelSource(ModelSettings(name=BUNDLED_MODEL))).environment(env_id, template, players)
 
 
-def _trained(member: Member, env_id: str, players: int) -> list[EnvSettings]:
-    envs = () if member.source is None else member.source.envs
+def _trained(member: Member, env_id: str, players: int) -> list[GameSettings]:
+    source = member.source
+    envs = () if source is None else source.envs if source.config is None else source.config.envs
     return [env for env in envs if env.id == env_id and env.num_players == players]
 
 
 def _check_same_rules(first: Member, first_env: GameSettings, other: Member, other_env: GameSettings) -> None:
-    """Raise an InputError if two members trained under rules that a tournament cannot both have."""
     for name in ("max_turns", "error_allowance", "stop"):
         mine, theirs = getattr(first_env, name), getattr(other_env, name)
         if mine != theirs:
@@ -245,11 +213,10 @@ def _expanded(name: str) -> list[str]:
 def _find(name: str, uid: str, env_id: str | None) -> Member:
     if env_id is None and name in PLAYER_NAMES:
         raise InputError("members", f"{name} plays games, not programs", f"Name a run, or {BASE}")
-    if env_id is None and name == BASE:
-        return Member(uid, "model", name)
     if env_id is not None and name in OPPONENTS:
         with renaming({"opponent": "members", "env.id": "members"}):
             check_opponent(name, env_id)
+    if name in OPPONENTS:
         return Member(uid, "model" if name == BASE else "script", name)
     if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
         _check_is_no_path(name)
@@ -267,10 +234,7 @@ def _find(name: str, uid: str, env_id: str | None) -> Member:
 
 
 def _check_is_no_path(name: str) -> None:
-    """Raise an InputError if a name begins like a path of this machine, which is not there.
-
-    It would otherwise be asked for at OpenRouter.
-    """
+    """Raise an InputError if a name begins like a path that is not there, which OpenRouter cannot know."""
     first = name.partition("/")[0]
     if "@http" not in name and (first in ("", ".", "..", "~") or Path(first).is_dir()):
         close = close_run(split_checkpoint(name)[0].rpartition("/")[2])
@@ -286,14 +250,7 @@ def _uids(names: Sequence[str]) -> list[str]:
     uids: list[str] = []
     scripted = {*PLAYER_NAMES, BASE}
     for name in names:
-        choices = chain((_short(name), name), (f"{name}-{number}" for number in count(2)))
+        choices = chain((last_part(name), name), (f"{name}-{number}" for number in count(2)))
         taken = {*uids} if name in scripted else {*uids, *scripted}
         uids.append(next(choice for choice in choices if choice not in taken))
     return uids
-
-
-def _short(name: str) -> str:
-    """Return a path's last part, with the checkpoint; any other name unchanged."""
-    run, _ = split_checkpoint(name)
-    path = Path(os.path.expanduser(run))
-    return name if not path.exists() or not run else path.resolve().name + name[len(run) :]

@@ -4,19 +4,23 @@ A name is found without torch, so that a wrong one is reported at once.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from sparring.commands.mixture_file import MixtureMember, read_mixture
+from pydantic import Field, ValidationError
+
+from sparring.config import Config
+from sparring.config.base import Settings
 from sparring.config.loading import load_config
-from sparring.config.model import LoraSection, ModelSettings
+from sparring.config.model import ModelSettings
 from sparring.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
-from sparring.core.adapters import ADAPTER_CONFIG, BASE, TRAINED
-from sparring.evaluation.mixture import Mixture
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, TRAINED, is_reserved
+from sparring.evaluation.match import Mixture
 from sparring.learn.adapter_weights import read_shapes
 from sparring.learn.model_files import BUNDLED_MODEL
 from sparring.run.checks import default_seats
@@ -25,6 +29,38 @@ from sparring.run.run_names import close_run, find_checkpoint, find_mixture, pat
 
 MAX_TOKENS = 16
 """Token limit of an answer of a model that no run limits."""
+ALL = "all"
+"""``RUN@all`` is every checkpoint that a run keeps."""
+
+
+@dataclass(frozen=True)
+class MixtureMember:
+    """A member of a mixture that may be drawn; without an adapter it is the base model."""
+
+    name: str
+    adapter: Path | None
+    weight: float
+
+
+class MixtureEntry(Settings):
+    """A member in the file. The adapter's directory is relative to the file; ``None`` is the base model."""
+
+    name: str
+    adapter: str | None = None
+    weight: float = Field(ge=0)
+
+
+class MixtureContent(Settings):
+    """The file of a mixture: its members' adapters and weights, and how they play."""
+
+    model: ModelSettings = ModelSettings()
+    max_tokens: int = Field(default=MAX_TOKENS, ge=1)
+    envs: tuple[EnvSettings, ...] = Field(default=(), strict=False)
+    members: list[MixtureEntry] = Field(min_length=1)
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        return f"{self.model_dump_json(indent=1, exclude_none=True)}\n".encode()
 
 
 @dataclass(frozen=True)
@@ -35,40 +71,38 @@ class ModelSource:
         model: the base model.
         adapter: the adapter, or the checkpoint with an adapter for each policy; ``None`` for the base.
         max_tokens: token limit of an answer.
-        envs: the environments of the run.
+        envs: the environments that a run or a mixture trained in, then those it was evaluated in.
         members: those of a mixture; empty for anything else.
-        trained: whether ``model`` is what a run trained on; an adapter or a base model alone does not say how
-            the base was quantized, and plays on any.
-        evaluated: other games that the run was evaluated in.
-        lora: how a run sets the shape of its adapters; ``None`` for anything else.
+        config: the configuration of a run; ``None`` for anything else.
         frozen: the adapters that hold seats of a run's games and were not trained, by name.
     """
 
     model: ModelSettings
     adapter: Path | None = None
     max_tokens: int = MAX_TOKENS
-    envs: tuple[EnvSettings, ...] = ()
+    envs: tuple[GameSettings, ...] = ()
     members: tuple[MixtureMember, ...] = ()
-    trained: bool = False
-    evaluated: tuple[GameSettings, ...] = ()
-    lora: LoraSection | None = None
+    config: Config | None = None
     frozen: Mapping[str, Path] = field(default_factory=dict)
 
-    def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
-        """Return how to play ``env_id``: as the run trained in it, or else was evaluated in it, unless the
-        arguments ask otherwise.
+    @property
+    def trained(self) -> bool:
+        """Whether ``model`` is what a run trained on.
+
+        An adapter or a base model alone does not say how the base was quantized, and plays on any.
         """
-        for env in (*self.envs, *self.evaluated):
+        return self.config is not None or bool(self.members)
+
+    def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
+        """Return how to play ``env_id``: as the run did, unless the arguments ask otherwise."""
+        for env in self.envs:
             if env.id == env_id and num_players in (None, env.num_players):
                 return env.model_copy(update={"template": template or env.template})
         players = num_players or default_seats(env_id)
         return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
 
     def adapters(self) -> dict[str, Path]:
-        """Return the directory of each policy's adapter; a single adapter is that of ``default``.
-
-        Of a mixture, those of its members by their names.
-        """
+        """Return the adapters by policy, or by member of a mixture; a single one is that of ``default``."""
         if self.members:
             return {one.name: one.adapter for one in self.members if one.adapter is not None}
         if self.adapter is None:
@@ -82,38 +116,25 @@ class ModelSource:
     ) -> tuple[str | Mixture[str], ...]:
         """Return who plays each seat: what the run trained for it, or ``default`` if it has one policy.
 
-        Args:
-            env: how the game is played.
-            field: what names the run, for the error.
-            served: gives the name under which a policy is served, by its own.
-
-        Raises:
-            InputError: the run has several policies, but none for a seat.
+        ``served`` gives the name under which a policy is served, by its own; a base model is ``base``.
         """
         if self.members:
             names = (BASE if one.adapter is None else served(one.name) for one in self.members)
             return (Mixture(tuple(names), tuple(one.weight for one in self.members)),) * env.num_players
-        return tuple(map(served, self._policies(env, field)))
-
-    def _policies(self, env: GameSettings, field: str) -> tuple[str, ...]:
         adapters = self.adapters()
         if len(adapters) < 2:
-            return (TRAINED,) * env.num_players
+            return (served(TRAINED) if adapters else BASE,) * env.num_players
         if not adapters.keys() >= set(env.seats):
-            problem = (
-                f"this run trained several policies, but not for the {env.num_players} seats of {env.name}"
-            )
+            seats = f"the {env.num_players} seats of {env.name}"
+            problem = f"this run trained several policies, but not for {seats}"
             raise InputError(field, problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
-        return env.seats
+        return tuple(map(served, env.seats))
 
 
 def base_difference(model: ModelSettings, base: ModelSettings, *, trained: bool) -> str | None:
-    """Return how the base of a model differs from another; ``None`` if one engine serves both.
+    """Return how a model's base differs from another, as the end of a sentence; ``None`` if one serves both.
 
-    Args:
-        model: the base of the model, to begin the sentence with.
-        base: the other one.
-        trained: whether both are of runs, so that both say how they were quantized.
+    Only if both are of runs, ``trained``, do both tell how they were quantized.
     """
     if model.name != base.name:
         return f"is {model.name}, not {base.name}"
@@ -122,55 +143,32 @@ def base_difference(model: ModelSettings, base: ModelSettings, *, trained: bool)
     return None
 
 
-def _base_of(adapter: Path) -> str:
-    """Return the base model that an adapter names.
-
-    Raises:
-        InputError: it names none, or one that is neither here nor an id of the hub.
-    """
-    base = read_adapter_config(adapter).get("base_model_name_or_path")
-    if not isinstance(base, str) or not is_possible_model(base):
-        problem = f"its base model {ascii(base)[:200]} is no directory here and no Hugging Face id"
-        fix = f"Write the base model's directory into base_model_name_or_path in {adapter / ADAPTER_CONFIG}"
-        raise InputError("adapter", problem, fix)
-    return base
-
-
 def is_possible_model(name: str) -> bool:
     """Return whether ``name`` may be a base model: a path that exists, or a name with an organisation."""
     return bool(name) and (name == BUNDLED_MODEL or "/" in name or Path(os.path.expanduser(name)).exists())
 
 
+def first_environment(name: str) -> str | None:
+    """Return the first environment of a run or mixture; ``None`` if it plays a program.
+
+    Raises:
+        InputError: it is neither, or nothing.
+    """
+    run, checkpoint = split_checkpoint(name)
+    source = find_player(run if checkpoint == ALL else name)
+    if not source.trained:
+        raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")
+    if source.config is not None:
+        return source.config.envs[0].id if source.config.envs else None
+    if not source.envs:
+        raise InputError("--env", f"is missing, and {name} names none", "Name an environment")
+    return source.envs[0].id
+
+
 def find_player(name: str) -> ModelSource:
-    """Find what ``name`` means where a mixture can play too; see :func:`find_model`.
-
-    Raises:
-        InputError: the run has no such checkpoint, or the name is none of these.
-    """
+    """Find what ``name`` means where a mixture can play too; see :func:`find_model`."""
     file = find_mixture(name)
-    if file is None:
-        return find_model(name)
-    content, members = read_mixture(file)
-    return ModelSource(content.model, None, content.max_tokens, content.envs, members, trained=True)
-
-
-def check_base_model(name: str) -> None:
-    """Check, as far as that takes no time, that ``name`` may be a base model.
-
-    Raises:
-        InputError: it is a directory without a model, or neither a path nor a name of a model.
-    """
-    path = Path(os.path.expanduser(name))
-    if not name or (path.is_dir() and not (path / "config.json").is_file()):
-        problem = (
-            f"{name!r} is neither a run, an adapter nor a model: it has no config.toml and no config.json"
-        )
-        raise InputError("MODEL_OR_RUN", problem, "Name one that is")
-    if not is_possible_model(name):
-        close = close_run(name) or next(iter(get_close_matches(name.lower(), [BUNDLED_MODEL])), None)
-        where = "A Hugging Face id has the form organisation/name; runs are in ./runs."
-        fix = where if close is None else f"Did you mean {close}?"
-        raise InputError("MODEL_OR_RUN", f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}", fix)
+    return find_model(name) if file is None else _read_mixture(file)
 
 
 def find_model(name: str) -> ModelSource:
@@ -189,22 +187,72 @@ def find_model(name: str) -> ModelSource:
         if (path / "config.toml").is_file():
             run = RunDirectory.open(path)
             config = load_config(str(run.config_file), {})
-            adapter = find_checkpoint(run, checkpoint, name)
-            games = config.evaluated if config.evaluation.envs else []
-            seats = {name for env in (*config.envs, *games) for name in env.seats}
+            envs = (*config.envs, *(config.evaluated if config.evaluation.envs else ()))
+            seats = {seat for env in envs for seat in env.seats}
             return ModelSource(
                 config.model,
-                adapter,
+                find_checkpoint(run, checkpoint, name),
                 config.inference.max_tokens,
-                tuple(config.envs),
-                trained=True,
-                lora=config.lora,
-                evaluated=tuple(games),
-                frozen={name: run.given / name for name in config.frozen if name in seats},
+                envs,
+                config=config,
+                frozen={policy: run.given / policy for policy in config.frozen if policy in seats},
             )
         if run_name == name and (path / ADAPTER_CONFIG).is_file():
             base = _base_of(path)
             read_shapes(path)
             return ModelSource(ModelSettings(name=base), path)
-    check_base_model(name)
+    _check_base_model(name)
     return ModelSource(ModelSettings(name=name))
+
+
+def _check_base_model(name: str) -> None:
+    path = Path(os.path.expanduser(name))
+    if not name or (path.is_dir() and not (path / "config.json").is_file()):
+        nothing = f"{name!r} is neither a run, an adapter nor a model"
+        problem = f"{nothing}: it has no config.toml and no config.json"
+        raise InputError("MODEL_OR_RUN", problem, "Name one that is")
+    if not is_possible_model(name):
+        close = close_run(name) or next(iter(get_close_matches(name.lower(), [BUNDLED_MODEL])), None)
+        where = "A Hugging Face id has the form organisation/name; runs are in ./runs."
+        fix = where if close is None else f"Did you mean {close}?"
+        raise InputError("MODEL_OR_RUN", f"{name!r} is neither a run, a directory nor {BUNDLED_MODEL}", fix)
+
+
+def _base_of(adapter: Path) -> str:
+    """Return the base model that an adapter names."""
+    base = read_adapter_config(adapter).get("base_model_name_or_path")
+    if not isinstance(base, str) or not is_possible_model(base):
+        problem = f"its base model {ascii(base)[:200]} is no directory here and no Hugging Face id"
+        fix = f"Write the base model's directory into base_model_name_or_path in {adapter / ADAPTER_CONFIG}"
+        raise InputError("adapter", problem, fix)
+    return base
+
+
+def _read_mixture(file: Path) -> ModelSource:
+    """Return the mixture of the members whose weight is not 0."""
+    try:
+        content = MixtureContent.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        problem = f"is not the file of a mixture ({type(error).__name__})"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            problem = f"is not the file of a mixture: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise InputError(str(file), problem, "Name one that sparring psro wrote") from error
+    names = [one.name for one in content.members]
+    wrong = [name for name in names if not re.fullmatch(r"[\w-]+", name) or is_reserved(name)]
+    if wrong or len({*names}) < len(names):
+        problem = f"{(wrong or names)[0]!r} is not a valid name, or two members have the same"
+        raise InputError(str(file), problem, "Use letters, digits, _ and -, once each")
+    members = tuple(_member(file, one) for one in content.members if one.weight)
+    if not members:
+        raise InputError(str(file), "no member has a weight above 0", "Correct it")
+    return ModelSource(content.model, None, content.max_tokens, content.envs, members)
+
+
+def _member(file: Path, entry: MixtureEntry) -> MixtureMember:
+    if entry.adapter is None:
+        return MixtureMember(entry.name, None, entry.weight)
+    adapter = file.parent / entry.adapter
+    if not all((adapter / part).is_file() for part in (ADAPTER_CONFIG, ADAPTER_FILE)):
+        raise InputError(str(file), f"{adapter} is not an adapter", "Put it back, or correct the file")
+    return MixtureMember(entry.name, adapter, entry.weight)

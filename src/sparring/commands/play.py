@@ -22,9 +22,8 @@ from sparring.core.text import one_line, printable
 from sparring.envs.catalog import make_game
 from sparring.envs.game import Game
 from sparring.envs.templates import PromptTemplate, get_template
-from sparring.evaluation.match_result import outcome_of
-from sparring.evaluation.mixture import drawn
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Progress, drawn
+from sparring.evaluation.results import outcome_of
 from sparring.run.checks import checked_seats
 
 _SAID = {"win": "won", "draw": "drew", "loss": "lost"}

@@ -1,7 +1,8 @@
 """Runs of programs, evaluated or played: any checkpoint, or a person, in each role."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from sparring.commands.model_source import base_difference
+from sparring.commands.model_source import base_difference, find_model
 from sparring.commands.serving import build_engine
 from sparring.config import Config
-from sparring.config.loading import load_config
 from sparring.core import (
     AgentSpec,
     Arena,
@@ -28,8 +28,8 @@ from sparring.core.adapters import BASE, STATE_FILE
 from sparring.core.agents import seated
 from sparring.core.own_code import called, own_code
 from sparring.core.text import printable
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Progress
+from sparring.evaluation.results import MeasureResult
 from sparring.learn.saved_states import read_json
 from sparring.run.given_adapters import adapter_in, find_adapter
 from sparring.run.programs import (
@@ -40,22 +40,39 @@ from sparring.run.programs import (
     policies_of,
 )
 from sparring.run.progress_views import print_line
-from sparring.run.run_directory import RunDirectory
-from sparring.run.run_names import find_checkpoint, find_run, split_checkpoint
 
 PERSON = "person"
 """The name of the person at the keyboard, where models have names."""
 
 
-class ProgramRun:
-    """The program of a run with its policies, ready to be played.
+@asynccontextmanager
+async def started(arena: Arena, state_file: Path | None = None) -> AsyncIterator[None]:
+    """Start a program up for as long as the body runs, from its state in a checkpoint if there is one."""
+    await called(arena.startup, "the program's startup")
+    try:
+        if state_file is not None and state_file.exists():
+            with own_code("the program's load_state_dict failed"):
+                arena.load_state_dict(read_json(state_file)["source"]["arena"])
+        yield
+    finally:
+        await called(arena.shutdown, "the program's shutdown")
 
-    Args:
-        name: the run, or one of its checkpoints.
-        players: who plays a role, by role: a checkpoint of a run, ``base`` or ``person``. By default, a
-            role is played by its policy in the run's checkpoint.
-        seed: root of all randomness; by default the run's.
-        progress: told what is loaded.
+
+async def next_requests(arena: Arena) -> list[EpisodeRequest]:
+    """Return the requests of the program's next step, which nobody ends."""
+    with own_code():
+        number, requests = await arena.begin_step()
+    if not requests:
+        raise InputError("program", "get_batch has nothing to play", "Let it return requests")
+    arena.step_num = number + 1
+    return requests
+
+
+class ProgramRun:
+    """The program of a run, or of one of its checkpoints, with its policies, ready to be played.
+
+    ``players`` are who plays a role, by role: a checkpoint of a run, ``base`` or ``person``; by default its
+    policy in the run's checkpoint.
 
     Raises:
         InputError: there is no such run, checkpoint or role, or the run plays games.
@@ -63,8 +80,7 @@ class ProgramRun:
 
     def __init__(self, name: str, players: Mapping[str, str], seed: int | None, progress: Progress) -> None:
         self.config, checkpoint = _run_and_checkpoint(name)
-        self._state_file = checkpoint / STATE_FILE
-        self._progress = progress
+        self.state_file = checkpoint / STATE_FILE
         if seed is not None:
             self.config = self.config.model_copy(update={"seed": seed})
         program = build_program(self.config)
@@ -91,69 +107,42 @@ class ProgramRun:
         )
         self.arena.model_without_role = BASE
 
-    async def startup(self) -> None:
-        """Start the program up, and continue from its state in the checkpoint; the best ones have none.
-
-        Raises:
-            SparringError: the program's own code failed.
-        """
-        await called(self.arena.startup, "the program's startup")
-        if self._state_file.exists():
-            with own_code("the program's load_state_dict failed"):
-                self.arena.load_state_dict(read_json(self._state_file)["source"]["arena"])
-
-    async def shutdown(self) -> None:
-        """Shut the program down.
-
-        Raises:
-            SparringError: the program's own code failed.
-        """
-        await called(self.arena.shutdown, "the program's shutdown")
-
-    async def evaluate(self) -> dict[str, MeasureResult]:
-        """Measure with the program's own ``evaluate``.
-
-        Raises:
-            SparringError: the program's own code failed, too many of its episodes failed, or it measures
-                nothing.
-        """
-        seen = list[GenerateResult]()
-        self.arena.on_result = seen.append
-        await self.startup()
-        models = {role: agent.model for role, agent in self.agents.items()}
-        seated.set(measured_agents(self.arena, self.config, models))
-        try:
-            measures = await called(self.arena.evaluate, "the program's evaluate")
-        except SparringError:
-            self._report_failures(seen)
-            raise
-        finally:
-            await self.shutdown()
-        self._report_failures(seen)
-        if not measures:
-            raise SparringError("the program measures nothing: its evaluate returns no measure")
-        return measured(measures)
-
-    def _report_failures(self, seen: list[GenerateResult]) -> None:
-        if line := failures_of_evaluation(seen, self.config.collection.max_failed_fraction):
-            self._progress.say(line)
-
-    async def next_requests(self) -> list[EpisodeRequest]:
-        """Return the requests of the program's next step. Its episodes are played, but it does not end.
-
-        Raises:
-            SparringError: the program's own code failed.
-        """
-        with own_code():
-            number, requests = await self.arena.begin_step()
-        self.arena.step_num = number + 1
-        return requests
-
     async def episode(self, request: EpisodeRequest) -> GenerateResult:
         """Run an episode with the agents."""
         seated.set(self.agents)
         (result,) = await self.arena.generate_rollouts([request])
         return result
+
+
+def evaluate_program(
+    name: str, players: Mapping[str, str], seed: int | None, progress: Progress
+) -> dict[str, MeasureResult]:
+    """Measure a program's policies as its training does, with its own ``evaluate``.
+
+    Raises:
+        InputError: see :class:`ProgramRun`.
+        SparringError: the program's own code failed, too many of its episodes failed, or it measures nothing.
+    """
+    run = ProgramRun(name, players, seed, progress)
+    seen = list[GenerateResult]()
+    run.arena.on_result = seen.append
+
+    async def evaluated() -> object:
+        async with started(run.arena, run.state_file):
+            models = {role: agent.model for role, agent in run.agents.items()}
+            seated.set(measured_agents(run.arena, run.config, models))
+            try:
+                return await called(run.arena.evaluate, "the program's evaluate")
+            finally:
+                line = failures_of_evaluation(seen, run.config.collection.max_failed_fraction)
+                if line:
+                    progress.say(line)
+
+    with progress.doing("measuring"):
+        measures = measured(asyncio.run(evaluated()))
+    if not measures:
+        raise SparringError("the program measures nothing: its evaluate returns no measure")
+    return measures
 
 
 class WithPerson(InferenceClient):
@@ -172,7 +161,7 @@ class WithPerson(InferenceClient):
     async def complete(
         self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
     ) -> ModelResponse:
-        """See :class:`InferenceClient`."""
+        """Answer, or let the person answer."""
         if model != PERSON:
             return await self.client.complete(messages, *asked, model=model, **options)
         shown = "\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages)
@@ -190,40 +179,24 @@ class WithPerson(InferenceClient):
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """See :class:`InferenceClient`."""
+        """Score as the other client does."""
         return await self.client.score(messages, completions, model=model)
-
-
-def evaluate_program(
-    name: str, players: Mapping[str, str], seed: int | None, progress: Progress
-) -> dict[str, MeasureResult]:
-    """Measure a program's policies as its training does.
-
-    Raises:
-        InputError, SparringError: see :class:`ProgramRun`.
-    """
-    run = ProgramRun(name, players, seed, progress)
-    with progress.doing("measuring"):
-        return asyncio.run(run.evaluate())
 
 
 def play_program(
     name: str, role: str, seed: int | None, console: Console, progress: Progress | None = None
 ) -> None:
-    """Let the person play a role in one episode after another, until the person leaves.
-
-    Raises:
-        InputError, SparringError: see :class:`ProgramRun`; or no episode asks this role.
-    """
+    """Let the person play a role in one episode after another, until the person leaves."""
     run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
     run.arena.client = person = WithPerson(run.engine, console)
     run.arena.retries = 0
-    with asyncio.Runner() as runner:
-        runner.run(run.startup())
+    with asyncio.Runner() as runner:  # only episodes run in the loop, which would hold back a Ctrl-C
+        stack = AsyncExitStack()
+        runner.run(stack.enter_async_context(started(run.arena, run.state_file)))
         try:
             _play_episodes(run, role, person, runner, console)
         finally:
-            runner.run(run.shutdown())
+            runner.run(stack.aclose())
 
 
 def _play_episodes(
@@ -231,7 +204,7 @@ def _play_episodes(
 ) -> None:
     while not person.left:
         asked = person.asked
-        requests = runner.run(run.next_requests())
+        requests = runner.run(next_requests(run.arena))
         for request in {one.episode_type: one for one in reversed(requests)}.values():
             result = runner.run(run.episode(request))
             if person.left or person.asked > asked:
@@ -241,8 +214,7 @@ def _play_episodes(
         if person.asked == asked:
             raise SparringError(f"no episode of the program asks {role}")
         _print_result(result, console)
-        more = console.input("another? (y; anything else ends)> ").strip().lower()
-        if more not in ("y", "yes"):
+        if console.input("another? (y; anything else ends)> ").strip().lower() not in ("y", "yes"):
             break
 
 
@@ -257,7 +229,7 @@ def _print_result(result: GenerateResult, console: Console) -> None:
 
 
 def _run_and_checkpoint(name: str) -> tuple[Config, Path]:
-    run_name, checkpoint = split_checkpoint(name)
-    directory = RunDirectory.open(find_run(run_name))
-    config = load_config(str(directory.config_file), {})
-    return config, find_checkpoint(directory, checkpoint, name)
+    source = find_model(name)
+    if source.config is None or source.adapter is None:
+        raise InputError("RUN", f"{name} is not a run", "Name one")
+    return source.config, source.adapter

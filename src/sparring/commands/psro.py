@@ -6,21 +6,22 @@ Multiagent Reinforcement Learning", 2017, arXiv 1711.00832.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+import msgspec
 
 from sparring.commands.best_response import (
     FrozenPolicy,
     Train,
     best_response_config,
-    runtime_of,
     train_to_the_end,
     training_games,
     without_places,
 )
+from sparring.commands.console import runtime_of
 from sparring.commands.members import Member
-from sparring.commands.mixture_file import MixtureContent, MixtureEntry, MixtureMember
-from sparring.commands.model_source import ModelSource
+from sparring.commands.model_source import MixtureContent, MixtureEntry, MixtureMember, ModelSource
 from sparring.commands.psro_files import (
     PAGE,
     PAYOFFS,
@@ -45,9 +46,9 @@ from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
 from sparring.evaluation.best_response import gain_over_mixture
-from sparring.evaluation.mixture import Mixture
-from sparring.evaluation.nash_conv import NashConvResult, TooSlow, nash_conv
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Mixture, Progress
+from sparring.evaluation.nash_conv import TooSlow, nash_conv
+from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.schedule import GameSchedule
 from sparring.population.meta_strategies import meta_strategy
 from sparring.population.payoffs import PayoffMatrix
@@ -67,14 +68,9 @@ def psro(
     progress: Progress | None = None,
     on_state: Callable[[PsroState], None] | None = None,
 ) -> PsroState | None:
-    """Run the iterations that ``path`` does not have.
+    """Run the iterations that ``path`` does not have, which may hold the same PSRO with as many or fewer.
 
-    Args:
-        config: the configuration.
-        path: the directory, which may hold the same PSRO with as many iterations or fewer.
-        train: trains a best response.
-        progress: told what goes on besides training.
-        on_state: called with what is known at the beginning and after each iteration.
+    ``on_state`` is called with what is known at the beginning and after each iteration.
 
     Returns:
         What was found; ``None`` if the training of a best response was interrupted.
@@ -108,11 +104,7 @@ def psro(
 
 
 def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
-    """Return the game and the settings of a PSRO.
-
-    Raises:
-        InputError: the configuration is for something else.
-    """
+    """Return the game and the settings of a PSRO; raise an InputError if it is for something else."""
     if not isinstance(config.play, Games):
         raise InputError("program", "PSRO is for games", "Give [[envs]]")
     if config.league is not None:
@@ -144,13 +136,8 @@ def best_response_to(
 ) -> Config:
     """Return the run of the best response with this number, from 1 on, to a mixture.
 
-    It keeps the model, the game and everything about playing and learning.
-
-    Args:
-        mixture: the probability of each member.
-        members: the adapter of each member so far, in order; ``None`` is the base model.
-        number: number of the member that the best response will be.
-        config: the configuration of the PSRO.
+    It keeps the model, the game and everything about playing and learning. ``members`` are the members
+    so far with their adapters, in order; ``None`` is the base model.
     """
     settings = config.psro or PsroSettings()
     data = config.model_dump(exclude_none=True, exclude={"psro", "population"})
@@ -168,14 +155,10 @@ def best_response_to(
 
 
 def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Config:
-    """Write the configuration and copy the adapter of ``[start]``; return the configuration with its threads.
-
-    Raises:
-        InputError: the directory holds another PSRO, or the adapter cannot be copied.
-    """
+    """Write the configuration, copy the adapter of ``[start]``, and return the configuration with threads."""
     earlier = directory.config()
     if earlier is None:
-        cores = runtime_of(config).cores(config)
+        cores = runtime_of(config, progress).cores(config)
         if cores is not None:
             config = with_chosen_threads(config, cores, progress.say)
     elif (before := _comparable(earlier)) != (now := _comparable(config)):
@@ -197,13 +180,7 @@ def _comparable(config: Config) -> Config:
 
 
 class _Psro:
-    """The stages of an iteration. Each one, given again after a kill, goes on where it was.
-
-    Args:
-        config: the configuration, with its number of threads.
-        directory: where everything is written.
-        progress: told what goes on.
-    """
+    """The stages of an iteration. Each one, given again after a kill, goes on where it was."""
 
     def __init__(self, config: Config, directory: PsroDirectory, progress: Progress) -> None:
         self.config = config
@@ -215,8 +192,7 @@ class _Psro:
     def first(self) -> PsroState:
         """Return what is known of the first member alone, and write it down."""
         name = member_name(0)
-        mixture = {name: 1.0}
-        iteration = Iteration(name, 0, 0, 0, None, mixture, *self._nash_conv(mixture))
+        iteration = Iteration(name, 0, 0, 0, None, {name: 1.0}, *self._nash_conv({name: 1.0}))
         state = PsroState(self.env.name, self.settings.solver, [name], [[0.0]], [[0.0]], [[0]], [iteration])
         self.directory.write_state(state)
         return state
@@ -227,73 +203,62 @@ class _Psro:
         return best_response_to(mixture, self._adapters(state.members), number, self.config)
 
     def joined(self, number: int, state: PsroState) -> PsroState:
-        """Let the best response play every member, solve the payoffs, and write down what is found.
-
-        Raises:
-            SparringError: too few games of a pair could be finished.
-        """
+        """Let the best response play every member, solve the payoffs, and write down what is found."""
         name = member_name(number)
         matrix = self._payoffs([*state.members, name])
         solved = meta_strategy(self.settings.solver, matrix.advantage_MM)
         weights = [round(float(one), DIGITS) for one in solved]
         mixture = {one: weight / sum(weights) for one, weight in zip(matrix.members, weights, strict=True)}
-        gain = gain_over_mixture(matrix, name, state.iterations[-1].mixture)
         run = RunDirectory(self.directory.run(number))
         iteration = Iteration(
             name,
             run.saved_steps()[-1],
             training_games(run),
             int(matrix.games_MM.sum()) // 2,
-            (gain.low, gain.mid, gain.high),
+            gain_over_mixture(matrix, name, state.iterations[-1].mixture),
             mixture,
             *self._nash_conv(mixture),
         )
-        found = PsroState(
-            state.env_id,
-            state.solver,
-            [*matrix.members],
-            matrix.mean_MM.tolist(),
-            matrix.error_MM.tolist(),
-            matrix.games_MM.tolist(),
-            [*state.iterations, iteration],
+        found = msgspec.structs.replace(
+            state,
+            members=[*matrix.members],
+            payoffs=matrix.mean_MM.tolist(),
+            standard_error=matrix.error_MM.tolist(),
+            games=matrix.games_MM.tolist(),
+            iterations=[*state.iterations, iteration],
         )
         self.directory.write_state(found)
         return found
 
     def use(self, state: PsroState) -> None:
         """Make the last mixture a model's name, and draw the page; delete what joined members do not need."""
-        self._write_mixture(state)
-        write_file(self.directory.path / PAGE, psro_html(state, self.config.seed).encode())
-        for number in range(1, len(state.members)):
-            self.directory.delete_copies(number)
-
-    def _write_mixture(self, state: PsroState) -> None:
+        path, mixture = self.directory.path, state.iterations[-1].mixture
         entries = [
             MixtureEntry(
                 name=name,
-                adapter=None if adapter is None else str(adapter.relative_to(self.directory.path)),
-                weight=state.iterations[-1].mixture[name],
+                adapter=None if adapter is None else str(adapter.relative_to(path)),
+                weight=mixture[name],
             )
             for name, adapter in self._adapters(state.members).items()
         ]
-        content = MixtureContent(
-            model=self.config.model,
-            max_tokens=self.config.inference.max_tokens,
-            envs=(self.env,),
-            members=entries,
-        )
-        write_file(self.directory.path / MIXTURE_FILE, content.to_bytes())
+        limit = self.config.inference.max_tokens
+        content = MixtureContent(model=self.config.model, max_tokens=limit, envs=(self.env,), members=entries)
+        write_file(path / MIXTURE_FILE, content.to_bytes())
+        write_file(path / PAGE, psro_html(state, self.config.seed).encode())
+        for number in range(1, len(state.members)):
+            self.directory.delete_copies(number)
 
-    def _adapters(self, members: list[str]) -> dict[str, Path | None]:
+    def _adapters(self, members: Iterable[str]) -> dict[str, Path | None]:
         return {name: self.directory.adapter(number) for number, name in enumerate(members)}
 
-    def _source(self, adapter: Path | None = None, members: tuple[MixtureMember, ...] = ()) -> ModelSource:
-        return ModelSource(self.config.model, adapter, self.config.inference.max_tokens, (self.env,), members)
+    def _member(self, name: str, adapter: Path | None, mixed: tuple[MixtureMember, ...] = ()) -> Member:
+        limit = self.config.inference.max_tokens
+        source = ModelSource(self.config.model, adapter, limit, (self.env,), mixed)
+        return Member(name, "model", name, source)
 
     def _payoffs(self, members: list[str]) -> PayoffMatrix:
         """Play the games of the payoff matrix that are missing."""
-        adapters = self._adapters(members)
-        players = [Member(name, "model", name, self._source(path)) for name, path in adapters.items()]
+        players = [self._member(name, path) for name, path in self._adapters(members).items()]
         schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
         held = HeldTournament(players, GameVenue(self.env), schedule, serve=self.serve)
         result = held.hold(self.directory.path / PAYOFFS, self.progress)
@@ -308,34 +273,32 @@ class _Psro:
         """Return the NashConv of a mixture, if the configuration asks for it, and whether it can be played.
 
         A mixture of several members takes longer than the first one. If that is too long, there is none.
-
-        Raises:
-            InputError: the first member's takes too long.
         """
         if not self.config.evaluation.nash_conv:
             return None, True
-        adapters = self._adapters([*mixture])
-        members = [MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight]
-        mixed = Member("mixture", "model", "mixture", self._source(None, tuple(members)))
+        adapters = self._adapters(mixture)
+        mixed = (MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight)
+        member = self._member("mixture", None, tuple(mixed))
+
+        async def measured() -> NashConvResult:
+            async with serving([member], self.config.seed, self.progress, self.serve) as client:
+                return await nash_conv(
+                    client,
+                    self.env.id,
+                    get_template(self.env.template),
+                    model=member.models(self.env),
+                    timeout=60 * self.config.evaluation.nash_conv_minutes,
+                    progress=self.progress,
+                )
+
         try:
-            found = asyncio.run(self._measured(mixed))
+            found = asyncio.run(measured())
         except TooSlow as error:
             if len(mixture) == 1:
                 raise
             self.progress.say(f"warning: NashConv of the mixture is left out: {error.problem}")
             return None, True
         return found.nash_conv, found.is_playable
-
-    async def _measured(self, member: Member) -> NashConvResult:
-        async with serving([member], self.config.seed, self.progress, self.serve) as client:
-            return await nash_conv(
-                client,
-                self.env.id,
-                get_template(self.env.template),
-                model=member.models(self.env),
-                timeout=60 * self.config.evaluation.nash_conv_minutes,
-                progress=self.progress,
-            )
 
 
 def _serve_on_cluster(config: Config, progress: Progress) -> Serve:

@@ -12,15 +12,10 @@ from sparring.config import Config
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG
-from sparring.core.files import (
-    LOCK,
-    check_kinds,
-    finish_replacements,
-    lock_directory,
-    remove_directory,
-    write_file,
-)
+from sparring.core.confidence_intervals import Interval
+from sparring.core.files import finish_replacements, remove_directory, write_file
 from sparring.core.sealed_json import sealed, unsealed
+from sparring.evaluation.tournament_files import lock_results
 from sparring.population import PayoffMatrix
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import PSRO_FILE, PSRO_PAGE
@@ -32,13 +27,10 @@ class Iteration(msgspec.Struct):
     """What an iteration found. The first, number 0, has no best response: its member is where all begins.
 
     Attributes:
-        member: the member that joined.
-        updates: the updates of its training.
-        training_games: the games that it was trained on.
+        member: the member that joined, after so many ``updates`` and ``training_games``.
         payoff_games: finished games in the payoff matrix, of all pairs together.
         gain: low, mid and high of what it gains over the mixture that it was trained against, summed over
-            both seats, whose expectation is a lower bound of that mixture's NashConv. ``None`` for the first
-            member.
+            both seats; ``None`` for the first member.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
         is_playable: whether the mixture gives legal answers often enough for ``nash_conv`` to say anything.
@@ -48,7 +40,7 @@ class Iteration(msgspec.Struct):
     updates: int
     training_games: int
     payoff_games: int
-    gain: tuple[float, float, float] | None
+    gain: Interval | None
     mixture: dict[str, float]
     nash_conv: float | None
     is_playable: bool = True
@@ -57,14 +49,7 @@ class Iteration(msgspec.Struct):
 class PsroState(msgspec.Struct):
     """The content of ``psro.json``. Matrices have a row and a column for each member, in order.
 
-    Attributes:
-        env_id: the game.
-        solver: how mixtures are solved.
-        members: the names of the members.
-        payoffs: what the row earns against the column, the mean over both seats.
-        standard_error: of the payoffs.
-        games: finished games of the pair.
-        iterations: what each iteration found.
+    ``payoffs`` are what the row earns against the column, the mean over both seats, of so many ``games``.
     """
 
     env_id: str
@@ -91,24 +76,8 @@ class PsroDirectory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Create the directory, or open one that holds a PSRO.
-
-        Raises:
-            InputError: it holds something else, is in use, or cannot be written.
-        """
-        fix = "Choose another name"
-        try:
-            names = {one.name for one in path.iterdir()} if path.exists() else set()
-            if CONFIG not in names and not names <= {LOCK, f".{CONFIG}.partial"}:
-                raise InputError("directory", f"{path} exists and is not a PSRO", fix)
-            path.mkdir(parents=True, exist_ok=True)
-            check_kinds(path)
-            lock = lock_directory(path)
-        except BlockingIOError as error:
-            problem = f"{path} is in use by another process"
-            raise InputError("directory", problem, "Wait for it or stop it") from error
-        except OSError as error:
-            raise InputError("directory", f"{path} cannot be written ({error.strerror})", fix) from error
+        """Create the directory, or open one that holds a PSRO."""
+        lock = lock_results(path, CONFIG, "directory", "PSRO")
         finish_replacements(path, member_name(0))
         return cls(path, lock)
 
@@ -122,7 +91,7 @@ class PsroDirectory:
         return load_config(str(file), {}) if file.is_file() else None
 
     def write_config(self, config: Config) -> None:
-        """Write the configuration."""
+        """Write the configuration that all members share."""
         write_file(self.path / CONFIG, dump_config(config).encode())
 
     def write_state(self, state: PsroState) -> None:
@@ -138,11 +107,7 @@ class PsroDirectory:
         remove_directory(RunDirectory(self.run(number)).given)
 
     def adapter(self, number: int) -> Path | None:
-        """Return a member's adapter; ``None`` if it is the base model, as the first member may be.
-
-        Raises:
-            InputError: a best response has no checkpoint any more.
-        """
+        """Return a member's adapter; ``None`` if it is the base model, as the first member may be."""
         place = self.run(number)
         if number:
             run = RunDirectory(place)
@@ -160,11 +125,7 @@ def member_name(number: int) -> str:
 
 
 def read_state(path: Path) -> PsroState | None:
-    """Return what the PSRO in ``path`` found so far; ``None`` before the first iteration.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return what the PSRO in ``path`` found so far; ``None`` before the first iteration."""
     file = path / STATE
     if not file.is_file():
         return None

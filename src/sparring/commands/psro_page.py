@@ -1,26 +1,74 @@
-"""A PSRO as one HTML page that looks like a run's report and needs no network."""
+"""A PSRO in the terminal, after every iteration, and as one HTML page that needs no network."""
 
 from html import escape
 
-from sparring.commands.payoff_map import payoff_map
-from sparring.commands.psro_files import PsroState
-from sparring.commands.psro_table import HEAD, NASH_CONV_NOTE, gain_note, gain_text, row_of
-from sparring.view.charts import COLOURS
+from sparring.commands.psro_files import Iteration, PsroState
+from sparring.commands.tournament_page import NOTHING, payoff_map, score_text
+from sparring.core.confidence_intervals import Interval
+from sparring.evaluation.results import UNPLAYABLE_NOTE
+from sparring.view.charts import Chart, Line, banded_line, chart, share_chart
 from sparring.view.report.html import Page
-from sparring.view.report.plotly import Json, PlotlyFigure, plain
-from sparring.view.tables import Table
+from sparring.view.report.plotly import figure_of
+from sparring.view.tables import Cell, Row, Table, figure_cell
+
+HEAD = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
+GAIN = (
+    "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
+    "95% interval"
+)
+BOUND = "its expectation is a lower bound of that mixture's NashConv."
+NO_BOUND = (
+    "rewards do not sum to zero here, so what its opponents earn counts against it, and this is no bound of "
+    "NashConv."
+)
+
+
+def psro_table(state: PsroState) -> Table:
+    """Return a row for each member: its weight in the last mixture, and what its iteration found."""
+    rows = [_row(one, state) for one in state.iterations]
+    notes = [_gain_note(state), "NashConv: of the mixture with it."]
+    notes += [] if all(one.is_playable for one in state.iterations) else [UNPLAYABLE_NOTE]
+    return Table(HEAD, [("", "", rows)], notes)
 
 
 def psro_html(state: PsroState, seed: int) -> str:
     """Return the whole page. All text is escaped, and the page's policy allows only its own scripts."""
     subtitle = escape(f"solver {state.solver}, {len(state.members)} members, seed {seed}")
-    page = Page(f"PSRO of {state.env_id}", subtitle)
+    last = len(state.iterations) - 1
+    page = Page(f"PSRO of {state.env_id}", subtitle, turn="iteration", last_step=last)
     page.tiles(_tiles(state))
-    rows = [row_of(one, state) for one in state.iterations]
-    page.table("Members", Table(HEAD, [("", "", rows)], [f"{gain_note(state)} {NASH_CONV_NOTE}"]))
-    page.charts("Towards an equilibrium", [_distance(state), _mixtures(state)])
-    page.charts("Who beats whom", [_payoffs(state)])
+    page.table("Members", psro_table(state))
+    charts = [_distance(state), _mixtures(state)]
+    page.charts("Towards an equilibrium", [figure_of(one) for one in charts if one is not None])
+    caption = (
+        "Mean reward of the row against the column over both seats. Rankings and games to read are in "
+        "payoffs/tournament.html."
+    )
+    page.charts("Who beats whom", [payoff_map(state.matrix, range(len(state.members)), caption)])
     return page.html()
+
+
+def _row(one: Iteration, state: PsroState) -> Row:
+    exact: Cell | str = NOTHING
+    if one.nash_conv is not None:
+        value = Interval(one.nash_conv, one.nash_conv, one.nash_conv)
+        exact = figure_cell(value, "exact", exactly=True, is_playable=one.is_playable)
+    return (
+        one.member,
+        str(one.updates) if one.updates else NOTHING,
+        f"{one.training_games:,}" if one.training_games else NOTHING,
+        f"{state.iterations[-1].mixture[one.member]:.1%}",
+        _gain_text(one),
+        exact,
+    )
+
+
+def _gain_note(state: PsroState) -> str:
+    return f"{GAIN}; {BOUND if state.matrix.is_zero_sum else NO_BOUND}"
+
+
+def _gain_text(one: Iteration) -> str:
+    return score_text(one.gain, "+.3f")
 
 
 def _tiles(state: PsroState) -> list[tuple[str, str, str]]:
@@ -30,80 +78,26 @@ def _tiles(state: PsroState) -> list[tuple[str, str, str]]:
     if last.nash_conv is not None:
         tiles.append(("NashConv of the mixture", f"{last.nash_conv:.3f}", f"{exact[0]:.3f} at the beginning"))
     if last.gain is not None:
-        tiles.append(("Gain of the last best response", f"{last.gain[1]:+.3f}", gain_text(last)))
+        tiles.append(("Gain of the last best response", f"{last.gain.mid:+.3f}", _gain_text(last)))
     trained = sum(one.training_games for one in state.iterations)
     tiles.append(("Games of training", f"{trained:,}", f"and {last.payoff_games:,} for payoffs"))
     return tiles
 
 
-def _distance(state: PsroState) -> PlotlyFigure:
+def _distance(state: PsroState) -> Chart | None:
     """Return NashConv of each mixture, and what the best response to it gained."""
-    exact = [
-        (place, one.nash_conv) for place, one in enumerate(state.iterations) if one.nash_conv is not None
+    exact = {float(at): one.nash_conv for at, one in enumerate(state.iterations) if one.nash_conv is not None}
+    gains = {float(at - 1): one.gain for at, one in enumerate(state.iterations) if one.gain is not None}
+    lines = [Line("NashConv", [*exact], [*exact.values()])] if exact else []
+    lines += [banded_line("gain of the best response to it", gains)] if gains else []
+    caption = f"The mixture after each iteration, from 0. {_gain_note(state)}"
+    return chart("How exploitable", lines, caption)
+
+
+def _mixtures(state: PsroState) -> Chart | None:
+    steps = [*map(float, range(len(state.iterations)))]
+    lines = [
+        Line(member, steps, [one.mixture.get(member, 0.0) for one in state.iterations])
+        for member in state.members
     ]
-    gains = [(place - 1, one.gain) for place, one in enumerate(state.iterations) if one.gain is not None]
-    traces: list[Json] = []
-    if exact:
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": "NashConv",
-                "x": [place for place, _ in exact],
-                "y": [value for _, value in exact],
-                "line": {"color": COLOURS[0]},
-            }
-        )
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "gain of the best response to it",
-            "x": [place for place, _ in gains],
-            "y": [mid for _, (_, mid, _) in gains],
-            "error_y": {
-                "type": "data",
-                "symmetric": False,
-                "array": [high - mid for _, (_, mid, high) in gains],
-                "arrayminus": [mid - low for _, (low, mid, _) in gains],
-                "width": 3,
-            },
-            "marker": {"color": COLOURS[1], "size": 8},
-        }
-    )
-    caption = f"The mixture after each iteration, from 0. {gain_note(state)}"
-    layout = {"showlegend": True, "xaxis": {"dtick": 1}}
-    return PlotlyFigure("How exploitable", caption, traces, layout)
-
-
-def _mixtures(state: PsroState) -> PlotlyFigure:
-    """Return the share of each member in the mixture after each iteration."""
-    iterations = range(len(state.iterations))
-    traces: list[Json] = [
-        {
-            "type": "bar",
-            "name": plain(member),
-            "x": [*iterations],
-            "y": [one.mixture.get(member, 0.0) for one in state.iterations],
-            "marker": {"color": COLOURS[number % len(COLOURS)]},
-            "hovertemplate": "%{y:.1%}",
-        }
-        for number, member in enumerate(state.members)
-    ]
-    layout = {
-        "barmode": "stack",
-        "showlegend": True,
-        "xaxis": {"dtick": 1},
-        "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
-    }
-    return PlotlyFigure(
-        "The mixture", "The probability of each member after each iteration, from 0.", traces, layout
-    )
-
-
-def _payoffs(state: PsroState) -> PlotlyFigure:
-    caption = (
-        "Mean reward of the row against the column over both seats. Rankings and games to read are in "
-        "payoffs/tournament.html."
-    )
-    return payoff_map(state.matrix, range(len(state.members)), caption)
+    return share_chart("The mixture", lines, "The probability of each member after each iteration, from 0.")

@@ -5,9 +5,12 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
+import msgspec
 from fastapi import FastAPI
 from rich.console import Console
 
@@ -19,11 +22,11 @@ from sparring.commands.listening import (
     serve_until_ended,
     server_of,
 )
-from sparring.commands.model_source import find_model
-from sparring.commands.served_models import ServedModels
+from sparring.commands.model_source import ModelSource, find_model
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import InputError
+from sparring.core.adapters import BASE, STATE_FILE, TRAINED
 from sparring.engine.answering import Answering, ModelFacts, Publisher
 from sparring.engine.client_adapters import ClientAdapters
 from sparring.engine.openai_client import TOKEN_VARIABLE
@@ -34,6 +37,61 @@ from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_route
 from sparring.finetune.jobs.service import JobService
 from sparring.run.assembly import publish_models
 from sparring.run.progress_views import print_line, working
+from sparring.run.run_directory import CHECKPOINT_PREFIX
+from sparring.run.run_names import last_part
+
+
+@dataclass(frozen=True)
+class ServedModels:
+    """The models that a server has from its start, and their names.
+
+    Attributes:
+        base: name of the base model.
+        adapters: directories of the adapters, by name: the one that the user gave, or of a run with several
+            policies their own.
+        versions: the version that each adapter's answers carry: from its checkpoint's state, else the step's
+            number, else 0.
+        aliases: additional names: ``default`` is the first model, and ``base`` the base model.
+    """
+
+    base: str
+    adapters: dict[str, Path]
+    versions: dict[str, int]
+    aliases: dict[str, str]
+
+    @classmethod
+    def of(cls, source: ModelSource, name: str) -> Self:
+        """Return the models of a source that the command line calls ``name``."""
+        adapters: dict[str, Path] = {}
+        versions: dict[str, int] = {}
+        if source.adapter is not None:
+            recorded, step = _versions_in(source.adapter)
+            for path in source.adapters().values():
+                if path in source.frozen.values():
+                    continue
+                alone = path == source.adapter
+                served = last_part(name) if alone else path.name
+                adapters[served] = path
+                versions[served] = recorded.get(TRAINED if alone else path.name, step)
+        base = last_part(source.model.name)
+        base = BASE if base in adapters else base
+        return cls(base, adapters, versions, {TRAINED: next(iter(adapters), base), BASE: base})
+
+
+class _State(msgspec.Struct):
+    """The part of a checkpoint's state that is read: the versions of its policies."""
+
+    versions: dict[str, int]
+
+
+def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
+    """Return the versions by policy that a checkpoint records, and its step; nothing and 0 elsewhere."""
+    step = checkpoint.name.removeprefix(CHECKPOINT_PREFIX)
+    number = int(step) if step.isdecimal() else 0
+    try:
+        return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions, number
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}, number
 
 
 def serve(
@@ -56,8 +114,7 @@ def serve(
         model_or_run: a run (every policy of its newest checkpoint), an adapter directory, or a model.
         host: address to listen at. One that other machines can reach needs a token in SPARRING_API_KEY.
         port: port to listen at; 0 for any free one.
-        threads: threads of the model's computation; ``None`` for the run's setting, or the fastest number.
-        dtype: type of the base weights; ``None`` for the run's setting.
+        threads, dtype: of the model; ``None`` for the run's.
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress at an engine; further ones are rejected.
         adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
@@ -154,21 +211,16 @@ def build_application(
 ) -> FastAPI:
     """Return the server's application over an engine, wherever the engine and the jobs are.
 
-    ``default`` is an alias of the first model served, and ``base`` of the base model.
-
     Args:
-        engine: answers; it serves the models that the server has from its start.
+        engine: answers; it serves ``models``.
         publisher: publishes the adapters of clients and jobs in it.
         base: the base model.
         launch: starts the process that trains a job.
         models: the models that the server has from its start.
         token: the token that clients need, if any.
-        root: the directory from which clients may load adapters, under names other than those of ``models``.
+        root: the directory from which clients may load adapters, under other names.
         jobs: the directory of files and fine-tuning jobs.
         say: prints a line for whoever runs the server.
-
-    Raises:
-        InputError: ``jobs`` cannot be used.
     """
     aliases = models.aliases
     reserved = frozenset([*aliases, *engine.names()])
@@ -177,15 +229,8 @@ def build_application(
         app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
         refuse_job_routes(app)
         return app
-    service = JobService(
-        jobs.expanduser(),
-        publisher,
-        base,
-        adapters=models.adapters,
-        aliases=aliases,
-        say=say,
-        launch=launch,
-    )
+    place, adapters = jobs.expanduser(), models.adapters
+    service = JobService(place, publisher, base, adapters=adapters, aliases=aliases, say=say, launch=launch)
     app = create_app(
         engine,
         token=token,
@@ -200,11 +245,7 @@ def build_application(
 
 
 def served_model(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
-    """Return the settings of a model with those of the command line.
-
-    Raises:
-        InputError: there is no such type.
-    """
+    """Return the settings of a model with those of the command line."""
     if dtype not in (None, "auto", "float32", "bfloat16"):
         raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
     given = {"threads": threads, "dtype": dtype}

@@ -9,7 +9,7 @@ from sparring.commands.members import Member, base_of
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import InferenceClient, Messages, ModelResponse
 from sparring.engine.api_models import api_client
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Progress
 from sparring.run.assembly import publish_models
 
 if TYPE_CHECKING:
@@ -43,15 +43,7 @@ async def serving(
 ) -> AsyncIterator[InferenceClient]:
     """Yield a client that answers for every member, each of whose names it knows.
 
-    Args:
-        members: the members; a script needs no client.
-        seed: root of all randomness.
-        progress: told of the loading.
-        serve: serves the members' adapters; without it, this process does.
-        frozen: further adapters by name.
-
-    Raises:
-        InputError: a model cannot be loaded, or an adapter belongs to another model.
+    ``serve`` serves the members' adapters, and those of ``frozen``; without it, this process does.
     """
     apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
     models = [one for one in members if one.kind == "model"]
@@ -67,12 +59,7 @@ async def serving(
 
 
 class _MembersClient(InferenceClient):
-    """Passes each call to the client of its model.
-
-    Args:
-        local: serves the models that no API has; ``None`` if there are none.
-        apis: clients by the name of the member that they answer for.
-    """
+    """Passes each call to the client of its model: one of ``apis`` by the member's name, or ``local``."""
 
     def __init__(self, local: InferenceClient | None, apis: Mapping[str, InferenceClient]) -> None:
         self.local = local

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sparring.commands.members import Member, base_of, environment_of, find_members
 from sparring.commands.serving import Serve, serving
@@ -16,7 +15,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.files import write_file
 from sparring.core.own_classes import absolute
 from sparring.envs.game_episode import build_episode
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.match import Progress
 from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.tournament import (
     SAMPLES_PER_GROUP,
@@ -25,14 +24,15 @@ from sparring.evaluation.tournament import (
     measure_members,
     with_nash_conv,
 )
-from sparring.evaluation.tournament_files import PAGE, TournamentFiles, write_payoffs
-from sparring.population.meta_strategies import check_installed
-from sparring.run.checks import (
-    check_models_end_answers,
-    check_nash_conv,
-    checked_seats,
-    renaming,
+from sparring.evaluation.tournament_files import (
+    PAGE,
+    TournamentFiles,
+    TournamentMember,
+    TournamentSettings,
+    write_payoffs,
 )
+from sparring.population.meta_strategies import check_installed
+from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
 
 GAMES, GAMES_BEFORE_BUDGET = 200, 20
 """Games of each pair or group, and the first ones where a budget says how many there are in total."""
@@ -81,24 +81,19 @@ def tournament(
         venue = ProgramVenue.of(found, seed)
         seats = len(venue.roles)
     else:
-        found, env = _members_of_game(members, absolute(env_id, Path()), players, template)
+        env_id = absolute(env_id, Path())
+        seats = checked_seats(env_id, players, template)
+        if seats < 2:
+            fix = "A tournament needs a game for two or more players"
+            raise InputError("env.id", f"{env_id} has 1 seat", fix)
+        found = find_members(members, env_id)
+        env = environment_of(found, env_id, template, seats)
         if nash_conv:
             _check_nash_conv(env, temperature)
-        venue, seats = GameVenue(env, temperature), env.num_players
+        venue = GameVenue(env, temperature)
     games = games or (GAMES if budget is None else GAMES_BEFORE_BUDGET)
     schedule = GameSchedule([one.uid for one in found], games, budget, seed, seats)
     return HeldTournament(found, venue, schedule, nash_conv).hold(out, progress or Progress())
-
-
-def _members_of_game(
-    members: Sequence[str], env_id: str, players: int | None, template: str | None
-) -> tuple[list[Member], GameSettings]:
-    seats = checked_seats(env_id, players, template)
-    if seats < 2:
-        problem = f"{env_id} has 1 seat"
-        raise InputError("env.id", problem, "A tournament needs a game for two or more players")
-    found = find_members(members, env_id)
-    return found, environment_of(found, env_id, template, seats)
 
 
 def _check_nash_conv(env: GameSettings, temperature: float) -> None:
@@ -136,12 +131,7 @@ class HeldTournament:
     serve: Serve | None = None
 
     def hold(self, out: Path, progress: Progress) -> TournamentResult:
-        """Play the games that ``out`` does not have, and write every file there.
-
-        Raises:
-            InputError: the directory cannot be used, or a model cannot be loaded.
-            SparringError: no game could be finished, or the directory cannot be written.
-        """
+        """Play the games that ``out`` does not have, and write every file there."""
         agents = {one.uid: self.venue.agents(one) for one in self.members}
         played = Tournament(self.venue.name, self.schedule, agents)
         files = TournamentFiles.open(out, self._settings())
@@ -169,9 +159,8 @@ class HeldTournament:
         }
         is_done = tournament.is_complete(files) and files.nash_convs.keys() >= models.keys()
         answering = () if is_done else self.members
-        seed = self.schedule.seed
         async with (
-            serving(answering, seed, progress, self.serve, venue.frozen) as client,
+            serving(answering, self.schedule.seed, progress, self.serve, venue.frozen) as client,
             venue.playing(client) as play,
         ):
             result = await tournament.play(play, files, progress)
@@ -180,22 +169,13 @@ class HeldTournament:
         known = files.nash_convs if self.nash_conv else {}
         return replace(result, rankings=with_nash_conv(result.rankings, known))
 
-    def _settings(self) -> dict[str, Any]:
-        """Return what a tournament that goes on must share with its beginning."""
-        base = base_of(self.members)
-        return {
-            **self.venue.settings,
-            "base_model": base.name,
-            "dtype": base.dtype,
-            "quantization": base.quantization,
-            "seed": self.schedule.seed,
-            "games": self.schedule.games,
-            "budget": self.schedule.budget,
-            "members": [
-                {"uid": one.uid, "kind": one.kind, "weights": one.weights(), "max_tokens": one.max_tokens}
-                for one in self.members
-            ],
-        }
+    def _settings(self) -> TournamentSettings:
+        base, schedule = base_of(self.members), self.schedule
+        members = [TournamentMember(one.uid, one.kind, one.weights(), one.max_tokens) for one in self.members]
+        of_base = {"base_model": base.name, "dtype": base.dtype, "quantization": base.quantization}
+        return TournamentSettings(
+            self.venue.settings, of_base, schedule.seed, members, schedule.games, schedule.budget
+        )
 
     def _write(self, files: TournamentFiles, result: TournamentResult) -> None:
         """Write the payoffs and the page."""

@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparring.commands.members import Member
+from sparring.commands.programs import next_requests, started
 from sparring.config import Config
-from sparring.config.loading import load_config
 from sparring.config.play import Games, GameSettings
 from sparring.core import AgentSpec, Arena, EpisodeRequest, InferenceClient, InputError, Role
-from sparring.core.own_code import called, own_code
 from sparring.envs.game_episode import build_episode
 from sparring.evaluation.match import Agent, Play, play_of_game, play_of_program
 from sparring.run.given_adapters import find_adapter
 from sparring.run.programs import build_program
-from sparring.run.run_directory import RunDirectory
-from sparring.run.run_names import find_run, split_checkpoint
 
 LEAST_REQUESTS = 256
 """The requests of a program of which each deal has one, in whole batches of the program."""
@@ -25,13 +22,7 @@ LEAST_REQUESTS = 256
 
 @dataclass(frozen=True)
 class GameVenue:
-    """A game, whose seats are its players.
-
-    Attributes:
-        env: the game and its rules.
-        temperature: the models' sampling temperature.
-        frozen: no adapters.
-    """
+    """A game, whose seats are its players, at the models' sampling temperature."""
 
     env: GameSettings
     temperature: float = 1.0
@@ -54,11 +45,7 @@ class GameVenue:
         }
 
     def agents(self, member: Member) -> Sequence[Agent]:
-        """Return who answers for a member in each seat.
-
-        Raises:
-            InputError: the member has several policies, but none for a seat.
-        """
+        """Return who answers for a member in each seat; see :meth:`Member.agents`."""
         return member.agents(self.env, self.temperature)
 
     @asynccontextmanager
@@ -69,14 +56,7 @@ class GameVenue:
 
 @dataclass(frozen=True)
 class ProgramVenue:
-    """A program, whose seats are the roles that it trains.
-
-    Attributes:
-        config: the configuration of a run of the program.
-        arena: the program.
-        roles: the roles that are trained, in order.
-        frozen: the adapters of the other roles.
-    """
+    """A program, whose seats are the ``roles`` that it trains; ``frozen`` are the adapters of the others."""
 
     config: Config
     arena: Arena
@@ -85,27 +65,23 @@ class ProgramVenue:
 
     @classmethod
     def of(cls, members: Sequence[Member], seed: int) -> Self:
-        """Return the program of the runs among the members, with another seed.
-
-        Raises:
-            InputError: there is no such run, or they have different programs.
-        """
-        runs = [one for one in members if one.source is not None and one.source.trained]
+        """Return the program of the runs among the members, with another seed."""
+        runs = {one.name: one.source.config for one in members if one.source and one.source.config}
         if not runs:
             raise InputError("members", "there is no run among them", "Name one, or name a game")
-        configs = [_config_of(one) for one in runs]
-        first = configs[0].model_copy(update={"seed": seed})
-        for one, config in zip(runs, configs, strict=True):
+        name, config = next(iter(runs.items()))
+        first = config.model_copy(update={"seed": seed})
+        for other, config in runs.items():
             if isinstance(config.play, Games):
-                raise InputError("members", f"{one.name} plays games, not a program", "Name a game")
+                raise InputError("members", f"{other} plays games, not a program", "Name a game")
             if (config.play, config.roles) != (first.play, first.roles):
-                problem = f"{one.name} has another program, or other roles, than {runs[0].name}"
+                problem = f"{other} has another program, or other roles, than {name}"
                 raise InputError("members", problem, "Leave one of them out")
         arena = build_program(first)
         assert arena is not None
         roles = tuple(role for role in arena.roles.values() if role.policy not in arena.frozen)
         if len(roles) < 2:
-            problem = f"the program of {runs[0].name} trains the role {roles[0].id} alone"
+            problem = f"the program of {name} trains the role {roles[0].id} alone"
             raise InputError("members", problem, "A tournament needs a program with two or more")
         frozen = {name: find_adapter(place, name, f"frozen.{name}") for name, place in first.frozen.items()}
         return cls(first, arena, roles, frozen)
@@ -123,40 +99,19 @@ class ProgramVenue:
         return {"program": self.config.program.model_dump(mode="json"), "roles": roles}
 
     def agents(self, member: Member) -> Sequence[Agent]:
-        """Return who answers for a member in each role.
-
-        Raises:
-            InputError: the member has several policies, but none for a role.
-        """
+        """Return who answers for a member in each role; see :meth:`Member.model_of`."""
         return tuple(AgentSpec("model", member.model_of(role)) for role in self.roles)
 
     @asynccontextmanager
     async def playing(self, client: InferenceClient) -> AsyncIterator[Play]:
-        """Start the program up, and provide what plays its requests.
-
-        Raises:
-            SparringError: the program's own code failed.
-        """
+        """Start the program up, and provide what plays its requests."""
         self.arena.client = client
-        await called(self.arena.startup, "the program's startup")
-        try:
+        async with started(self.arena):
             requests: list[EpisodeRequest] = []
             while len(requests) < LEAST_REQUESTS:
-                with own_code():
-                    number, asked = await self.arena.begin_step()
-                if not asked:
-                    raise InputError("members", "get_batch has nothing to play", "Let it return requests")
-                self.arena.step_num = number + 1
-                requests += asked
+                requests += await next_requests(self.arena)
             yield play_of_program(self.arena, requests, [role.id for role in self.roles])
-        finally:
-            await called(self.arena.shutdown, "the program's shutdown")
 
 
 Venue = GameVenue | ProgramVenue
 """What members play against each other."""
-
-
-def _config_of(member: Member) -> Config:
-    run = RunDirectory.open(find_run(split_checkpoint(member.name)[0], "members"))
-    return load_config(str(run.config_file), {})

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparring.core.confidence_intervals import NORMAL_95, Interval, mean_interval
-from sparring.evaluation.nash_conv import NashConvResult
+from sparring.evaluation.results import NashConvResult
 from sparring.population.payoffs import PayoffMatrix
 
 LEAST_ROUNDS = 20
@@ -15,13 +15,10 @@ LEAST_ROUNDS = 20
 
 @dataclass(frozen=True)
 class SeatGain:
-    """What a best response gains in one seat, in the game's own units. All intervals are 95% intervals.
+    """What a best response gains in one seat, in the game's own units, with 95% intervals.
 
-    Attributes:
-        games: games of each kind that were compared.
-        value: mean reward of the policy in this seat if it has every seat.
-        best_response_value: mean reward of the best response here, against the policy in all other seats.
-        gain: the mean difference between the two on the same deals.
+    ``games`` were compared on the same deals: ``value`` is the policy's mean reward if it has every seat,
+    ``best_response_value`` the best response's here, against the policy, and ``gain`` the mean difference.
     """
 
     games: int
@@ -44,8 +41,7 @@ class Exploited:
         seats: what is gained in each seat.
         total: the sum of the gains, whose interval respects that the seats of a round share a deal.
         rounds: how many rounds that sum is the mean of.
-        updates: updates of the best response.
-        max_updates: those that it was allowed.
+        updates: updates of the best response, of at most ``max_updates``.
         settled: whether its evaluations no longer found a better policy, which ends the training.
         training_games: games that it was trained on.
         minutes: time that its training took, evaluations included.
@@ -73,52 +69,20 @@ class Exploited:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values; intervals are [low, mid, high]."""
-        seats = [
-            {
-                "seat": seat,
-                "games": one.games,
-                "value": list(one.value),
-                "best_response_value": list(one.best_response_value),
-                "gain": list(one.gain),
-            }
-            for seat, one in enumerate(self.seats)
-        ]
-        budget = {
-            "updates": self.updates,
-            "max_updates": self.max_updates,
-            "settled": self.settled,
-            "training_games": self.training_games,
-            "minutes": self.minutes,
-        }
-        return {
-            "kind": "best_response_gain",
-            "env_id": self.env_id,
-            "model": self.model,
-            "seats": seats,
-            "total": list(self.total),
-            "rounds": self.rounds,
-            "found": self.found,
-            "budget": budget,
-            "failures": dict(self.failures),
-            "exact": None if self.exact is None else self.exact.to_dict(),
-        }
+        exact = None if self.exact is None else self.exact.to_dict()
+        return {"kind": "best_response_gain", **asdict(self), "found": self.found, "exact": exact}
 
 
 def gains_of(
     num_players: int, own: Mapping[int, float], best: Mapping[int, float]
 ) -> tuple[list[SeatGain], Interval, int]:
-    """Compare two matches game by game.
+    """Compare two matches game by game: ``own``, where the policy has every seat, and the best response's.
 
     Returns the gain in each seat, the sum of the gains, and the number of rounds that it is the mean of.
 
-    Game i is about seat i % num_players, and the games of one round (equal i // num_players) have the same
-    deal, as in ``play_match``. Only games that are finished in both matches count, and in the sum only rounds
-    whose games all are.
-
-    Args:
-        num_players: number of seats.
-        own: reward in the game's seat by number of the game, where the policy has every seat.
-        best: the same where the best response has that seat.
+    Rewards are by number of the game. Game i is about seat i % num_players, and the games of one round (equal
+    i // num_players) have the same deal, as in ``play_match``. Only games that are finished in both matches
+    count, and in the sum only rounds whose games all are.
     """
     both = sorted(own.keys() & best.keys())
     seats = []

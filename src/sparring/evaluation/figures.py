@@ -8,9 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
-from sparring.evaluation.match_result import MatchResult
-from sparring.evaluation.nash_conv import NashConvResult
-from sparring.evaluation.result_files import EvaluationResult, read_evaluation
+from sparring.evaluation.results import EvaluationResult, MatchResult, NashConvResult, read_evaluation
 
 Kind = Literal["share", "mean", "exact"]
 WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"
@@ -20,10 +18,7 @@ ANY = (-math.inf, math.inf)
 
 
 class FigureName(NamedTuple):
-    """What a figure is: what was measured, in which environment, and against whom.
-
-    A program's measure has the name that the program gives it, and no environment.
-    """
+    """What was measured, in which environment, and against whom; a program's has only its own name."""
 
     measure: str
     env_id: str = ""
@@ -44,14 +39,11 @@ class FigureName(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of an evaluation.
+    """One number of an evaluation with its 95% interval, which has no width if it is exact.
 
     Attributes:
-        name: what it is.
-        interval: the number and its 95% interval; an exact one has no width.
         kind: a share of what was counted, a mean over it, or exact.
         count: how many games, moves or items it was measured on; 0 for an exact one.
-        counted: what was counted.
         smaller_is_better: whether less is better. Of a program's measure only the program knows.
         is_playable: false for the NashConv of a policy that cannot be played, which says nothing about it.
         bounds: the smallest and the largest possible value.
@@ -88,11 +80,7 @@ class Figure:
 
 
 def read_figures(directory: Path, step: int) -> list[Figure]:
-    """Return the figures of the evaluations after update ``step``, ordered by the names of their files.
-
-    Raises:
-        InputError: a file is not an evaluation, or is damaged.
-    """
+    """Return the figures of the evaluations after update ``step``, ordered by the names of their files."""
     figures = []
     for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
         try:
@@ -103,7 +91,7 @@ def read_figures(directory: Path, step: int) -> list[Figure]:
 
 
 def figures_of(result: EvaluationResult) -> list[Figure]:
-    """Return the figures of an evaluation, the most important first; those without any data are left out.
+    """Return the figures of an evaluation that have data, the most important first.
 
     Raises:
         ValueError: its numbers cannot be, such as more wins than games.
@@ -124,6 +112,26 @@ def kind_of(figures: Iterable[Figure]) -> Kind:
     """Return the kind of several: a mean may be taken for a share where all its values are 0 and 1."""
     kinds = {figure.kind for figure in figures}
     return kinds.pop() if len(kinds) == 1 else "mean"
+
+
+def share_text(share: Interval, trials: int) -> str:
+    """Return a share and its interval in percent, or a dash without trials."""
+    if trials == 0:
+        return "-"
+    return f"{100 * share.mid:.1f}% ({100 * share.low:.1f} to {100 * share.high:.1f})"
+
+
+def mean_text(number: Interval, count: int) -> str:
+    """Return a mean and its interval, or a dash without values."""
+    return "-" if count == 0 else f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
+
+
+def figure_text(figure: Figure) -> str:
+    """Return a figure and its interval; an exact one has none, and is marked if it cannot be played."""
+    if figure.kind == "exact":
+        return f"{figure.value:.4f}{'' if figure.is_playable else ' (!)'}"
+    text = share_text if figure.kind == "share" else mean_text
+    return text(figure.interval, figure.count)
 
 
 def _figures_of(result: EvaluationResult) -> Iterator[Figure]:

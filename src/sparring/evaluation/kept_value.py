@@ -1,7 +1,7 @@
 """How often a model's moves keep the value of the position, in games that minimax solves."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparring.core import InputError
@@ -47,15 +47,7 @@ class KeptValue:
 
     def to_dict(self) -> dict[str, Any]:
         """Return counts and shares as JSON-able values; shares are [low, mid, high]."""
-        return {
-            "positions": self.positions,
-            "kept": self.kept,
-            "distinct": self.distinct,
-            "tested": self.tested,
-            "tested_kept": self.tested_kept,
-            "share": list(self.share),
-            "tested_share": list(self.tested_share),
-        }
+        return {**asdict(self), "share": list(self.share), "tested_share": list(self.tested_share)}
 
 
 def solved_game(env_id: str) -> str | None:
@@ -82,11 +74,7 @@ def solved_game(env_id: str) -> str | None:
 
 
 def kept_value(env_id: str, games: Iterable[tuple[int, Sequence[Turn]]]) -> KeptValue:
-    """Compare the moves of finished games with minimax.
-
-    Args:
-        env_id: an environment that has a :func:`solved_game`.
-        games: for each game, the model's seat and the game's turns.
+    """Compare the moves of finished games with minimax: of each, the model's seat and the game's turns.
 
     Raises:
         InputError: the game has no solution, or its search needs more than 200,000 positions.

@@ -1,9 +1,11 @@
 """Matches of a model against an opponent, with every seat taken equally often and the same deals."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sparring.core import (
     AgentSpec,
@@ -17,8 +19,60 @@ from sparring.core import (
 )
 from sparring.core.retries import Failure, with_retries
 from sparring.envs.game_episode import GameEpisode
-from sparring.evaluation.match_result import GameRecord, MatchResult, Side, outcome_of
-from sparring.evaluation.mixture import Mixture, drawn
+from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
+
+Member = TypeVar("Member")
+Changed = TypeVar("Changed")
+
+
+@dataclass(frozen=True)
+class Mixture(Generic[Member]):
+    """Members, of whom one is drawn at the start of each game, as often as its weight says in proportion."""
+
+    members: tuple[Member, ...]
+    weights: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return "mixture"
+
+
+def drawn(player: Member | Mixture[Member], seed: int, seat: int) -> Member:
+    """Return who plays a seat in the game with this seed: the player itself, or a member of a mixture."""
+    if not isinstance(player, Mixture):
+        return player
+    rng = random.Random(derive_seed(seed, "mixture", seat))
+    member: Member = rng.choices(player.members, player.weights)[0]
+    return member
+
+
+def mapped(
+    player: Member | Mixture[Member], change: Callable[[Member], Changed]
+) -> Changed | Mixture[Changed]:
+    """Return the player, or each member of a mixture, changed."""
+    if isinstance(player, Mixture):
+        return Mixture(tuple(map(change, player.members)), player.weights)
+    return change(player)
+
+
+Count = Callable[[int, int | None], None]
+"""Called with how much is done and how much there is, ``None`` if that is not known."""
+
+
+class Progress:
+    """Tells nobody. The commands show progress in a terminal with a class of their own."""
+
+    def say(self, line: str) -> None:
+        """Tell something that is worth keeping: a note, a warning, the path of a result."""
+
+    @contextmanager
+    def doing(self, text: str, unit: str = "", total: int | None = None) -> Iterator[Count]:
+        """Tell what goes on while the body runs, which may count ``total`` of some unit, such as games."""
+        yield _uncounted
+
+
+def _uncounted(done: int, total: int | None) -> None:
+    """Tell nobody."""
+
 
 Models = str | Mixture[str] | Sequence[str | Mixture[str]]
 """A model or a mixture; one for each seat if they differ."""
@@ -70,10 +124,8 @@ async def play_match(
         games: number of games; rounded up to a multiple of the number of seats.
         seed: determines everything except the models' weights.
         concurrency: maximum number of games in flight.
-        temperature: the model's sampling temperature.
-        max_tokens: token limit of the model's answers; ``None`` means the client's default.
-        retries: number of further attempts at a game that failed for a transient reason; after them the game
-            counts as failed.
+        temperature, max_tokens: of the model's answers; ``None`` means the client's default limit.
+        retries: further attempts at a game that failed for a transient reason, before it counts as failed.
         on_game: called after every game with the number of completed games and the total number.
         on_rollout: called after every finished game with its index (from 0) and its rollout.
 

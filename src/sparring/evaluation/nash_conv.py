@@ -3,10 +3,8 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from itertools import starmap
 from time import perf_counter
-from typing import Any
 
 from sparring.core import InferenceClient, InputError, Messages, SparringError
 from sparring.core.gather import all_results
@@ -19,15 +17,12 @@ from sparring.envs.openspiel_game import (
     previous_decisions,
 )
 from sparring.envs.templates import PromptTemplate
-from sparring.evaluation.match import Models, by_seat, names_of
-from sparring.evaluation.mixture import Mixture, average_policy
+from sparring.evaluation.match import Mixture, Models, Progress, by_seat, names_of
 from sparring.evaluation.played_gains import GameAsPlayed
-from sparring.evaluation.progress import Progress
+from sparring.evaluation.results import NashConvResult
 
 SCORED_AT_ONCE = 256
-"""Maximum number of positions whose answers are scored concurrently; every kind of model call is bounded."""
-
-
+"""Maximum number of positions whose answers are scored concurrently."""
 MAX_STATES_KEPT = 5000
 """Above this number of information states, a result leaves out the policy and what is read in each."""
 
@@ -37,59 +32,10 @@ TIME_LIMIT = 600.0
 """Seconds that scoring may take unless told otherwise."""
 
 FASTER = "Allow more time (evaluation.nash_conv_minutes in a configuration), or choose a smaller game"
-"""What to do if scoring takes too long."""
-
-PLAYABLE_LEGAL_MASS = 0.1
-"""Below this probability of legal answers, a policy mostly loses by invalid moves, whatever its NashConv."""
-UNPLAYABLE_NOTE = (
-    "NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
-    "cannot be played: it loses by invalid moves."
-)
 
 
 class TooSlow(InputError):
     """An exact measure takes longer than its time limit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NashConvResult:
-    """The distance of a model's policy from an equilibrium, in the game's own units (chips, in poker).
-
-    ``nash_conv`` is the sum over seats of ``exploitability``: the gain of a best response in that seat over
-    the policy itself (``best_response_values`` less ``values``), while all other seats play the policy. At 0
-    the policy is an equilibrium. Lists have one entry per seat.
-
-    The policy is the model's distribution at temperature 1 over whole legal answers, normalised.
-    ``legal_mass`` is the probability of the legal answers before normalisation, averaged with equal weights
-    over information states; ``min_legal_mass`` is the smallest. ``policy`` gives the probability of each
-    action by name for each information state; ``observations`` gives the text that the model reads there.
-    Both are empty for a game with more than 5,000 information states. ``played_gains`` is ``exploitability``
-    if every other answer is invalid and loses, as in games that are played; ``None`` unless asked for.
-    """
-
-    env_id: str
-    model: str
-    nash_conv: float
-    exploitability: list[float]
-    values: list[float]
-    best_response_values: list[float]
-    legal_mass: float
-    min_legal_mass: float
-    policy: dict[str, dict[str, float]]
-    observations: dict[str, str]
-    played_gains: list[float] | None = None
-
-    @property
-    def is_playable(self) -> bool:
-        """Whether legal answers are likely enough for ``nash_conv`` to be meaningful for actual play."""
-        return self.legal_mass >= PLAYABLE_LEGAL_MASS
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        if self.played_gains is None:
-            del values["played_gains"]
-        return values | {"is_playable": self.is_playable}
 
 
 async def nash_conv(
@@ -111,17 +57,14 @@ async def nash_conv(
         client: scores answers.
         env_id: an OpenSpiel game of any number of players whose positions can be listed.
         template: gives the prompts and the form of the scored answers.
-        model: uid of the model, or a mixture; one for each seat if they differ. A mixture is measured by its
-            average policy; see :func:`sparring.evaluation.mixture.average_policy`.
-        timeout: time limit of scoring, in seconds. What the first positions took tells at once whether the
-            rest would exceed it.
-        progress: told of the positions, those of a mixture once for each member, and of the time that
-            more than the first of them will take.
+        model: uid of the model, or a mixture, which is measured by its :func:`average_policy`; one for each
+            seat if they differ.
+        timeout: seconds that scoring may take. The first positions tell at once whether the rest would.
+        progress: told of the positions, those of a mixture once for each member.
         as_played: also compute ``played_gains``; not of a mixture, or of more than 5,000 information states.
 
     Raises:
-        InputError: the game is not an OpenSpiel game with named information states, or has too many; see
-            envs.openspiel_game.
+        InputError: the game is not an OpenSpiel game with named information states, or has too many.
         TooSlow: scoring would take longer than the time limit, or did.
         SparringError: the scores are not probabilities.
     """
@@ -208,10 +151,7 @@ def _policy(
     models: Sequence[str | Mixture[str]],
     chances: Mapping[tuple[int, str], list[float]],
 ) -> list[list[float]]:
-    """Return the chance of each legal action by state: the model's, or that of a mixture's average policy.
-
-    ``chances`` are those of each member, by the state's place and the member's name.
-    """
+    """Return the chance of each legal action by state, from each member's by state and name."""
     if not any(isinstance(model, Mixture) for model in models):
         return [chances[place, str(models[state.pid])] for place, state in enumerate(states)]
     earlier = previous_decisions(env_id, states)
@@ -228,6 +168,41 @@ def _policy(
         for place, average in zip(places, averages, strict=True):
             policy[place] = average
     return policy
+
+
+def average_policy(
+    chances: Sequence[Sequence[Sequence[float]]],
+    weights: Sequence[float],
+    parents: Sequence[tuple[int, int] | None],
+) -> list[list[float]]:
+    """Return the policy that plays as a mixture does, whose members are drawn once for each game.
+
+    In each information state it is the average over members, weighted by the member's probability and by the
+    probability of the member's own earlier moves that lead there. By Kuhn's theorem, in a game of perfect
+    recall nobody can tell it from the mixture. OpenSpiel's ``policy_aggregator`` computes the same.
+
+    ``chances`` are by member, information state and legal action. ``parents`` are the same player's decision
+    before each state, as the places of the earlier state and of the action there; ``None`` for the player's
+    first. Earlier states come first. A state that no member reaches has the average by ``weights`` alone.
+    """
+    reaches: list[list[float]] = []
+    averages: list[list[float]] = []
+    for place, parent in enumerate(parents):
+        if parent is None:
+            reach = list(weights)
+        else:
+            state, action = parent
+            reach = [own * one[state][action] for own, one in zip(reaches[state], chances, strict=True)]
+        reaches.append(reach)
+        shares = reach if any(reach) else weights
+        total = sum(shares)
+        averages.append(
+            [
+                sum(share * one[place][action] for share, one in zip(shares, chances, strict=True)) / total
+                for action in range(len(chances[0][place]))
+            ]
+        )
+    return averages
 
 
 def _estimate(env_id: str, positions: int, seconds_each: float, limit: float) -> str:
@@ -247,8 +222,7 @@ def states_of(env_id: str) -> list[InformationState]:
     """Return the information states of a game that has an exact measure.
 
     Raises:
-        InputError: it has none: it is no OpenSpiel game, hides the probabilities of its chance events, is too
-            large, or two of its seats share the name of an information state.
+        InputError: it has none, or too many states.
     """
     if library_of(env_id) != "openspiel":
         raise InputError("env.id", f"{env_id} has no exact measure", "Choose an OpenSpiel game: kuhn_poker")

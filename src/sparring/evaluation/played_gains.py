@@ -13,14 +13,9 @@ Chances = Mapping[str, tuple[Mapping[int, float], float]]
 
 @dataclass(frozen=True)
 class GameAsPlayed:
-    """An OpenSpiel game in which an invalid answer ends the game, and a policy for its seats.
+    """An OpenSpiel game, with perfect recall, in which an invalid answer ends the game, and a policy for it.
 
-    Rewards are in the game's own units; see :func:`rewards_after_invalid`. A best response gives only legal
-    answers.
-
-    Attributes:
-        game: OpenSpiel's game, with perfect recall.
-        policy: what the policy answers in each information state.
+    Rewards are in the game's own units. A best response gives only legal answers.
     """
 
     game: Any

@@ -24,13 +24,8 @@ GAMES_PER_CHOICE = 256
 class ScheduledGame:
     """Game ``index`` of a group of members, who exchange seats from game to game.
 
-    Attributes:
-        number: its number in the tournament; more members or more games change no number.
-        seating: the member in each seat.
-        index: counts the games of the group, from 0.
-        deal: counts its deals, each of which is played in all orders of seats.
-        seed: determines the deal and every draw. It is the same in all orders of seats, so in a game for two
-            games 2k and 2k + 1 have the same.
+    More members or more games change no ``number``. Each ``deal`` is played in all orders of seats, with the
+    same ``seed``, which determines the deal and every draw.
     """
 
     number: int
@@ -43,14 +38,8 @@ class ScheduledGame:
 class GameSchedule:
     """The games between members, in batches.
 
-    Args:
-        uids: the members.
-        games: the number for each group, with a budget the first ones; rounded up to whole rounds of all
-            orders of seats.
-        budget: the total number; after the first games, the rest go where they matter most, see
-            :func:`worth`.
-        seed: root of the seeds.
-        players: the number of seats.
+    Each group plays ``games``, rounded up to whole rounds of all orders of seats. A ``budget`` is the total
+    number: after the first games of all groups, the rest go where they matter most, see :func:`worth`.
 
     Raises:
         InputError: a number is too large, there are fewer members than seats or too many seats, or the budget

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 from sparring.core import InferenceClient, InputError, PlaySpec, SparringError
 from sparring.envs.game_episode import GameEpisode
-from sparring.evaluation.match import Agent, Models, Play, SeatedGame, play_games
-from sparring.evaluation.mixture import drawn
+from sparring.evaluation.match import Agent, Models, Play, Progress, SeatedGame, drawn, play_games
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
-from sparring.evaluation.progress import Progress
 from sparring.evaluation.schedule import MAX_GAMES, GameSchedule, ScheduledGame
 from sparring.evaluation.tournament_files import GAMES, PlayedGame, TournamentFiles
 from sparring.population import PayoffTable
@@ -30,13 +28,7 @@ class TournamentResult:
 
 @dataclass(frozen=True)
 class Tournament:
-    """What is played, and by whom.
-
-    Attributes:
-        name: what is played, for records.
-        schedule: the games between the members.
-        agents: who answers for each member in each seat.
-    """
+    """What is played, and by whom: ``agents`` answer for each member in each seat."""
 
     name: str
     schedule: GameSchedule
@@ -52,12 +44,7 @@ class Tournament:
         return True
 
     async def play(self, play: Play, files: TournamentFiles, progress: Progress) -> TournamentResult:
-        """Play the games that are not in ``files`` yet, and rank the members. Games run at the same time.
-
-        Args:
-            play: plays a game.
-            files: the games that were played, to which those that finish are added.
-            progress: told of the games.
+        """Play the games that are not in ``files`` yet, at the same time, and rank the members.
 
         Raises:
             InputError: a game in ``files`` is none of this tournament.
@@ -125,16 +112,6 @@ async def measure_members(
     """Compute the NashConv of the members that have none in ``files`` yet, and add it there.
 
     Where that would take too long, it is left out, and ``progress`` is told so.
-
-    Args:
-        client: scores the answers of the models.
-        episode: the game.
-        models: the models of each member to measure.
-        files: the tournament's files.
-        progress: told of the positions.
-
-    Raises:
-        OSError: a file cannot be written.
     """
     env_id, template = episode.env_id, episode.template
     for uid, model in models.items():

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from sparring.envs.catalog import reward_bounds
 from sparring.evaluation.schedule import ScheduledGame
 from sparring.population import PayoffTable
 
+Content = TypeVar("Content")
 SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
 PAYOFFS_JSON, PAYOFFS_CSV = "payoffs.json", "payoffs.csv"
 NASH_CONVS = "nash_conv.json"
@@ -29,16 +30,38 @@ SAMPLES = "games"
 """The directory of the games to read."""
 _WRITTEN = r"tournament\.(json|html)|payoffs\.(json|csv)|nash_conv\.json"
 _AGAIN = "Delete the line; its game is played again"
-_MAY_GROW = ("members", "games", "budget")
-_OF_THE_BASE = ("base_model", "dtype", "quantization")
-"""The settings of the base, which matter as soon as a model takes part."""
+
+
+class TournamentMember(msgspec.Struct):
+    """Who plays: its name, its kind, the fingerprint of its weights, and its token limit of an answer."""
+
+    uid: str
+    kind: str
+    weights: str
+    max_tokens: int | None
+
+
+class TournamentSettings(msgspec.Struct):
+    """``tournament.json``: what a tournament that goes on must share with its beginning.
+
+    Only members, games and the budget may grow. The ``base`` model matters as soon as a model takes part.
+    """
+
+    played: dict[str, Any]
+    base: dict[str, Any]
+    seed: int
+    members: list[TournamentMember]
+    games: int
+    budget: int | None = None
+
+    @property
+    def has_models(self) -> bool:
+        """Whether a model that is served here takes part."""
+        return any(one.kind == "model" for one in self.members)
 
 
 class PlayedGame(msgspec.Struct):
-    """A line of ``games.jsonl``: a finished game, by its number in the tournament.
-
-    ``invalid`` is the seat whose invalid move ended it, and ``crc`` a checksum of the rest.
-    """
+    """A line of ``games.jsonl``; ``invalid`` is the seat whose invalid move ended the game."""
 
     game: int
     players: list[str]
@@ -66,13 +89,7 @@ def _checksum(*fields: Any) -> int:
 
 @dataclass
 class TournamentFiles:
-    """A tournament's directory, locked until the process ends.
-
-    Attributes:
-        path: the directory.
-        played: the finished games by number.
-        nash_convs: the NashConv of the members that it was computed for; members never change.
-    """
+    """A tournament's directory, locked until :meth:`close`: finished games by number, NashConv by member."""
 
     path: Path
     played: dict[int, PlayedGame]
@@ -82,7 +99,7 @@ class TournamentFiles:
     _lock: int
 
     @classmethod
-    def open(cls, path: Path, settings: dict[str, Any]) -> Self:
+    def open(cls, path: Path, settings: TournamentSettings) -> Self:
         """Create the directory, or continue the tournament in it. More members and games may be asked for.
 
         A line that a kill left incomplete is cut off; its game is played again.
@@ -91,21 +108,17 @@ class TournamentFiles:
             InputError: the directory holds another tournament or something else, is in use, is damaged, or
                 cannot be written.
         """
+        lock = lock_results(path, SETTINGS, "out", "tournament")
         with ExitStack() as on_failure:
+            on_failure.callback(os.close, lock)
             try:
-                if path.exists() and not (path / SETTINGS).is_file() and any(_foreign(path)):
-                    raise InputError("out", f"{path} is not a tournament's directory", "Name a new one")
-                path.mkdir(parents=True, exist_ok=True)
-                check_kinds(path)
-                lock = _locked(path)
-                on_failure.callback(os.close, lock)
                 remove_partial(path, _WRITTEN)
                 remove_partial(path / SAMPLES, r"game-\d+\.jsonl")
                 played, end = _read_games(path / GAMES)
-                measured = _read_nash_convs(path / NASH_CONVS)
+                measured = _read(path / NASH_CONVS, dict[str, float], "Delete it; it is measured again") or {}
                 if played:
-                    _check_settings(path / SETTINGS, settings)
-                write_file(path / SETTINGS, f"{json.dumps(settings, indent=1)}\n".encode())
+                    _check_settings(path, settings)
+                write_file(path / SETTINGS, msgspec.json.format(msgspec.json.encode(settings), indent=1))
                 log = (path / GAMES).open("ab", buffering=0)
             except OSError as error:
                 problem = f"{path} cannot be written ({error.strerror})"
@@ -114,22 +127,14 @@ class TournamentFiles:
         return cls(path, played, measured, log, end, lock)
 
     def add(self, game: PlayedGame) -> None:
-        """Append a finished game. After a kill of the process it is there, or only the beginning of its line.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Append a finished game. After a kill it is there, or only the beginning of its line."""
         line = msgspec.json.encode(game) + b"\n"
         append_at(self._log, self._end, line)
         self._end += len(line)
         self.played[game.game] = game
 
     def add_nash_conv(self, uid: str, value: float) -> None:
-        """Write the NashConv of a member.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the NashConv of a member."""
         self.nash_convs[uid] = value
         write_file(self.path / NASH_CONVS, f"{json.dumps(self.nash_convs, indent=1)}\n".encode())
 
@@ -165,14 +170,7 @@ def write_payoffs(
 ) -> None:
     """Write ``payoffs.json`` and ``payoffs.csv``: payoffs by seating and, in a game for two, the matrix.
 
-    Args:
-        directory: where the two files go.
-        about: what else is known, JSON-able.
-        table: the payoffs.
-        members: the members, in the order of the matrix.
-
-    Raises:
-        OSError: a file cannot be written.
+    ``about`` is what else is known, JSON-able. The matrix has the members in this order.
     """
     content = {**about, "members": list(members), "payoffs": table.rows()}
     if all(len(seating) == 2 for seating, _ in table.items()):
@@ -195,49 +193,62 @@ def _known(number_MM: NDArray[np.float64], known_MM: NDArray[np.bool_]) -> list[
     ]
 
 
-def _foreign(path: Path) -> list[Path]:
-    return [one for one in path.iterdir() if one.name != LOCK] if path.is_dir() else [path]
+def lock_results(path: Path, marker: str, field: str, what: str) -> int:
+    """Create a directory, or open one that has the file ``marker``; return its lock.
 
-
-def _locked(path: Path) -> int:
+    Raises:
+        InputError: it holds something else than a tournament, say, is in use, or cannot be written.
+    """
+    fix = "Choose another name"
     try:
+        found = {one.name for one in path.iterdir()} if path.exists() else set()
+        if marker not in found and not found <= {LOCK, f".{marker}.partial"}:
+            raise InputError(field, f"{path} exists and is not a {what}", fix)
+        path.mkdir(parents=True, exist_ok=True)
+        check_kinds(path)
         return lock_directory(path)
     except BlockingIOError:
-        raise InputError("out", f"{path} is in use by another process", "Wait for it or stop it") from None
+        raise InputError(field, f"{path} is in use by another process", "Wait for it or stop it") from None
+    except OSError as error:
+        raise InputError(field, f"{path} cannot be written ({error.strerror})", fix) from error
 
 
-def _check_settings(file: Path, settings: dict[str, Any]) -> None:
+def _check_settings(path: Path, now: TournamentSettings) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
-    try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-        old = [{"uid": str(one["uid"])} | one for one in earlier["members"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(str(file), "is damaged", "Name another directory") from error
-    if not (_has_models(old) and _has_models(settings["members"])):
-        earlier |= {name: settings[name] for name in _OF_THE_BASE}  # nothing was played on a base
+    before = _read(path / SETTINGS, TournamentSettings, "Name another directory")
+    if before is None:
+        raise InputError(str(path / SETTINGS), "is missing", "Name another directory")
     fix = "Ask for the same, or name another directory"
-    for name, value in settings.items():
-        if name not in _MAY_GROW and earlier.get(name) != value:
-            problem = f"the tournament in {file.parent} has the {name} {earlier.get(name)}, not {value}"
+    both_base = before.has_models and now.has_models  # else nothing was played on a base
+    old, new = ({"seed": one.seed, **one.played, **(one.base if both_base else {})} for one in (before, now))
+    for name, value in new.items():
+        if old.get(name) != value:
+            problem = f"the tournament in {path} has the {name} {old.get(name)}, not {value}"
             raise InputError("out", problem, fix)
-    for before, now in zip(old, settings["members"], strict=False):
-        if before != now:
-            problem = f"{file.parent} has a tournament of {_names(old)}, not of {_names(settings['members'])}"
-            if before["uid"] == now["uid"]:
-                changed = "other weights or another limit of tokens"
-                problem = f"member {before['uid']} of the tournament in {file.parent} now has {changed}"
+    for was, one in zip(before.members, now.members, strict=False):
+        if was.uid != one.uid:
+            problem = f"{path} has a tournament of {_names(before)}, not of {_names(now)}"
             raise InputError("out", problem, fix)
-    if len(old) > len(settings["members"]):
-        problem = f"the tournament in {file.parent} has the member {old[len(settings['members'])]['uid']} too"
-        raise InputError("out", problem, fix)
+        if was != one:
+            changed = "other weights or another limit of tokens"
+            raise InputError("out", f"member {was.uid} of the tournament in {path} now has {changed}", fix)
+    if len(before.members) > len(now.members):
+        missing = before.members[len(now.members)].uid
+        raise InputError("out", f"the tournament in {path} has the member {missing} too", fix)
 
 
-def _has_models(members: Sequence[dict[str, Any]]) -> bool:
-    return any(one.get("kind") == "model" for one in members)
+def _names(settings: TournamentSettings) -> str:
+    return ", ".join(one.uid for one in settings.members)
 
 
-def _names(members: Sequence[dict[str, Any]]) -> str:
-    return ", ".join(str(one["uid"]) for one in members)
+def _read(file: Path, kind: type[Content], fix: str) -> Content | None:
+    """Return the content of a JSON file; ``None`` if there is none."""
+    if not file.is_file():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(file), "is damaged", fix) from error
 
 
 def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
@@ -256,12 +267,3 @@ def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
             raise InputError(f"{file}, line {number}", "no finished game is so", _AGAIN)
         played.setdefault(game.game, game)
     return played, end
-
-
-def _read_nash_convs(file: Path) -> dict[str, float]:
-    if not file.is_file():
-        return {}
-    try:
-        return {str(uid): float(value) for uid, value in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(str(file), "is damaged", "Delete it; it is measured again") from error

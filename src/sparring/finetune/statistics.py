@@ -10,8 +10,7 @@ import msgspec
 
 from sparring.core import Rollout
 from sparring.core.files import write_file
-from sparring.evaluation.measures import MeasureResult
-from sparring.evaluation.result_files import write_evaluation
+from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, read_json, write_json
 from sparring.finetune.trees import ends_of
 from sparring.programs.proofs.measures import measures_of

@@ -15,8 +15,7 @@ from sparring.core.errors import DamagedState
 from sparring.core.files import put_in_place, remove_directory, scratch_for
 from sparring.core.manifest import check_files, seal
 from sparring.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
-from sparring.evaluation.match_result import MatchResult
-from sparring.evaluation.result_files import evaluated_steps, read_evaluation
+from sparring.evaluation.results import MatchResult, evaluated_steps, read_evaluation
 from sparring.run.evaluation_opponents import evaluation_opponents, measures_nash_conv
 from sparring.run.run_directory import RunDirectory
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Group
+from rich.console import RenderableType
 
 from sparring.collection.rollout_log import write_rollouts
 from sparring.config import Config
@@ -14,16 +14,17 @@ from sparring.core import AgentSpec, Arena, Rollout, derive_seed
 from sparring.envs.game_episode import build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.templates import get_template
-from sparring.evaluation.match import play_match
-from sparring.evaluation.match_result import MatchResult
-from sparring.evaluation.mixture import Mixture
+from sparring.evaluation.match import Mixture, play_match
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
-from sparring.evaluation.result_files import evaluation_path, read_evaluation, write_evaluation
-from sparring.evaluation.tables import comparison_table
+from sparring.evaluation.results import MatchResult, evaluation_path, write_evaluation
 from sparring.run.assembly import evaluated_uid
 from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
+from sparring.view.evaluations import EvaluationFiles
+from sparring.view.run_view import RunView
+from sparring.view.tables import before_and_after
+from sparring.view.watch.text import table_text
 
 
 def opponent_agent(name: str) -> AgentSpec:
@@ -198,13 +199,11 @@ class Evaluations:
                 self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
 
 
-def comparison_of(directory: Path) -> Group | str:
+def comparison_of(directory: Path) -> RenderableType:
     """Compare the first evaluation in a directory with the last, as a table."""
-    results = [read_evaluation(path) for path in sorted(directory.glob("step-*.json"))]
-    if not results:
-        return "nothing was evaluated"
-    first = min(step for step, _ in results)
-    last = max(step for step, _ in results)
-    before = [result for step, result in results if step == first]
-    after = [result for step, result in results if step == last]
-    return comparison_table(before, after)
+    files = EvaluationFiles(directory)
+    files.read()
+    while files.unread:
+        files.read()
+    table = before_and_after(RunView("", figures=files.figures()))
+    return "nothing was evaluated" if table is None else table_text(table)

@@ -29,8 +29,8 @@ from sparring.core.own_code import called, list_of, own_code, returned, state_of
 from sparring.core.play import trajectories_of_roles
 from sparring.core.records import records_from_steps
 from sparring.core.training_batch import rewarded_without_step
-from sparring.evaluation.result_files import evaluation_path, write_evaluation
-from sparring.evaluation.tables import share_or_mean_text
+from sparring.evaluation.figures import figure_text, figures_of
+from sparring.evaluation.results import evaluation_path, write_evaluation
 from sparring.population.standings import standings
 from sparring.run import assembly
 from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
@@ -272,7 +272,7 @@ class ProgramSource:
         summary = {}
         for name, result in measured(measures).items():
             write_evaluation(self.directory.evaluation, step, name, result)
-            summary[name] = share_or_mean_text(result)
+            summary[name] = next(map(figure_text, figures_of(result)), "-")
         self._keep_evaluated(step, seen)
         self.serving.reset()
         return summary

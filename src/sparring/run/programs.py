@@ -35,7 +35,7 @@ from sparring.core.own_classes import build_own, own_class
 from sparring.core.own_code import list_of, method_of, own_code, returned
 from sparring.core.played import is_bounded
 from sparring.core.text import counted
-from sparring.evaluation.measures import MeasureResult
+from sparring.evaluation.results import MeasureResult
 from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena

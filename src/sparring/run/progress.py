@@ -7,13 +7,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core.shell_command import shell_command
 from sparring.core.text import counted, duration_text
-from sparring.evaluation.progress import Count, Progress
+from sparring.evaluation.match import Count, Progress
 from sparring.run.progress_views import print_line, view_of
 from sparring.view.warnings import WarningLog
 
@@ -215,7 +215,7 @@ def next_command(config: Config, run: Path) -> str:
 
 def print_ending(
     console: Console,
-    comparison: Group | str,
+    comparison: RenderableType,
     accounts: list[str],
     *,
     adapters: list[Path],

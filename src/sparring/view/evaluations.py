@@ -12,8 +12,7 @@ from sparring.evaluation.figures import (
     FigureName,
     figures_of,
 )
-from sparring.evaluation.nash_conv import NashConvResult
-from sparring.evaluation.result_files import EvaluationResult, decoded_evaluation
+from sparring.evaluation.results import EvaluationResult, NashConvResult, decoded_evaluation
 from sparring.view.files import Folder
 from sparring.view.warnings import RunWarning
 

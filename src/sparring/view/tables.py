@@ -20,7 +20,7 @@ from sparring.evaluation.figures import (
     Kind,
     kind_of,
 )
-from sparring.evaluation.nash_conv import UNPLAYABLE_NOTE
+from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
 from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program
 from sparring.view.fine_tuning import FineTuneJob

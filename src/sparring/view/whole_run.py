@@ -11,9 +11,7 @@ from sparring.collection.start_log import Session, read_sessions
 from sparring.core import InputError
 from sparring.core.files import check_kinds
 from sparring.evaluation.figures import FigureName
-from sparring.evaluation.match_result import MatchResult
-from sparring.evaluation.nash_conv import NashConvResult
-from sparring.evaluation.result_files import decoded_evaluation
+from sparring.evaluation.results import MatchResult, NashConvResult, decoded_evaluation
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
 from sparring.view.files import decoded, number_of
 from sparring.view.run_view import RunView

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparring.core import InputError
 from sparring.core.files import write_file
 from sparring.core.text import counted
-from sparring.evaluation.nash_conv import NashConvResult
+from sparring.evaluation.results import NashConvResult
 from sparring.view.cards import CLAIM_RIGHT, CLAIM_WRONG, Card, card_of
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import match_title, unplayable_warnings

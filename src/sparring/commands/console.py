@@ -1,12 +1,14 @@
-"""Progress of the commands in the terminal."""
+"""What a command shows in the terminal while it works, and what it imports for a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 
-from sparring.evaluation.progress import Count, Progress
+from sparring.config import Config
+from sparring.evaluation.match import Count, Progress
 from sparring.run.progress_views import print_line, view_of, working
+from sparring.run.start import Runtime
 
 
 class ConsoleProgress(Progress):
@@ -33,3 +35,17 @@ class ConsoleProgress(Progress):
             yield view.count
         finally:
             view.stop()
+
+
+def runtime_of(config: Config, progress: Progress) -> Runtime:
+    """Import what trains a configuration's run where it takes place, which takes seconds, and return that."""
+    if config.run.runtime == "local":
+        with progress.doing("importing torch"):
+            from sparring.run.single_process import SingleProcess
+        return SingleProcess()
+    with progress.doing("importing torch and Ray"):
+        from sparring.cluster.ray_import import import_ray
+
+        import_ray(silent=True)
+        from sparring.cluster.train import Cluster
+    return Cluster()

@@ -1,0 +1,128 @@
+"""``sparring exploit`` and ``psro``: best responses to a policy, and to mixtures of best responses."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from sparring.cli.options import (
+    GAME_OPTIONS,
+    Address,
+    ConfigWords,
+    Env,
+    Player,
+    Players,
+    RuntimeName,
+    Seed,
+    SeedOrNone,
+    Template,
+    config_of,
+    console_of_tables,
+)
+from sparring.core import InputError
+from sparring.core.shell_command import shell_command
+
+
+def exploit(
+    model: Player,
+    env: Env = None,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")] = 40,
+    games_per_step: Annotated[int, typer.Option(min=2, help="Games of each update.")] = 1024,
+    games: Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")] = 4000,
+    start: Annotated[
+        Literal["run", "base"], typer.Option(help="What the best response begins with.")
+    ] = "run",
+    template: Template = None,
+    players: Players = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The best response's run; by default in runs.")
+    ] = None,
+) -> None:
+    """Train a best response against a frozen policy: its expected gain is a lower bound of exploitability.
+
+    If the command was stopped or killed, give it again: it continues.
+    """
+    from sparring.commands.model_source import first_environment
+
+    env = env or first_environment(model)
+    if env is None:
+        raise InputError("MODEL_OR_RUN", f"{model} plays a program, not a game", "Name a run of games")
+    from sparring.commands.best_response import train_to_the_end
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.exploit import RESULT, Budget, directory_for
+    from sparring.commands.exploit import exploit as train_best_response
+    from sparring.commands.tables import exploited_table
+    from sparring.run.checks import renaming
+    from sparring.run.progress_views import print_line
+    from sparring.view.watch.text import table_text
+
+    console, directory = Console(), out or directory_for(model, env)
+    with renaming(GAME_OPTIONS | {"directory": "--out"}):
+        found = train_best_response(
+            model,
+            env,
+            directory,
+            Budget(updates, games_per_step, games, seed),
+            template=template,
+            num_players=players,
+            from_base=start == "base",
+            train=partial(train_to_the_end, console=console),
+            progress=ConsoleProgress(console),
+        )
+    if found is not None:
+        console.print(table_text(exploited_table(found)))
+        print_line(console, f"result: {directory / RESULT}")
+
+
+def psro(
+    arguments: ConfigWords = None,
+    seed: SeedOrNone = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
+    ] = None,
+    runtime: RuntimeName = None,
+    address: Address = None,
+) -> None:
+    """Train best responses to mixtures of best responses; the last mixture is a model.
+
+    If the command was stopped or killed, give it again: it continues.
+    """
+    from sparring.commands.best_response import train_to_the_end
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.psro import check_psro
+    from sparring.commands.psro import psro as run_psro
+    from sparring.commands.psro_page import psro_table
+    from sparring.config import load_config
+    from sparring.population.meta_strategies import check_installed
+    from sparring.run.checks import check_config, renaming
+    from sparring.run.progress_views import print_line
+    from sparring.run.run_layout import PSRO_FILE
+    from sparring.run.run_names import check_plain_name
+    from sparring.view.watch.text import table_text
+
+    source, overrides = config_of(arguments, "psro kuhn", seed=seed, runtime=runtime, address=address)
+    config = load_config(source, overrides)
+    check_psro(config)
+    check_installed("sparring psro")
+    if name is not None:
+        check_plain_name(name)
+    path = Path(config.run.directory) / (name or f"psro-{Path(source).stem}")
+    if not (path / PSRO_FILE).exists():
+        check_config(config)
+    console, tables = Console(), console_of_tables()
+    with renaming({"directory": "--name"}):
+        found = run_psro(
+            config,
+            path,
+            train=partial(train_to_the_end, console=console),
+            progress=ConsoleProgress(console),
+            on_state=lambda state: tables.print(table_text(psro_table(state))),
+        )
+    if found is not None:
+        print_line(console, f"mixture: {path / 'mixture.json'}")
+        print_line(console, f"page: {path / 'psro.html'}")
+        print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
+        print_line(console, f"next: {shell_command('eval', path)}   or: {shell_command('play', path)}")

@@ -1,0 +1,110 @@
+"""Evaluations and what best responses gain as tables."""
+
+from collections.abc import Iterator, Sequence
+
+from sparring.core.confidence_intervals import Interval
+from sparring.core.text import counted
+from sparring.evaluation.best_response import Exploited
+from sparring.evaluation.figures import Figure, figures_of
+from sparring.evaluation.kept_value import KeptValue
+from sparring.evaluation.results import (
+    UNPLAYABLE_NOTE,
+    EvaluationResult,
+    MatchResult,
+    NashConvResult,
+    failures_text,
+)
+from sparring.view.tables import Row, Table, figure_cell
+
+
+def results_table(results: Sequence[EvaluationResult], kept: KeptValue | None = None) -> Table:
+    """Return the figures of evaluations, and how often a match's moves kept the value of the position."""
+    groups: list[tuple[str, str, list[Row]]] = []
+    for result in results:
+        rows = [_figure_row(one) for one in figures_of(result)]
+        groups.append((_title(result), "", rows))
+    if kept is not None:
+        groups.append(("Beside perfect play", "", _kept_rows(kept)))
+    return Table(("", "", ""), groups, [*_notes(results)])
+
+
+def exploited_table(result: Exploited) -> Table:
+    """Return the gains by seat with notes: what they are, the budget, and the exact measure beside."""
+    exact = None if result.exact is None else result.exact.played_gains or result.exact.exploitability
+    rows: list[Row] = []
+    for seat, one in enumerate(result.seats):
+        values = map(_gain_text, (one.value, one.best_response_value, one.gain))
+        rows.append([str(seat), f"{one.games:,}", *values, *([f"{exact[seat]:.4f}"] if exact else [])])
+    total = [f"{sum(exact):.4f}"] if exact else []
+    rows.append(["sum", "", "", "", _gain_text(result.total), *total])
+    heads = ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else []))
+    return Table(heads, [(f"{result.model} in {result.env_id}", "", rows)], [*_notes_on_gains(result)])
+
+
+def _title(result: EvaluationResult) -> str:
+    if isinstance(result, MatchResult):
+        return f"{result.env_id} against {result.opponent}" if result.opponent else result.env_id
+    return f"{result.env_id}, exact" if isinstance(result, NashConvResult) else ""
+
+
+def _figure_row(figure: Figure) -> Row:
+    name = figure.name.measure
+    title = f"{name[:1].upper()}{name[1:]}" if figure.name.env_id else name
+    value = figure_cell(figure.interval, figure.kind, exactly=True, is_playable=figure.is_playable)
+    return [title, value, counted(figure.count, figure.counted.removesuffix("s")) if figure.count else ""]
+
+
+def _kept_rows(kept: KeptValue) -> list[Row]:
+    met, tested = f"{kept.positions:,} positions", f"{kept.tested:,} positions"
+    return [
+        [
+            "Moves that keep their value",
+            figure_cell(kept.share, "share"),
+            f"{met}, {kept.distinct:,} different",
+        ],
+        ["Where a move can lose it", figure_cell(kept.tested_share, "share") if kept.tested else "-", tested],
+    ]
+
+
+def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
+    """Yield what the intervals are, and what the counts of matches leave out."""
+    yield "Beside a value: its 95% interval."
+    for result in results:
+        if isinstance(result, NashConvResult) and not result.is_playable:
+            yield UNPLAYABLE_NOTE
+        if isinstance(result, MatchResult) and result.failed:
+            yield f"{result.failed} games failed and are not counted: {failures_text(result.failure_reasons)}"
+        if isinstance(result, MatchResult) and result.scheduled_games != result.requested_games:
+            rounded = f"{result.requested_games} games were rounded up to {result.scheduled_games}"
+            yield f"{rounded} to balance the seats."
+
+
+def _notes_on_gains(result: Exploited) -> Iterator[str]:
+    none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
+    if result.total.low > 0 and not result.found:
+        none = f"{result.rounds} rounds are too few to trust the interval of the sum: no gain found. "
+    yield (
+        f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
+        "their sum is a lower bound of what the best of all responses would gain."
+    )
+    settled = f" of {result.max_updates}, then it settled" if result.settled else ""
+    yield (
+        f"Budget of the best response: {result.updates} updates{settled}, {result.training_games:,} games, "
+        f"{result.minutes:.1f} minutes."
+    )
+    if not result.settled:
+        yield "It had not settled: the same command with more --updates goes on, and may find more."
+    if result.failures:
+        failed = sum(result.failures.values())
+        yield f"{failed} games failed and are not counted: {failures_text(result.failures)}"
+    if result.exact is not None:
+        legal = f"legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the probability"
+        if result.exact.played_gains is None:
+            yield f"Exact is for the {legal}. In the games, invalid moves lose."
+        else:
+            exact = f"NashConv is {result.exact.nash_conv:.4f}, for the {legal}"
+            yield f"Exact counts invalid moves as the games do: they lose. {exact}."
+
+
+def _gain_text(number: Interval) -> str:
+    return f"{number.mid:+.3f} ± {number.high - number.mid:.3f}"
