@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparring.commands.members import MODEL, Member, find_opponent
+from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
 from sparring.commands.model_source import find_player
 from sparring.commands.serving import serving
 from sparring.core import Arena, InputError, Rollout
@@ -99,12 +99,14 @@ def evaluate(
         opponent = default_opponent(env_id)
         if opponent == BASE and seats > 1:
             progress.say(f"note: {why_base(env_id)}")
+    if seats > 1:
+        check_match_opponent(opponent, env_id)
     if nash_conv:
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     source = find_player(name)
     model, env = Member(MODEL, "model", name, source), source.environment(env_id, template, num_players)
-    other = None if env.num_players == 1 else find_opponent(opponent, source, env_id)
+    other = None if env.num_players == 1 else find_opponent(opponent, source)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")
     models = model.models(env, "MODEL_OR_RUN")

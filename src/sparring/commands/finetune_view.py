@@ -6,14 +6,14 @@ from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from sparring.core.text import one_line
 from sparring.finetune.providers import Job
 from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, Stage
 from sparring.finetune.view import View
 from sparring.run.progress_views import print_line
+from sparring.view.tables import Row, Table
+from sparring.view.watch.text import table_text
 
 SHOWN = (
     "mean_accuracy",
@@ -27,18 +27,12 @@ TITLES: Mapping[Stage, str] = {
     "await_fine_tune_jobs": "waiting for fine-tuning jobs",
     "recreate_fine_tune_jobs": "making the jobs that failed again",
 }
-
-
 PROGRESS_SECONDS = 15.0
 """Between two lines about how far a job is."""
 
 
 class ConsoleView(View):
-    """Shows a run on a console.
-
-    Args:
-        console: where progress is shown.
-    """
+    """Shows a run on a console."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -87,8 +81,10 @@ class ConsoleView(View):
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Show the statistics that matter most."""
         split = "test_" if any(name.startswith("test_") for name in stats) else ""
-        table = Table("", "test" if split else "train")
-        for name in SHOWN:
-            if f"{split}{name}" in stats:
-                table.add_row(Text(name.replace("_", " ")), f"{stats[f'{split}{name}']:.3f}")
-        self.console.print(table)
+        rows: list[Row] = [
+            (name.replace("_", " "), f"{stats[f'{split}{name}']:.3f}")
+            for name in SHOWN
+            if f"{split}{name}" in stats
+        ]
+        heads = ("", "test" if split else "train")
+        self.console.print(table_text(Table(heads, [("", "", rows)])))

@@ -136,19 +136,28 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
     return [replace(one, base_tokens=limit) for one in members]
 
 
-def find_opponent(name: str, model: ModelSource, env_id: str) -> Member:
-    """Find who plays a match against a model: a scripted player, ``base``, or another model.
+def check_match_opponent(name: str, env_id: str) -> None:
+    """Check, as far as that takes no time, that a name is one of an opponent in a match.
 
     Raises:
-        InputError: the name means nothing, cannot play ``env_id``, or has another base model.
+        InputError: it means nothing, or a scripted player who cannot play ``env_id``.
     """
     if name in OPPONENTS:
         with renaming({"env.id": "opponent"}):
             check_opponent(name, env_id)
-        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
-    if not (is_run_or_adapter(name) or is_possible_model(name)):
+    elif not (is_run_or_adapter(name) or is_possible_model(name)):
         fix = f"Use {', '.join(OPPONENTS)} or a run"
         raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
+
+
+def find_opponent(name: str, model: ModelSource) -> Member:
+    """Find who plays a match against a model: a scripted player, ``base``, or another model.
+
+    Raises:
+        InputError: it has another base model.
+    """
+    if name in OPPONENTS:
+        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
     source = find_player(name)
     both = source.trained and model.trained
     if difference := base_difference(source.model, model.model, trained=both):
