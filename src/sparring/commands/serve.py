@@ -66,9 +66,8 @@ class ServedModels:
         versions: dict[str, int] = {}
         if source.adapter is not None:
             recorded, step = _versions_in(source.adapter)
-            for path in source.adapters().values():
-                if path in source.frozen.values():
-                    continue
+            trained = [one for one in source.adapters().values() if one not in source.frozen.values()]
+            for path in trained:
                 alone = path == source.adapter
                 served = last_part(name) if alone else path.name
                 adapters[served] = path
