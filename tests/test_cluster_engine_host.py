@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -113,12 +112,6 @@ async def test_the_requested_adapter_answers(learner, versions):
     assert_drawn_from(learner, BASE, await ask_all(host, versions[0]))
 
 
-async def test_answers_are_tagged_with_the_requested_version(versions):
-    host = await started()
-    assert (await ask(host, AdapterRef("base", 7, None))).policy_version == 7
-    assert (await ask(host, versions[3])).policy_version == 3
-
-
 async def test_scores_are_those_of_the_requested_adapter(learner, versions):
     host = await started()
     engine = EmbeddedEngine(learner)
@@ -129,19 +122,7 @@ async def test_scores_are_those_of_the_requested_adapter(learner, versions):
         assert scores == pytest.approx(expected, abs=1e-4)
 
 
-async def test_an_adapter_without_a_description_can_be_used(learner, versions):
-    (Path(versions[1].path) / DELIVERY_FILE).unlink()
-    assert_drawn_from(learner, "v1", await ask_all(await started(), versions[1]))
-
-
 # Loading and dropping
-
-
-async def test_fifty_simultaneous_requests_are_answered_by_one_adapter(learner, versions):
-    host = await started()
-    responses = await asyncio.gather(*(ask(host, versions[1], seed=seed) for seed in range(50)))
-    assert host.stats()["adapters"] == 1
-    assert_drawn_from(learner, "v1", responses)
 
 
 async def test_a_loaded_adapter_answers_without_its_files_under_any_name(learner, versions):
@@ -175,31 +156,6 @@ async def test_an_adapter_with_a_request_in_progress_is_not_dropped(learner, ver
     assert old.done()
     assert_drawn_from(learner, "v1", await old)
     assert_drawn_from(learner, "v2", new)
-
-
-async def test_all_adapters_answer_even_if_there_are_fewer_slots(learner, versions):
-    host = await started(max_adapters=2)
-    rng = random.Random(0)
-    asked = [(rng.randint(1, 4), rng.choice(PROMPTS), seed, rng.randint(1, 12)) for seed in range(40)]
-    responses = await asyncio.gather(
-        *(ask(host, versions[version], text, seed, length) for version, text, seed, length in asked)
-    )
-    for version in range(1, 5):
-        mine = [response for response, one in zip(responses, asked, strict=True) if one[0] == version]
-        assert {response.policy_version for response in mine} == {version}
-        assert_drawn_from(learner, f"v{version}", mine)
-
-
-async def test_a_cancelled_request_does_not_stop_the_load_for_the_others(learner, versions):
-    host = await started()
-    first = asyncio.create_task(ask(host, versions[1]))
-    while not host.stats()["queued"]:
-        await asyncio.sleep(0)
-    second = asyncio.create_task(ask(host, versions[1]))
-    await asyncio.sleep(0)
-    first.cancel()
-    assert_drawn_from(learner, "v1", [await second])
-    assert first.cancelled()
 
 
 # Checks of adapters

@@ -81,24 +81,7 @@ async def play(client: EngineClient, games: int, saboteur: Any = None) -> list[A
     return [result.rollout for result in results]
 
 
-def test_if_one_of_three_engines_is_lost_for_good_a_thousand_games_end_without_a_long_pause():
-    async def scenario() -> None:
-        engines = killable(hosts_of(3, 2.0))
-        client = TimedClient(engines)
-
-        async def lose_one() -> None:
-            await asyncio.sleep(3.0)
-            engines[1].kill()
-
-        rollouts = await play(client, 1000, lose_one)
-        assert [one.error for one in rollouts] == [None] * 1000
-        assert max(client.seconds) < 10.0
-        assert client.fatal is None
-
-    run_on_virtual_time(scenario())
-
-
-def test_the_games_are_the_same_whichever_engines_are_lost():
+def test_the_games_are_the_same_whichever_engines_are_lost_and_end_without_a_long_pause():
     async def answers(*lost: int) -> dict[tuple[str, int], str]:
         engines = killable(hosts_of(3))
         client = TimedClient(engines)
@@ -108,7 +91,10 @@ def test_the_games_are_the_same_whichever_engines_are_lost():
                 await asyncio.sleep(0.7)
                 engines[number].kill()
 
-        await play(client, 60, lose)
+        rollouts = await play(client, 60, lose)
+        assert [one.error for one in rollouts] == [None] * 60
+        assert max(client.seconds) < 10.0
+        assert client.fatal is None
         return client.answers
 
     whole = run_on_virtual_time(answers())

@@ -54,18 +54,6 @@ def test_the_adapters_of_frozen_members_come_with_their_games():
     assert answer.adapters.keys() == {"base", "ckpt-1", "ckpt-2"}
 
 
-def test_draws_do_not_depend_on_which_payoff_game_ended_first():
-    def played(order):
-        service = pool()
-        jobs = ask(service, 1, 6).jobs
-        for job in jobs[::order]:
-            service.finish([GameResult(job.name, "finished", 0, [0.1 * job.meta.index, -0.1], ["[bet]"])])
-        training = ask(service, 2, 4).jobs
-        return [job.uids for job in training], service.pool.state_dict()
-
-    assert played(1) == played(-1)
-
-
 def test_a_game_that_an_invalid_move_ended_is_counted_for_who_made_it(tmp_path):
     service = pool(tmp_path, copies=2)
     for job in ask(service, 1, 2).jobs:

@@ -350,19 +350,7 @@ def test_in_lockstep_draws_do_not_depend_on_which_game_ended_first():
     assert drawn(1) == drawn(-1)
 
 
-def test_a_match_is_rated_once(tmp_path):
-    game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
-    service = pool(tmp_path)
-    for _ in range(2):
-        service.push_match(1, 3, [game] * 3)
-        service = PoolService("mirror", 2, directory=str(tmp_path))
-    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 3
-    service.forget_after(0)
-    service.push_match(1, 3, [game])
-    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 4
-
-
-def test_games_that_a_longer_match_of_the_same_update_adds_are_rated_once(tmp_path, monkeypatch):
+def test_the_games_of_a_match_and_those_that_a_longer_one_adds_are_rated_once(tmp_path, monkeypatch):
     monkeypatch.setattr("sparring.collection.pool.SNAPSHOT_EVERY", 1)
     game = ("ckpt-0", "fixed-random", 1.0, "kuhn_poker")
     service = pool(tmp_path)
@@ -372,6 +360,9 @@ def test_games_that_a_longer_match_of_the_same_update_adds_are_rated_once(tmp_pa
         service.publish(weights(1))
         service = PoolService("mirror", 2, directory=str(tmp_path))
     assert service.pool.matches.record("ckpt-0", "fixed-random").games == 24
+    service.forget_after(0)
+    service.push_match(1, 3, [game])
+    assert service.pool.matches.record("ckpt-0", "fixed-random").games == 25
 
 
 def test_a_journal_with_an_entry_of_no_known_kind_makes_every_call_fail_with_the_file(tmp_path):
