@@ -126,10 +126,10 @@ def start_short(client: openai.OpenAI, model: str = "tiny") -> Any:
     return client.fine_tuning.jobs.create(model=model, training_file=file, method=supervised(n_epochs=1))
 
 
-def start_many(client: openai.OpenAI) -> str:
+def start_many(client: openai.OpenAI, **other: int) -> str:
     file = upload(client, many_talks())
     return client.fine_tuning.jobs.create(
-        model="tiny", training_file=file, seed=5, method=supervised(**MANY)
+        model="tiny", training_file=file, seed=5, method=supervised(**MANY | other)
     ).id
 
 

@@ -77,14 +77,14 @@ def scaled(records: list[TrainingRecord], factor: float) -> list[TrainingRecord]
 
 
 def learned(algorithm: BaseAlgo, sign: float) -> NDArray[np.float32]:
-    """Return what 60 updates make of log p(YES) and log p(NO); YES earns more if ``sign`` is positive."""
+    """Return what 40 updates make of log p(YES) and log p(NO); YES earns more if ``sign`` is positive."""
     policy = tiny_policy()
     before = answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL).detach()
     assert before.exp().sum() < 0.1
     assert before[0] > before[1] + 1
     settings = constant(3e-3, momentum=0.8, average_decay=0.8, minibatches=2)
     learner = Learner(policy, algorithm, settings)
-    for _ in range(60):
+    for _ in range(40):
         metrics = learner.update(scaled(RECORDS, sign))
     assert metrics["value_scale"] == pytest.approx(SCALE)
     found: NDArray[np.float32] = (

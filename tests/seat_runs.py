@@ -7,7 +7,7 @@ DILEMMA = "IteratedPrisonersDilemma-v0-train"
 
 
 SIDES = {
-    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 6, policies = ["first", "second"]}}]',
+    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 4, policies = ["first", "second"]}}]',
     "evaluation__opponents": "['base']",
     "evaluation__nash_conv": "false",
     "rewards__final": '[{type = "win_draw_loss", win = 1.0, draw = 0.5, loss = -1.0}]',

@@ -20,7 +20,9 @@ from sparring.collection.pool import PoolService
 from sparring.collection.scheduler import EnvSpec
 from sparring.core import SparringError
 
-UPDATES = 14
+UPDATES = 10
+TOGETHER = (("engine", "collector", "tracker"), ("learner", "buffer", "pool"))
+"""Actors that are killed at the same time, the others when an update has been made since."""
 QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")
 
 
@@ -43,14 +45,22 @@ def has_torch(command: Command, name: str) -> bool:
     return ray.get(actor.__ray_call__.remote(lambda self: "torch" in sys.modules))
 
 
+def games_under_way(command: Command) -> int:
+    pool = ray.get_actor("ModelPool", namespace=command.namespace)
+    return ray.get(pool.accounts.remote())["in_flight"]
+
+
 def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(faults):
     command = faults.train(0, *QUICK, updates=UPDATES)
     assert command.wait_until(lambda: command.saved() > 0)
     assert {name for name in ACTORS.values() if has_torch(command, name)} == {"Engine-0", "Learner"}
-    for name in ACTORS.values():
+    for kinds in TOGETHER:
         before = command.saved()
         assert command.wait_until(lambda before=before: command.saved() > before)
-        kill(command, name)
+        for kind in kinds:
+            if kind == "collector":
+                assert command.wait_until(lambda: games_under_way(command) > 0)  # they wait for the engine
+            kill(command, ACTORS[kind])
     said = command.end()
     assert command.process.returncode == 0, said
     assert problems_of(command.directory) == []

@@ -171,7 +171,7 @@ async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_
     assert again.pool.accounts()["consumed"] == again.buffer.games() == 12
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     staleness=st.integers(0, 2),
     pause=st.floats(0.0, 1.5),

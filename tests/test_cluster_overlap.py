@@ -34,7 +34,7 @@ def test_games_that_begin_together_and_end_one_after_the_other_are_all_learned(t
 SECONDS = st.floats(0.001, 20.0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     staleness=st.integers(0, 3),
     move=SECONDS,
@@ -59,7 +59,7 @@ def test_no_trained_record_is_older_than_the_bound(
     cluster.check(5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),
     staleness=st.integers(0, 2),

@@ -31,6 +31,7 @@ from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, perturb_adapter, tiny_model
 
 MODEL = str(tiny_model("llama"))
+FEW = {"n_epochs": 3, "batch_size": 20, "learning_rate_multiplier": 200}
 SHAPES = {"first": LoraSettings(4, 8.0), "wide": LoraSettings(6, 3.0, ["q_proj", "v_proj"])}
 
 
@@ -112,11 +113,11 @@ def load(server: Spread, name: str, path: str, **options):
 
 def test_a_jobs_model_is_that_of_a_local_server_and_is_served_from_every_engine(tmp_path):
     with serving(tmp_path / "local") as live:
-        job = ended(live.client(), start_many(live.client()))
+        job = ended(live.client(), start_many(live.client(), **FEW))
         expected = answer(live.client(), job.fine_tuned_model)
         base = answer(live.client(), "tiny")
     with spread(tmp_path / "spread") as server:
-        job = ended(server.client, start_many(server.client))
+        job = ended(server.client, start_many(server.client, **FEW))
         assert job.error is None
         name = job.fine_tuned_model
         for host in server.hosts:  # before any request that names it; the job has three checkpoints

@@ -91,7 +91,7 @@ def alone(tmp_path_factory) -> Path:
     return out
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(kept=st.data())
 def test_a_tournament_whose_log_ends_anywhere_goes_on_to_the_same_payoffs(kept, alone, tmp_path_factory):
     out = tmp_path_factory.mktemp("cut") / "out"

@@ -79,7 +79,7 @@ async def test_a_job_whose_reply_was_lost_is_found_among_many_by_its_name(tmp_pa
 
 
 @given(st.lists(st.sampled_from(FAULTS), max_size=12))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_whatever_goes_wrong_a_job_is_made_once_or_the_end_is_one_clear_error(tmp_path_factory, faults):
     directory = tmp_path_factory.mktemp("records")
     server, said = FaultyJobs(faults), []

@@ -213,7 +213,7 @@ cases = st.builds(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(records=batches(), case=cases)
 def test_tree_training_equals_training_one_sample_at_a_time(architecture, records, case):
     assert_same_training(architecture, records, case)

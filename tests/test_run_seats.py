@@ -31,9 +31,7 @@ def test_each_seat_plays_and_trains_its_own_policy(sides):
         before, after = adapter(sides, 0, policy), adapter(sides, 4, policy)
         assert any((before[name] != after[name]).any() for name in before)
     last = metrics_of(sides)[-1]
-    assert last["learner/first/records"] == last["learner/second/records"] == 8 * 3, (
-        "three turns in each game"
-    )
+    assert last["learner/first/records"] == last["learner/second/records"] == 8 * 2, "two turns in each game"
 
 
 def test_evaluations_play_each_policy_in_its_seat_and_rate_it(sides):
