@@ -76,14 +76,10 @@ CRITIC = {"learning__algorithm": '{type = "a2c", regulariser = "uniform"}', "lea
     ("mode", "learning"),
     [
         ("mirror", {}),
-        ("lagged", {}),
-        ("pfsp", {}),
-        ("historical", {"population__mirror_share": "0.5"}),
-        ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"}),
-        ("mirror", MAGNET),
-        ("mirror", ALL_ACTIONS),
-        ("mirror", SEVERAL_STEPS),
-        ("mirror", CRITIC),
+        ("lagged", MAGNET),
+        ("pfsp", ALL_ACTIONS),
+        ("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS),
+        ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"} | CRITIC),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learning):
