@@ -19,8 +19,8 @@ from sparring.cluster.learners.remote_learners import RemoteLearners
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE
+from sparring.core.files import Epoch
 from sparring.core.manifest import seal
-from sparring.core.single_writer import Epoch
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.learner import Learner

@@ -12,7 +12,7 @@ from sparring.cli.main import main
 from sparring.cluster.train import resume, train
 from sparring.config import load_config
 from sparring.core import InputError, SparringError
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.run.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("loopback")

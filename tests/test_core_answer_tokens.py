@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from matrices import one_of_each
@@ -110,20 +108,6 @@ def test_a_prompt_and_its_answer_have_the_ids_of_the_whole_conversation(family, 
     assert whole >= len(PROMPTS) * len(ANSWERS) // 2
 
 
-pieces = st.sampled_from([*ANSWERS, "\n", " ", "  ", "<|", "[INST]", "### ", "Is it so?", ":", "ASSISTANT:"])
-ordinary = st.lists(pieces, max_size=5).map("".join)
-
-
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "Mistral"])  # has [INST]
-@settings(max_examples=10, deadline=None)
-@given(question=ordinary, answer=ordinary, plain=st.booleans())
-def test_so_has_any_answer_after_any_question(family, question, answer, plain):
-    prompt = [said("text" if plain else "user", question)]
-    if plain and not question:
-        return
-    assert_is_whole(family, prompt, answer, *answered(chat_tokens(family), prompt, answer))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_conversation_with_drawn_answers_has_the_ids_of_the_whole_one(family):
     tokens, tokenizer, compared = chat_tokens(family), tokenizer_of(family), 0
@@ -162,14 +146,6 @@ def test_thoughts_in_an_answer_are_the_tokens_that_a_model_draws():
     text = tokenizer.apply_chat_template([*prompt, said("assistant", answer)], tokenize=False)
     whole = tokenizer(text.removesuffix("\n"), add_special_tokens=False).input_ids
     assert tokens.render(prompt) + tokens.encode_answer(prompt, answer) == whole
-
-
-def test_the_same_answer_after_the_same_words_is_tokenised_once(monkeypatch):
-    tokens = ChatTokens(tokenizer_of("Zephyr, legacy"), "zephyr")
-    prompts = [[said("user", f"On turn {number}, is it so?")] for number in range(3)]
-    first = tokens.encode_answer(prompts[0], "Yes")
-    monkeypatch.setattr(tokens.tokenizer, "apply_chat_template", None)
-    assert tokens.encode_answer(prompts[0], "Yes") == first
 
 
 # What a model says and what it is said to say

@@ -7,17 +7,14 @@ import pytest
 
 from core_programs import Ask, Family, SeedClient, make_arena, parents
 from sparring.core import (
-    Arena,
     Artifact,
     EpisodeRequest,
     InputError,
     MockInferenceClient,
-    ModelResponse,
     Role,
     Rubric,
     TransientError,
 )
-from sparring.core.current_episode import current_episode
 
 
 def trace(results):
@@ -50,11 +47,6 @@ async def test_every_call_of_every_episode_and_step_has_its_own_seed():
         said += [step.act for result in results for one in result.all_rollouts() for step in one.steps]
         assert len(batch.records) == 16
     assert len(set(said)) == len(said) == 32
-
-
-async def test_another_seed_gives_other_episodes():
-    first, second = (make_arena(SeedClient(), parents(2), seed=seed) for seed in (0, 1))
-    assert trace((await first.play_step())[1]) != trace((await second.play_step())[1])
 
 
 async def test_a_failed_call_changes_no_later_seed():
@@ -116,35 +108,6 @@ async def test_children_inherit_version_and_step_but_have_their_own_ids_and_seed
     assert len({rollout.meta["seed"] for rollout in rollouts}) == len(rollouts) == 6
 
 
-async def test_step_num_is_the_steps_own_number_until_the_step_ends():
-    class Noted(Arena):
-        seen: list[tuple[str, int]]
-
-        def get_batch(self):
-            self.seen = [("batch", self.step_num)]
-            return [EpisodeRequest("child", 0)]
-
-        async def resolve_artifact(self, request):
-            self.seen.append(("episode", self.step_num))
-            return await super().resolve_artifact(request)
-
-        def adjust_rewards(self, results):
-            self.seen.append(("rewards", self.step_num))
-
-        def build_training_batch(self, results, verbose=False):
-            self.seen.append(("training batch", self.step_num))
-            return super().build_training_batch(results, verbose)
-
-    arena = Noted(Versioned())
-    arena.add_role(Role("solver"))
-    arena.add_episode("child", Ask())
-    for number in (0, 1):
-        batch = await arena.step()
-        assert {seen for _, seen in arena.seen} == {number} == {batch.meta["step"]}
-        assert {name for name, _ in arena.seen} == {"batch", "episode", "rewards", "training batch"}
-    assert arena.state_dict()["step_num"] == 2
-
-
 async def test_steps_and_records_have_the_episodes_version_if_the_client_gives_none():
     batch = await make_arena(Versioned(), parents(2)).step()
     assert [record.policy_version for record in batch.records] == [7] * 6
@@ -160,24 +123,6 @@ async def test_a_version_given_by_the_client_is_used():
 
     batch = await make_arena(Knows(), parents(1)).step()
     assert [record.policy_version for record in batch.records] == [5, 5, 5]
-
-
-async def test_a_client_may_return_the_same_response_object_again():
-    response = ModelResponse("yes", [{"role": "assistant", "content": "yes"}], [1], [2], [-0.1])
-
-    class Cached(Versioned):
-        version = 0
-
-        async def get_policy_version(self):
-            return self.version
-
-        async def complete(self, *args, **options):
-            return response
-
-    arena = make_arena(Cached(), parents(1))
-    await arena.step()
-    arena.client.version = 1
-    assert [record.policy_version for record in (await arena.step()).records] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("way", ["run_episode", "try_episode", "generate"])
@@ -201,12 +146,6 @@ async def test_sub_episodes_inherit_however_they_are_started(way):
     assert "seed" in child.meta
 
 
-async def test_a_requests_own_meta_is_not_overwritten_by_inheritance():
-    arena = make_arena(Versioned(), [EpisodeRequest("child", 1, {"policy_version": 2, "topic": "sums"})])
-    meta = (await arena.play_step())[1][0].rollout.meta
-    assert (meta["policy_version"], meta["topic"], meta["step"]) == (2, "sums", 0)
-
-
 async def test_requests_may_be_kept_and_repeated():
     """One request object, twice in each batch of two steps, gives four episodes."""
     request = EpisodeRequest("child", 1)
@@ -218,45 +157,6 @@ async def test_requests_may_be_kept_and_repeated():
             seeds.append(result.rollout.meta["seed"])
     assert len(set(ids)) == len(set(seeds)) == 4
     assert request.meta == {}
-
-
-async def test_an_episode_leaves_no_trace_in_the_context_of_others():
-    class Looking(Ask):
-        def get_initial_prompt(self, arena, artifact, state):
-            seen.append((artifact, current_episode.get().rollout_id))
-            return super().get_initial_prompt(arena, artifact, state)
-
-    seen = []
-    arena = make_arena(SeedClient(), parents(3), child=Looking())
-    await arena.run_episode("child", "alone", {"rollout_id": "first"})
-    assert current_episode.get() is None
-    await arena.play_step()
-    assert current_episode.get() is None
-    expected = [(number, f"step-000000-{parent:05d}.{number}") for parent in range(3) for number in (0, 1)]
-    assert seen[0] == ("alone", "first")
-    assert sorted(seen[1:], key=lambda one: one[1]) == expected
-
-
-async def test_outside_of_a_step_versions_are_not_invented_and_ids_are_unique():
-    client = MockInferenceClient(["yes"])
-    results = await make_arena(client).generate_rollouts([EpisodeRequest("child", 1), *parents(1)])
-    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
-    assert len({rollout.id for rollout in rollouts}) == 4
-    assert "policy_version" not in rollouts[0].meta
-
-
-async def test_outside_of_a_step_seeds_follow_from_the_arenas_seed_the_step_and_the_position():
-    async def said(arena):
-        results = await arena.generate_rollouts(parents(3))
-        return [step.act for one in results for rollout in one.all_rollouts() for step in rollout.steps]
-
-    assert await said(make_arena(SeedClient(1))) == await said(make_arena(SeedClient(2)))
-    later = make_arena(SeedClient())
-    later.step_num = 1
-    everything = await said(make_arena(SeedClient())) + await said(make_arena(SeedClient(), seed=1))
-    assert len(set(everything + await said(later))) == 27
-    results = await later.generate_rollouts([EpisodeRequest("child", 1, {"seed": 5})])
-    assert results[0].rollout.meta["seed"] == 5
 
 
 # Calls of the client
@@ -310,12 +210,6 @@ async def test_scoring_is_a_call_like_any_other():
     assert arena.client.max_in_flight == 2
 
 
-async def test_a_call_with_model_and_return_tokens_needs_no_registered_role():
-    arena = make_arena(Asked())
-    await arena.call_model([], "player_0", model="default", return_tokens=True)
-    assert arena.client.options == [(1.0, None, True, "default")]
-
-
 async def test_the_error_for_an_unknown_role_or_episode_names_the_known_ones():
     arena = make_arena()
     with pytest.raises(InputError, match=r"no role judge.*there are: proposer, solver"):
@@ -345,25 +239,6 @@ async def test_episodes_in_three_levels_share_one_limit():
     assert (len(batch.records), client.max_in_flight) == (6 * (1 + 3 * (1 + 4)), 2)
 
 
-async def test_simultaneous_streams_share_one_limit():
-    """A new limit does not admit another batch of calls in addition to those in flight."""
-    client = MockInferenceClient(["yes"], latency=0.001)
-    arena = make_arena(client)
-    async with asyncio.TaskGroup() as group:
-        for _ in range(3):
-            group.create_task(arena.generate_rollouts(parents(4), concurrency=2))
-            while client.in_flight < 2:
-                await asyncio.sleep(0)
-    assert client.max_in_flight == 2
-
-
-async def test_a_limit_below_1_is_rejected():
-    with pytest.raises(InputError, match="concurrency"):
-        await make_arena().generate_rollouts(parents(1), concurrency=0)
-    with pytest.raises(InputError, match="concurrency"):
-        make_arena(max_calls=0)
-
-
 async def test_failed_calls_return_their_slots():
     class Dead(MockInferenceClient):
         async def complete(self, *args, **options):
@@ -380,12 +255,6 @@ async def test_failed_calls_return_their_slots():
     assert arena.client.max_in_flight == 2
 
 
-def test_an_arena_works_in_several_event_loops_in_turn():
-    arena = make_arena(requests=parents(5), max_calls=2)
-    for _ in range(3):
-        assert len(asyncio.run(arena.step()).records) == 15
-
-
 # Results
 
 
@@ -394,20 +263,6 @@ async def test_an_artifact_of_a_store_reaches_the_episode_as_its_data():
     result = (await arena.generate_rollouts([EpisodeRequest("child", Artifact("sums"))]))[0]
     assert result.rollout.artifact == "sums"
     assert result.rollout.steps[0].prompt[0]["content"] == "about sums"
-
-
-async def test_a_parent_may_play_two_groups_of_children_at_the_same_time():
-    class Twice(Ask):
-        async def rollout(self, arena, artifact, state=None):
-            state = await super().rollout(arena, artifact, state)
-            request = EpisodeRequest("child", "x")
-            both = await asyncio.gather(*(arena.generate_rollouts([request] * 2) for _ in range(2)))
-            state.child_results += [child for family in both for child in family]
-            return state
-
-    arena = make_arena(parent=Twice("proposer"), requests=parents(1))
-    result = (await arena.play_step())[1][0]
-    assert [child.rollout.id[-2:] for child in result.children] == [".0", ".1", ".2", ".3"]
 
 
 class Clocked(MockInferenceClient):

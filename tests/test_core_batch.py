@@ -1,6 +1,5 @@
 """Steps of an arena and their batches: what batches contain, what is rejected, how a run continues."""
 
-import asyncio
 import dataclasses
 import json
 
@@ -65,12 +64,6 @@ async def test_untrainable_results_and_their_descendants_have_no_records():
     assert results[1].trainable_rollouts() == []
 
 
-async def test_a_batch_may_leave_out_only_the_children():
-    arena = make_arena(requests=parents(2), parent=Family(trainable=False))
-    batch = await arena.step()
-    assert [record.role_id for record in batch.records] == ["proposer"] * 2
-
-
 async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
     class Sometimes(Ask):
         def get_initial_prompt(self, arena, artifact, state):
@@ -99,22 +92,6 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
         "num_results": 2,
         "num_records": 6,
     }
-
-
-class TextClient(MockInferenceClient):
-    """A client like a server that returns only texts."""
-
-    async def complete(self, *args, **options):
-        response = await super().complete(*args, **options)
-        response.prompt_token_ids = response.completion_token_ids = response.completion_logprobs = None
-        return response
-
-
-async def test_steps_without_tokens_are_counted_and_give_no_record():
-    batch, results = await make_arena(TextClient(["yes"]), parents(2)).play_step()
-    assert batch.records == []
-    assert (batch.meta["steps"], batch.meta["text_only_steps"], batch.meta["failed"]) == (6, 6, 0)
-    assert all(step.text_only for result in results for step in result.rollout.steps)
 
 
 @pytest.mark.parametrize("missing", ["prompt_token_ids", "completion_token_ids", "completion_logprobs"])
@@ -167,68 +144,6 @@ async def test_the_sanity_check_detects_other_records(change, problem):
         arena.sanity_check_batch(results, batch)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("role_id", "solver"),
-        ("rollout_id", "another"),
-        ("prompt_token_ids", [1, 2]),
-        ("completion_token_ids", [7]),
-        ("logprobs", [-0.25]),
-        ("logprobs", [float("nan")]),
-        ("advantage", 9.0),
-        ("reward", 0.5),
-        ("policy_version", 9),
-    ],
-)
-async def test_the_sanity_check_detects_a_record_that_is_not_that_of_its_step(field, value):
-    arena = make_arena(requests=parents(2))
-    batch, results = await arena.play_step()
-    arena.sanity_check_batch(results, batch)
-    setattr(batch.records[0], field, value)
-    record = batch.records[0]
-    problem = f"^the record of role {record.role_id} in rollout {record.rollout_id} differs from the step"
-    with pytest.raises(SparringError, match=problem):
-        arena.sanity_check_batch(results, batch)
-
-
-async def test_the_sanity_check_detects_rollouts_with_the_same_id():
-    requests = [EpisodeRequest("child", number, {"rollout_id": "mine"}) for number in range(2)]
-    arena = make_arena(requests=requests, verbose=True)
-    with pytest.raises(SparringError, match=r"^several rollouts have the same id, so their advantages"):
-        await arena.step()
-
-
-async def test_the_sanity_check_accepts_failures_exclusions_and_text():
-    results = [
-        played("ask", {"S": 1.0}, children=[played("ask", {"S": 2.0}), played("ask", {}, error="dead")]),
-        played("ask", {"S": 1.0}, trainable=False),
-    ]
-    results[0].rollout.steps[0].completion_logprobs = None
-    arena = make_arena()
-    batch = arena.build_training_batch(results)
-    assert [(record.role_id, record.reward) for record in batch.records] == [("S", 2.0)]
-    arena.sanity_check_batch(results, batch)
-    batch.records.append(batch.records[0])
-    with pytest.raises(SparringError, match="1 records follow from the steps, but the batch has 2"):
-        arena.sanity_check_batch(results, batch)
-
-
-async def test_the_sanity_check_shows_the_requested_number_of_examples(capsys):
-    arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(3)])
-    batch, results = await arena.play_step()
-    assert capsys.readouterr().err == ""
-    arena.sanity_check_batch(results, batch, num_examples=1)
-    shown = capsys.readouterr().err
-    assert "step-000000-00000" in shown
-    assert "step-000000-00001" not in shown
-    arena.sanity_check_batch(results, batch)
-    shown = capsys.readouterr().err
-    assert "step-000000-00001" in shown
-    assert "step-000000-00002" not in shown
-    assert "3 records" in shown
-
-
 # Steps and runs
 
 
@@ -265,53 +180,6 @@ async def test_a_run_yields_one_batch_per_step():
     assert arena.events == ["startup", "shutdown"]
 
 
-async def test_a_run_continues_where_the_last_one_stopped():
-    arena = TopicArena(SeedClient())
-    await arena.startup()
-    first = [batch async for batch in arena.run(num_steps=1)]
-    second = [batch async for batch in arena.run(num_steps=1)]
-    assert [batch.meta["step"] for batch in first + second] == [0, 1]
-    assert first[0].records[0].rollout_id != second[0].records[0].rollout_id
-
-
-async def test_a_run_passes_its_settings_on_and_is_silent_unless_told_otherwise(capsys):
-    arena = TopicArena(SeedClient())
-    await arena.startup()
-    assert len([batch async for batch in arena.run(num_steps=1)]) == 1
-    assert capsys.readouterr().err == ""
-    assert len([batch async for batch in arena.run(1, 3, True)]) == 1
-    assert "2 records" in capsys.readouterr().err
-    results = await arena.generate_rollouts([EpisodeRequest("child", "x")])
-    arena.build_training_batch(results)
-    assert capsys.readouterr().err == ""
-
-
-async def test_a_concurrency_given_to_a_run_bounds_its_calls():
-    class Counted(SeedClient):
-        at_once = most = 0
-
-        async def complete(self, *args, **options):
-            self.at_once += 1
-            self.most = max(self.most, self.at_once)
-            answer = await super().complete(*args, **options)
-            self.at_once -= 1
-            return answer
-
-    arena = make_arena(Counted(1), [EpisodeRequest("child", number) for number in range(9)])
-    assert len([batch async for batch in arena.run(1, 2)]) == 1
-    assert arena.client.most == 2
-
-
-async def test_a_step_has_its_seeds_ids_and_version():
-    arena = make_arena(requests=[EpisodeRequest("child", number) for number in range(2)], seed=3)
-    await arena.step()
-    _, results = await arena.play_step()
-    metas = [result.rollout.meta for result in results]
-    assert [meta["seed"] for meta in metas] == [derive_seed(3, "step", 1, index) for index in range(2)]
-    assert [meta["rollout_id"] for meta in metas] == ["step-000001-00000", "step-000001-00001"]
-    assert [(meta["step"], meta["policy_version"]) for meta in metas] == [(1, 0)] * 2
-
-
 async def test_rewards_may_be_adjusted_by_what_a_whole_step_shows():
     class Shared(BatchArena):
         def adjust_rewards(self, results):
@@ -322,12 +190,6 @@ async def test_rewards_may_be_adjusted_by_what_a_whole_step_shows():
     arena.add_role(Role("solver"))
     arena.add_episode("child", Ask())
     assert [record.reward for record in (await arena.step()).records] == [0.25] * 4
-
-
-async def test_a_step_without_episodes_is_of_version_0_and_a_step_without_a_reason_has_none():
-    assert (await Arena(MockInferenceClient(["yes"])).step()).meta["policy_version"] == 0
-    results = [played("ask", {"S": 2.0})]
-    assert make_arena().build_training_batch(results).records[0].meta["finish_reason"] == ""
 
 
 async def test_a_run_without_num_steps_ends_at_an_empty_batch():
@@ -400,11 +262,6 @@ def test_stores_of_an_arena_have_their_own_seeds():
     assert arena.stores == {"given": store, "first": first, "second": second}
 
 
-def test_ratings_use_the_rewards_of_roles_that_played_each_other():
-    meeting = played("debate", {"Aff": 1.0, "Neg": -1.0}, children=[played("ask", {"S": 1.0})])
-    assert make_arena().outcomes(meeting) == [{"Aff": 1.0, "Neg": -1.0}]
-
-
 def test_results_are_trees():
     leaf = played("ask", {"S": 1.0})
     tree = played("ask", {"S": 2.0}, children=[played("ask", {"S": 3.0}, children=[leaf])])
@@ -419,7 +276,3 @@ def test_a_role_builds_messages():
     assert role.build_messages("c") == [{"role": "system", "content": "Be brief."}, asked]
     assert role.build_messages("c", history)[1:] == [*history, asked]
     assert Role("solver").build_messages("c") == [asked]
-
-
-def test_an_async_step_can_be_called_from_a_script():
-    assert len(asyncio.run(make_arena(requests=parents(1)).step()).records) == 3

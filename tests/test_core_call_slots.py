@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core import InputError
-from sparring.core.call_slots import CallSlots
+from sparring.core.concurrency import CallSlots
 
 
 async def settle():
@@ -53,48 +53,6 @@ async def test_first_come_first_served():
     callers.ends[0].set()
     await settle()
     assert callers.inside == [1, 2]
-    await callers.finish()
-
-
-async def test_raising_the_limit_admits_waiting_calls():
-    callers = Callers(1)
-    for _ in range(4):
-        callers.start()
-    await settle()
-    callers.slots.set_limit(3)
-    await settle()
-    assert callers.inside == [0, 1, 2]
-    await callers.finish()
-
-
-async def test_after_the_limit_is_lowered_calls_wait_until_enough_slots_are_free():
-    callers = Callers(3)
-    for _ in range(5):
-        callers.start()
-    await settle()
-    callers.slots.set_limit(1)
-    for number in (0, 1):
-        callers.ends[number].set()
-        await settle()
-    assert callers.inside == [2]
-    callers.ends[2].set()
-    await settle()
-    assert callers.inside == [3]
-    await callers.finish()
-
-
-async def test_a_slot_of_a_cancelled_call_goes_to_the_next_one():
-    """The cancellation comes between the hand-over and the moment the waiter runs."""
-    callers = Callers(1)
-    for _ in range(3):
-        callers.start()
-    await settle()
-    callers.ends[0].set()
-    await asyncio.sleep(0)
-    assert callers.inside == [], "0 gave its slot to 1, which has not run yet"
-    callers.tasks[1].cancel()
-    await settle()
-    assert callers.inside == [2]
     await callers.finish()
 
 

@@ -2,14 +2,12 @@
 
 import pytest
 
-from core_programs import make_arena
 from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     ChatEpisode,
     EpisodeError,
     EpisodeState,
-    InputError,
     MockInferenceClient,
     MultiTurnEpisode,
     Role,
@@ -230,21 +228,6 @@ async def test_executions_of_one_episode_share_nothing():
     assert len(second.rollout.extras["transcript"]) == len(first.rollout.extras["transcript"])
 
 
-async def test_a_given_state_is_continued():
-    arena = arena_with(Talk(max_turns=3), buyer="", seller="")
-    state = EpisodeState()
-    state.say("It is Monday.")
-    returned = await arena.episodes["talk"].rollout(arena, "A lamp.", state)
-    assert returned is state
-    assert arena.client.asked[0] == [user("It is Monday.\n\nA lamp.")]
-
-
-async def test_the_error_for_an_unregistered_role_names_it():
-    arena = arena_with(Talk(max_turns=2), buyer="")
-    with pytest.raises(InputError, match=r"no role seller.*there are: buyer"):
-        await arena.try_episode("talk", "A lamp.")
-
-
 @pytest.mark.parametrize("method", ["get_initial_prompt", "env_response"])
 async def test_a_text_for_a_role_that_is_not_there_is_an_error(method):
     class Misspelt(Talk):
@@ -268,14 +251,6 @@ async def test_a_role_that_heard_nothing_cannot_answer():
 def test_the_state_knows_its_last_step():
     state = EpisodeState()
     assert (state.turn, state.last_step, state.last_completion_text) == (0, None, "")
-
-
-async def test_a_chat_that_is_played_directly_is_an_episode_like_any_other():
-    """``generate`` needs no registration."""
-    arena = make_arena(RecordingClient())
-    arena.add_role(Role("buyer"))
-    result = await OneQuestion().generate(arena, "How much?")
-    assert [step.act for step in result.rollout.steps] == ["one"]
 
 
 async def test_a_role_cannot_write_a_line_of_another_or_of_the_environment():

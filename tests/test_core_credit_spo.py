@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_programs import played
 from credit_groups import found, game
 from sparring.core import SPOCredit, Step
 from sparring.core.credit import tracked
@@ -73,13 +72,6 @@ def test_advantages_are_scaled_and_not_centred():
     assert flat(credit, [one(2.0), one(2.0)]) == [1.0, 1.0]
 
 
-def test_rewards_that_were_expected_give_no_advantage():
-    credit = SPOCredit()
-    assert flat(credit, [one(0.1) for _ in range(3)]) == [0.0] * 3
-    assert flat(credit, [one(0.1) for _ in range(3)]) == [0.0] * 3, "rounding is not divided by rounding"
-    assert credit.compute([]) == {}
-
-
 def test_a_position_forgets_as_far_as_the_policy_has_moved():
     credit = SPOCredit(half_life=0.5)
     credit.compute([one(1.0, answer=(5, 6), logprob=-1.5), one(0.0, answer=(7,), logprob=-0.25)])
@@ -97,17 +89,6 @@ def test_a_position_forgets_as_far_as_the_policy_has_moved():
     assert flat(credit, [one(1.0), one(0.0)]) == scaled(1.9 / 5.8, -3.9 / 5.8)
 
 
-def test_each_answer_is_compared_with_its_own_last_draw():
-    credit = SPOCredit(half_life=1.0)
-    credit.compute([one(8.0, answer=(5,), logprob=-2.0), one(0.0, answer=(6,), logprob=-3.0)])
-    credit.compute([one(0.0, answer=(5,), logprob=-2.0)])  # 0.96 * 8 of 0.96 * 2 + 1
-    assert sums_of(credit) == [7.68, 2.92]
-    credit.compute([one(0.0, answer=(6,), logprob=-3.0 + TENTH)])  # 0.9 * 7.68 of 0.9 * 2.92 + 1
-    assert sums_of(credit) == [6.912, 3.628]
-    credit.compute([one(0.0, answer=(6,), logprob=-3.0 + 2 * TENTH)])  # TENTH since the last draw, not twice
-    assert sums_of(credit) == [6.2208, 4.2652]
-
-
 @pytest.mark.parametrize(
     ("change", "rho"),
     [(0.0, 0.96), (1e-3, 0.96), (-1e-3, 0.96), (0.06 * TENTH, 0.9), (-0.06 * TENTH, 0.9), (5.0, 0.875)],
@@ -118,28 +99,6 @@ def test_rho_has_bounds_and_depends_on_the_change_per_token_in_either_direction(
     credit.compute([one(1.0, answer=answer, logprob=-9.0)])
     credit.compute([one(0.0, answer=answer, logprob=-9.0 + length * change)])
     assert sums_of(credit) == [rho, rho + 1]
-
-
-@pytest.mark.parametrize(("moved", "memory"), [(0.0, 25.0), (1.0, 8.0)])
-def test_a_position_remembers_eight_to_twenty_five_batches(moved, memory):
-    credit = SPOCredit()
-    for batch in range(400):
-        credit.compute([one(1.0, logprob=-9.0 + moved * (batch % 2))])
-    assert sums_of(credit) == [memory, memory]
-
-
-def test_a_position_whose_answers_never_repeat_forgets_as_slowly_as_any():
-    credit = SPOCredit()
-    for batch in range(400):
-        credit.compute([one(1.0, answer=(batch,), logprob=-float(batch % 3))])
-    assert sums_of(credit) == [25.0, 25.0]
-
-
-def test_positions_move_separately():
-    credit = SPOCredit(half_life=1.0)
-    credit.compute([one(1.0, [1], logprob=-2.0), one(1.0, [2], logprob=-2.0)])
-    credit.compute([one(0.0, [1], logprob=-2.0 - TENTH), one(0.0, [2], logprob=-2.0)])
-    assert flat(credit, [one(1.0, [1]), one(1.0, [2])]) == scaled(1 - 0.9 / 1.9, 1 - 0.96 / 1.96)
 
 
 def test_positions_differ_by_prompt_role_and_type():
@@ -247,9 +206,3 @@ def test_the_order_within_a_batch_changes_nothing(seed):
     for batch in batches(seed):
         assert forwards.compute(batch) == backwards.compute(batch[::-1])
     assert forwards.state_dict() == backwards.state_dict()
-
-
-def test_sub_episodes_are_samples_too():
-    child = played("solve", {"S": 3.0})
-    results = [played("ask", {"S": 4.0}, children=[child])]
-    assert flat(SPOCredit(), results) == scaled(4.0, 3.0)

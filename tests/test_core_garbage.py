@@ -4,10 +4,8 @@ import asyncio
 import gc
 import weakref
 
-import pytest
-
 from ray_simulation import VirtualTimeLoop
-from sparring.core.garbage_collection import infrequent_garbage_collection, raise_collection_thresholds
+from sparring.core.garbage_collection import infrequent_garbage_collection
 
 
 class Cycle:
@@ -43,22 +41,6 @@ def test_a_cycle_is_freed_while_games_continue():
     run(scenario)
 
 
-def test_a_service_with_many_objects_collects_them_only_by_the_hundred_thousand():
-    collections = []
-    before = gc.get_threshold()
-    gc.collect()
-    gc.callbacks.append(lambda phase, info: collections.append(phase))
-    try:
-        raise_collection_thresholds()
-        kept = [[number] for number in range(90_000)]
-        assert (len(kept), collections) == (90_000, [])
-        kept += [[number] for number in range(20_000)]
-        assert collections
-    finally:
-        gc.callbacks.pop()
-        gc.set_threshold(*before)
-
-
 def test_pythons_collector_is_off_while_games_are_played_and_on_afterwards():
     async def scenario():
         with infrequent_garbage_collection():
@@ -67,26 +49,5 @@ def test_pythons_collector_is_off_while_games_are_played_and_on_afterwards():
                 assert not gc.isenabled()
             assert not gc.isenabled()
         assert gc.isenabled()
-
-    run(scenario)
-
-
-def test_pythons_collector_stays_on_if_no_event_loop_runs():
-    with pytest.raises(RuntimeError, match="no running event loop"), infrequent_garbage_collection():
-        pass
-    assert gc.isenabled()
-
-
-def test_the_collection_timer_stops_after_the_games():
-    async def scenario():
-        with infrequent_garbage_collection():
-            pass
-        gc.disable()
-        try:
-            lost = weakref.ref(Cycle())
-            await asyncio.sleep(600.0)
-            assert lost() is not None
-        finally:
-            gc.enable()
 
     run(scenario)

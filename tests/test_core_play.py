@@ -9,15 +9,6 @@ def step(pid, **fields):
     return Step(f"player_{pid}", [], [], pid=pid, env_id="Kuhn", **fields)
 
 
-def test_a_scored_step_differs_in_reward_information_and_environment_only():
-    messages = [{"role": "user", "content": "move"}], [{"role": "assistant", "content": "[bet]"}]
-    played = Step("player_1", *messages, [1, 2], [3], [-0.5], 1.0, 0.25, {"turn": 4}, 1, "Kuhn", 7)
-    scored = played.scored(-2.0, {"turn": 5}, "Tak")
-    assert scored == Step("player_1", *messages, [1, 2], [3], [-0.5], -2.0, 0.25, {"turn": 5}, 1, "Tak", 7)
-    assert scored.completion_token_ids is played.completion_token_ids
-    assert (played.reward, played.info, played.env_id) == (1.0, {"turn": 4}, "Kuhn")
-
-
 def test_a_game_is_split_into_the_trajectories_of_its_trained_seats():
     steps = [step(2), step(0), step(2)]
     info = {0: {"reason": "folded"}, 1: {"reason": "won"}}
@@ -33,18 +24,6 @@ def test_a_game_is_split_into_the_trajectories_of_its_trained_seats():
         assert one.final_rewards == {0: -1.0, 1: 2.0, 2: -1.0}
     first.final_rewards[0] = 9.0
     assert extras["final_rewards"][0] == -1.0
-
-
-def test_without_turns_and_information_a_trajectory_counts_its_own_steps():
-    rollout = Rollout(
-        episode_type="game",
-        artifact=None,
-        id="g",
-        steps=[step(0), step(0)],
-        extras={"final_rewards": {0: 1.0}},
-    )
-    (one,) = trajectories_of(rollout)
-    assert (one.num_turns, one.game_info) == (2, {})
 
 
 def test_a_roles_reward_reaches_its_steps_and_no_others():

@@ -1,14 +1,9 @@
 """Rubrics: rewards are weighted sums, metrics have distinct names, and invalid rewards are rejected."""
 
 import asyncio
-import functools
 import math
-from fractions import Fraction
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core_programs import step_of
 from sparring.core import Arena, EpisodeError, MockInferenceClient, Role, Rollout, Rubric
@@ -35,10 +30,6 @@ def test_rewards_are_the_weighted_sum_of_sync_and_async_functions():
     assert [step.reward for step in rollout.steps] == [2.0, 1.5, 2.0]
 
 
-def test_a_function_without_a_name_is_named_after_its_type():
-    assert Rubric([length, functools.partial(length)]).names == ["length", "partial"]
-
-
 def test_weights_are_one_unless_given():
     assert score(Rubric([length, fame]), "a").rewards == {"a": 12.0, "b": 3.0}
 
@@ -54,32 +45,9 @@ def test_functions_with_the_same_name_have_separate_metrics():
     assert rollout.metrics == {"<lambda>/a": 1.0, "<lambda>-2/a": 2.0}
 
 
-@given(st.lists(st.sampled_from(["f", "f-2", "f-3", "g"]), max_size=8))
-def test_functions_get_distinct_names(names):
-    funcs = []
-    for name in names:
-        funcs.append(functools.partial(length))
-        funcs[-1].__name__ = name
-    rubric = Rubric(funcs)
-    assert len(set(rubric.names)) == len(names)
-    assert all(given_name.startswith(name) for given_name, name in zip(rubric.names, names, strict=True))
-
-
-def test_scoring_again_does_not_add_the_rewards_again():
-    rubric, rollout = Rubric([length]), Rollout(episode_type="talk", steps=[step_of("a")])
-    arena = Arena(MockInferenceClient(["7"]))
-    asyncio.run(rubric.score(rollout, arena))
-    asyncio.run(rubric.score(rollout, arena))
-    assert rollout.rewards["a"] == rollout.steps[0].reward == 2.0
-
-
 def test_a_role_that_acted_and_got_no_reward_is_an_error():
     with pytest.raises(EpisodeError, match="role c acted but no reward function scored it"):
         score(Rubric([length]), "a", "c")
-
-
-def test_a_role_that_did_not_act_may_be_rewarded():
-    assert score(Rubric([length]), "a").rewards["b"] == 3.0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e308, 10**400, None, "1", [1.0], 1j])
@@ -91,18 +59,6 @@ def test_a_reward_that_is_not_a_finite_number_is_an_error(value):
         score(Rubric([odd]), "a")
 
 
-@pytest.mark.parametrize("value", [1, True, np.float32(1), np.int64(1), np.bool_(True).item(), Fraction(1)])
-def test_every_kind_of_finite_number_is_a_reward(value):
-    rollout = score(Rubric([lambda rollout, arena: {"a": value}]), "a")
-    assert rollout.rewards == {"a": 1.0}
-    assert type(rollout.steps[0].reward) is float
-
-
-def test_a_sum_that_overflows_is_an_error():
-    with pytest.raises(EpisodeError, match=r"the weighted sum for role a gave 1e\+31"):
-        score(Rubric([lambda rollout, arena: {"a": 1e30}], [10.0]), "a")
-
-
 def test_a_function_that_forgot_to_return_is_named():
     def forgetful(rollout, arena):
         pass
@@ -111,30 +67,9 @@ def test_a_function_that_forgot_to_return_is_named():
         score(Rubric([forgetful]), "a")
 
 
-def test_a_rollout_that_could_not_be_scored_has_no_rewards():
-    rollout = Rollout(episode_type="talk", steps=[step_of("a"), step_of("c")])
-    with pytest.raises(EpisodeError):
-        asyncio.run(Rubric([length]).score(rollout, Arena(MockInferenceClient(["7"]))))
-    assert rollout.rewards == {}
-    assert [step.reward for step in rollout.steps] == [0.0, 0.0]
-
-
 def test_there_must_be_one_weight_for_each_function():
     with pytest.raises(ValueError, match="2 reward functions but 1 weights"):
         Rubric([length, fame], [1.0])
-
-
-def test_a_judge_is_called_without_a_role_and_leaves_no_step():
-    async def judge(rollout, arena):
-        response = await arena.call_model([{"role": "user", "content": rollout.steps[0].act}])
-        assert response.completion_token_ids is None, "nobody trains on a judge"
-        return {"a": float(response.text)}
-
-    arena = Arena(MockInferenceClient(["7"]))
-    arena.add_role(Role("a"))
-    rollout = score(Rubric([judge]), "a", arena=arena)
-    assert rollout.rewards == {"a": 7.0}
-    assert len(rollout.steps) == 1
 
 
 def misspelt(rollout, arena):
@@ -158,7 +93,3 @@ def test_a_reward_for_an_unknown_role_names_it_and_the_known_roles():
 def test_a_function_of_weight_0_is_a_metric_and_may_have_any_names():
     rollout = score(Rubric([fame, misspelt], [1.0, 0.0]), "a", arena=arena_of("a"))
     assert rollout.metrics["misspelt/Judgee"] == 1.0
-
-
-def test_a_role_that_acted_may_be_rewarded_even_if_it_is_not_in_the_arena():
-    assert score(Rubric([fame]), "a", arena=arena_of("b")).rewards == {"a": 10.0}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sparring.core.gather import all_results
+from sparring.core.concurrency import all_results
 
 
 async def test_results_come_in_the_order_of_the_calls_not_of_their_ends() -> None:
@@ -18,10 +18,6 @@ async def test_results_come_in_the_order_of_the_calls_not_of_their_ends() -> Non
 
     assert await all_results(map(call, range(5))) == [0, 1, 2, 3, 4]
     assert order == [4, 3, 2, 1, 0]
-
-
-async def test_no_calls_have_no_results() -> None:
-    assert await all_results([]) == []
 
 
 async def test_the_first_error_arrives_as_it_is_after_the_others_have_ended() -> None:

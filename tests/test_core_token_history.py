@@ -18,8 +18,7 @@ from sparring.core import (
     Rubric,
 )
 from sparring.core.chat_tokens import ChatTokens
-from sparring.core.history import shown
-from sparring.core.messages import as_text, said
+from sparring.core.messages import as_text, remembered, said
 from tokenizer_families import FAMILIES, GEMMA, TURN_ENDS, control_ids, tokenizer_of
 
 SMOLLM2, *OTHERS = "ChatML whose end of text is no end of turn", "Qwen 3", "Llama 3", "Gemma", "Phi"
@@ -129,8 +128,8 @@ TALK = [
 
 
 def test_a_role_keeps_its_answers_or_drops_its_reasoning_or_goes_on_from_its_summary():
-    assert shown(TALK, "keep", 2) is TALK
-    assert shown(TALK, "drop_reasoning", 2) == [
+    assert remembered(TALK, "keep", 2) is TALK
+    assert remembered(TALK, "drop_reasoning", 2) == [
         *TALK[:2],
         said("assistant", "first"),
         *TALK[3:6],
@@ -138,14 +137,14 @@ def test_a_role_keeps_its_answers_or_drops_its_reasoning_or_goes_on_from_its_sum
         TALK[7],
     ]
     summary = said("assistant", "<summary>so far</summary>")
-    assert shown(TALK, "summary", 2) == [*TALK[:2], summary, *TALK[5:]]
-    assert shown(TALK[:4], "summary", 2) == TALK[:4]
+    assert remembered(TALK, "summary", 2) == [*TALK[:2], summary, *TALK[5:]]
+    assert remembered(TALK[:4], "summary", 2) == TALK[:4]
 
 
 @given(st.lists(hostile_text(), max_size=6), st.sampled_from(["keep", "drop_reasoning", "summary"]))
 def test_the_beginning_and_the_latest_words_of_others_are_never_changed(texts, history):
     talk = [said("assistant" if index % 2 else "user", text) for index, text in enumerate(texts)]
-    prompt = shown(talk, history, 1)
+    prompt = remembered(talk, history, 1)
     assert prompt[:1] == talk[:1]
     if len(talk) % 2:
         assert prompt[-1] == talk[-1]

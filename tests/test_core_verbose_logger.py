@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from core_programs import Ask, Family, SeedClient, make_arena, parents, played
+from core_programs import Ask, SeedClient, make_arena, parents, played
 from sparring.core import EpisodeRequest, GRPOCredit, MockInferenceClient, VerboseLogger, apply_credit
 
 
@@ -158,20 +158,3 @@ async def test_verbose_without_a_logger_goes_to_standard_error(capsys):
     printed = capsys.readouterr()
     assert "call for solver in step-000000-00000" in printed.err
     assert printed.out == ""
-
-
-async def test_one_verbose_step_of_a_silent_arena_shows_its_examples(capsys):
-    arena = make_arena(requests=parents(1), parent=Family(children=1))
-    await arena.step()
-    assert capsys.readouterr().err == ""
-    await arena.step(verbose=True)
-    assert "2 records" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("with_tokens", [True, False])
-async def test_a_call_is_logged_with_its_answer_and_whether_it_has_tokens(log, with_tokens):
-    logger, read = log
-    arena = make_arena(MockInferenceClient(["four"]), logger=logger)
-    await arena.call_model("2 + 2?", return_tokens=with_tokens)
-    kind = "" if with_tokens else " (text only)"
-    assert read().splitlines() == [f"call for (no role){kind}", "    user> 2 + 2?", "    (no role)< four"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import DELIVERY_FILE, MANIFEST_FILE
-from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
+from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.engine.adapter_check import (
     TOLERANCES,
     Delivery,

@@ -5,12 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyspiel
 import pytest
 
 from sparring.core import InputError
-from sparring.envs.catalog import describe, library_of, list_environments, make_game
-from sparring.envs.known_ids import suggest
+from sparring.envs.catalog import describe, list_environments, make_game
 
 
 @pytest.mark.parametrize(
@@ -92,21 +90,6 @@ def test_the_word_list_is_searched_in_the_directories_of_nltk(monkeypatch):
         assert searched == [f"{root}/{name}" for root in roots for name in ("words", "words.zip")]
 
 
-@pytest.mark.parametrize("name", ["words", "words.zip"])
-def test_the_word_list_may_be_packed_and_in_any_directory_of_nltk_data(name, monkeypatch, tmp_path):
-    empty, full = tmp_path / "empty", tmp_path / "full"
-    monkeypatch.setenv("NLTK_DATA", f"{empty}{os.pathsep}{full}")
-    assert not describe("Wordle-v0-train").playable
-    (full / "corpora" / name).mkdir(parents=True)
-    assert describe("Wordle-v0-train").playable
-
-
-def test_a_version_in_a_games_parameters_does_not_make_it_textarenas():
-    assert library_of("TicTacToe-v0-train") == "textarena"
-    assert library_of("efg_game(filename=kuhn-v2.efg)") == "openspiel"
-    assert library_of("misere(game=efg_game(filename=kuhn-v2.efg))") == "openspiel"
-
-
 def test_games_of_openspiel_that_cannot_be_played_under_their_bare_name_say_why():
     reasons = {info.env_id: info.reason for info in list_environments()}
     assert reasons["misere"] == "it needs parameters: give them in parentheses after the name"
@@ -116,17 +99,6 @@ def test_games_of_openspiel_that_cannot_be_played_under_their_bare_name_say_why(
         "its players move at the same time (wrap it: turn_based_simultaneous_game(game=matrix_rps()))"
     )
     assert reasons["kuhn_poker"] == ""
-
-
-def test_suggestions_are_at_most_the_three_closest_ids():
-    closest = "Did you mean Sudoku-v0-train, Sudoku-v0-hard-train, Sudoku-v0-easy-train?"
-    assert suggest("Sudoku-v0-trian") == closest
-
-
-def test_suggestions_leave_out_the_games_of_openspiels_python_package(monkeypatch):
-    names = [*pyspiel.registered_names(), "python_kuhn_pokr"]
-    monkeypatch.setattr(pyspiel, "registered_names", lambda: names)
-    assert "python" not in suggest("python_kuhn_pokr")
 
 
 def test_the_list_has_both_libraries_and_a_reason_for_each_unplayable_game():
@@ -140,17 +112,6 @@ def test_the_list_has_both_libraries_and_a_reason_for_each_unplayable_game():
     openspiel = {info.env_id: info for info in infos if info.library == "openspiel"}
     assert openspiel["kuhn_poker"].players == [2]
     assert not openspiel["matrix_rps"].playable
-
-
-def test_listed_facts_agree_with_described_ones():
-    listed = {info.env_id: info for info in list_environments()}
-    for env_id in ("kuhn_poker", "hanabi", "crazy_eights", "LiarsDice-v0-train", "Chess-v0-train"):
-        assert listed[env_id] == describe(env_id)
-
-
-def test_a_base_id_without_suffix_is_played_unchanged():
-    assert describe("TicTacToe-v0").playable
-    assert make_game("TicTacToe-v0", 2, 0).env_id == "TicTacToe-v0"
 
 
 def test_the_catalog_loads_without_the_game_libraries():

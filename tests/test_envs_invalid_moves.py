@@ -5,13 +5,9 @@ import random
 import pyspiel
 import pytest
 
-from evaluation_client import TabularClient, nonsense, uniform
-from sparring.core import AgentSpec, Arena, EpisodeError
+from sparring.core import EpisodeError
 from sparring.envs.catalog import list_environments, make_game
-from sparring.envs.game_episode import GameEpisode
 from sparring.envs.openspiel_game import load_game
-from sparring.envs.templates import get_template
-from sparring.evaluation import play_match
 
 LISTED = [env.env_id for env in list_environments() if env.library == "openspiel" and env.playable]
 NOT_LOADABLE = ("nfg_game", "normal_form_extensive_game", "repeated_game")
@@ -101,39 +97,6 @@ def test_an_invalid_move_costs_its_player_most_and_pays_nobody_more_than_a_legal
 )
 def test_what_an_invalid_move_pays_by_hand(env_id, pid, rewards):
     assert forfeited(env_id, pid) == rewards
-
-
-@pytest.mark.parametrize(
-    ("env_id", "of_model", "of_opponent", "reward"),
-    [
-        ("kuhn_poker", "losses", "wins", -2.0),
-        ("tiny_bridge_2p", "draws", "draws", -40.0),
-        ("trade_comm", "losses", "wins", 0.0),
-    ],
-)
-async def test_a_match_counts_an_invalid_move_as_what_it_paid(env_id, of_model, of_opponent, reward):
-    """With a partner who wins and loses alike it is nobody's win; no such game counts as a valid win."""
-    client = TabularClient(uniform, {"bad": nonsense})
-
-    async def match(model: str, opponent: str):
-        return await play_match(
-            Arena(client),
-            GameEpisode(env_id, 2, get_template("fewshot-chat"), max_turns=1 if model == "bad" else 200),
-            model=model,
-            opponent=AgentSpec("model", opponent),
-            games=10,
-            seed=1,
-        )
-
-    alone = await match("bad", "bad")
-    assert (alone.games, alone.invalid["model"] + alone.invalid["opponent"]) == (10, 10)
-    assert getattr(alone, of_model) >= alone.invalid["model"] > 0
-    assert getattr(alone, of_opponent) >= alone.invalid["opponent"] > 0
-    assert (alone.valid_games, alone.valid_wins) == (0, 0)
-    assert alone.wins + alone.draws + alone.losses == 10
-    if of_model == "draws":
-        assert alone.draws == 10
-        assert alone.mean_reward.mid == reward
 
 
 COOPERATIVE = """

@@ -89,13 +89,6 @@ def test_without_known_moves_the_few_shot_prompt_is_one_message_with_an_instruct
     assert get_template("fewshot-chat").messages(game, 0) == [{"role": "user", "content": content}]
 
 
-def test_the_examples_of_kuhn_poker_of_three_hold_the_second_lowest_card():
-    opening = "Moves so far: none. Legal moves: check, bet. Your card: J."
-    facing_bet = "Moves so far: player 0 bet. Legal moves: fold, call. Your card: J."
-    examples = ((opening, "check"), (facing_bet, "call"), (opening, "bet"), (facing_bet, "fold"))
-    assert [example_turns("kuhn_poker(players=3)", 3, pid) for pid in range(3)] == [examples] * 3
-
-
 EXAMPLE_BOARDS = (
     "012x45xoo 01oxx56o8 xx23o567o o123o56xx 012xo5o7x 012ox5ox8 0oxxo5678 x1x3oo678 0xx34o67o",
     "0x2x45xoo 01oxx5xo8 xx23o5x7o o12xo56xx ox23x5xo8 012ox5oxx 0oxxox678 x1x3oox78 0xxx4o67o",
@@ -123,98 +116,6 @@ def test_the_examples_of_tic_tac_toe_are_the_same_positions_in_both_libraries(
         free = ", ".join(move.format(mark) for mark in board if mark.isdigit())
         expected.append((f"{before}{rows}{offer.format(free)}", move.format(cell)))
     assert example_turns(env_id, 2, pid) == tuple(expected)
-
-
-@pytest.mark.parametrize(
-    ("env_id", "pid", "turns"),
-    [
-        (
-            "leduc_poker",
-            0,
-            (
-                (
-                    "Round 1: none. Round 2: none. Legal moves: call, raise. Public card: none. "
-                    "Your card: Q.",
-                    "raise",
-                ),
-                (
-                    "Round 1: raise call. Round 2: none. Legal moves: call, raise. Public card: Q. "
-                    "Your card: Q.",
-                    "call",
-                ),
-                (
-                    "Round 1: raise call. Round 2: call raise. Legal moves: fold, call, raise. "
-                    "Public card: Q. Your card: Q.",
-                    "fold",
-                ),
-            ),
-        ),
-        (
-            "leduc_poker",
-            1,
-            (
-                (
-                    "Round 1: raise. Round 2: none. Legal moves: fold, call, raise. Public card: none. "
-                    "Your card: J.",
-                    "call",
-                ),
-                (
-                    "Round 1: raise call. Round 2: raise. Legal moves: fold, call, raise. Public card: Q. "
-                    "Your card: J.",
-                    "raise",
-                ),
-            ),
-        ),
-        (
-            "pig",
-            0,
-            (
-                ("Scores: 0 0, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "stop"),
-                ("Scores: 33 9, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "roll"),
-                ("Scores: 48 30, Turn total: 0\nCurrent player: 0\nLegal moves: roll, stop.", "stop"),
-                ("Scores: 65 34, Turn total: 5\nCurrent player: 0\nLegal moves: roll, stop.", "roll"),
-            ),
-        ),
-        (
-            "pig",
-            1,
-            (
-                ("Scores: 0 0, Turn total: 0\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
-                ("Scores: 11 20, Turn total: 2\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
-                ("Scores: 11 33, Turn total: 6\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
-                ("Scores: 19 53, Turn total: 4\nCurrent player: 1\nLegal moves: roll, stop.", "stop"),
-            ),
-        ),
-        (
-            "Nim-v0-train",
-            0,
-            (
-                ("Current Pile:\npile 0: 3\npile 1: 4\npile 2: 5", "[1 4]"),
-                ("Current Pile:\npile 0: 3\npile 1: 0\npile 2: 1", "[0 1]"),
-                ("Current Pile:\npile 0: 2\npile 1: 0\npile 2: 0", "[0 2]"),
-            ),
-        ),
-        (
-            "PigDice-v0-short-train",
-            1,
-            tuple(
-                (
-                    f"Current Total Scores: Player 0: '0'; Player 1: '{score}'\n"
-                    f"You current turn total is {total}. \n{rolls}\nAvailable actions: '[roll]' or '[hold]'",
-                    move,
-                )
-                for score, total, rolls, move in (
-                    (0, 0, "This is the first roll of your turn.", "[hold]"),
-                    (0, 5, "Your roll history for this turn: '5'", "[hold]"),
-                    (5, 3, "Your roll history for this turn: '3'", "[hold]"),
-                    (8, 2, "Your roll history for this turn: '2'", "[roll]"),
-                )
-            ),
-        ),
-    ],
-)
-def test_the_examples_of_other_games_are_up_to_four_turns_spread_over_one_game(env_id, pid, turns):
-    assert example_turns(env_id, 2, pid) == turns
 
 
 @pytest.mark.parametrize(

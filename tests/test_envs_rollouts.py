@@ -1,26 +1,20 @@
 """What one game records: the whole rollout, how the game ended and why, and the seeds of its draws."""
 
-import random
-
 import pytest
 
 from sparring.core import (
     AgentSpec,
     Arena,
     EpisodeError,
-    EpisodeState,
     MockInferenceClient,
     PlaySpec,
-    Role,
     derive_seed,
 )
 from sparring.envs.catalog import make_game
 from sparring.envs.game import Game
 from sparring.envs.game_episode import GameEpisode
-from sparring.envs.openspiel_game import game_at
 from sparring.envs.scripted import make_player
 from sparring.envs.templates import get_template
-from sparring.envs.textarena_game import TextArenaGame
 
 POLICY = AgentSpec("policy")
 RANDOM = AgentSpec("script", "random")
@@ -46,12 +40,6 @@ async def play(env_id, agents, answers, template="fewshot-chat", seed=0, roles=(
         arena.add_role(role)
     arena.add_episode(env_id, GameEpisode(env_id, len(agents), get_template(template), **options))
     return (await arena.run_episode(env_id, PlaySpec(env_id, len(agents), tuple(agents), seed))).rollout
-
-
-def board(*rows):
-    lines = "\n---+---+---\n".join(" " + " | ".join(row) + " " for row in rows)
-    free = ", ".join(f"'[{cell}]'" for row in rows for cell in row if cell.isdigit())
-    return f"Current Board:\n\n{lines}\n\nAvailable Moves: {free}"
 
 
 async def test_the_record_of_a_game_is_exactly_this():
@@ -81,43 +69,6 @@ async def test_the_record_of_a_game_is_exactly_this():
             turn(2, "policy", "default", f"player 0 check, player 1 bet. {facing_bet}", "fold"),
             turn(0, "policy", "default", f"you check, player 1 bet, player 2 fold. {facing_bet}", "call"),
         ],
-    }
-
-
-async def test_the_record_shows_the_drawn_board_and_moves_in_the_games_spelling():
-    rollout = await play("TicTacToe-v0-train", [POLICY, POLICY], ["4", "[0]", "0"])
-    seen = {"kind": "policy", "model": "default", "well_formed": True}
-    assert rollout.extras["turns"] == [
-        {
-            **seen,
-            "pid": 0,
-            "observation": board("012", "345", "678"),
-            "text": "4",
-            "action": "[4]",
-            "invalid": False,
-        },
-        {
-            **seen,
-            "pid": 1,
-            "observation": board("012", "3O5", "678"),
-            "text": "[0]",
-            "action": "[0]",
-            "invalid": False,
-        },
-        {
-            **seen,
-            "pid": 0,
-            "observation": board("X12", "3O5", "678"),
-            "text": "0",
-            "action": "[0]",
-            "invalid": True,
-        },
-    ]
-    assert rollout.extras["action_seq"] == ["[4]", "[0]", "[0]"]
-    ended = {"reason": "illegal move '[0]'", "truncated": False, "turn_count": 1}
-    assert rollout.extras["game_info"] == {
-        0: {"role": "Player 0", "invalid_move": True, **ended},
-        1: {"role": "Player 1", "invalid_move": False, **ended},
     }
 
 
@@ -156,36 +107,6 @@ async def test_a_game_that_eliminates_a_player_gives_the_next_one_the_whole_allo
     }
 
 
-async def test_a_game_has_two_hundred_turns_unless_told_otherwise():
-    rollout = await play("pig", [POLICY, POLICY], ["stop"])
-    extras = rollout.extras
-    assert (extras["num_turns"], extras["truncated"]) == (200, True)
-    info = {"invalid_move": False, "truncated": True, "reason": "the turn limit was reached"}
-    assert extras["game_info"] == {0: info, 1: info}
-
-
-async def test_the_state_of_an_episode_names_the_seat_that_acts_and_is_done_at_the_end():
-    state = EpisodeState()
-    actors = []
-
-    def answer(messages, seed):
-        actors.append(state.current_actor)
-        return "check"
-
-    episode = GameEpisode("kuhn_poker", 2, get_template("fewshot-chat"))
-    spec = PlaySpec("kuhn_poker", 2, (POLICY, AgentSpec("model", "frozen")), 0)
-    assert await episode.rollout(Arena(MockInferenceClient(answer)), spec, state) is state
-    assert actors == ["player_0", "player_1"]
-    assert state.done is True
-
-
-async def test_the_settings_of_a_role_are_the_defaults_of_trained_seats_only():
-    client = RecordingClient(["check"])
-    roles = [Role("player_0", max_tokens=7), Role("player_1", max_tokens=9)]
-    await play("kuhn_poker", [POLICY, AgentSpec("model", "frozen")], client, roles=roles)
-    assert client.limits == [7, None]
-
-
 async def test_every_call_has_the_seed_of_its_game_seat_and_turn():
     client = RecordingClient(["check", "bet", "call"])
     await play("kuhn_poker", [POLICY, POLICY], client, seed=11)
@@ -205,25 +126,6 @@ async def test_a_game_is_that_of_its_seed_and_scripts_move_by_theirs(env_id):
             assert {key: record[key] for key in played} == played
             game.apply(action)
         assert game.done
-
-
-@pytest.mark.parametrize(
-    ("name", "env_id"),
-    [("random", "kuhn_poker"), ("optimal", "kuhn_poker"), ("optimal", "TicTacToe-v0-train")],
-)
-def test_a_script_draws_from_its_own_seed_and_that_of_the_call(name, env_id):
-    # Every opening of tic-tac-toe is equally good, and a jack bets now and then.
-    game = game_at(env_id, (0, 1)) if env_id == "kuhn_poker" else make_game(env_id, 2, 0)
-
-    def moves(seed, calls):
-        return [make_player(name, env_id, seed).act(game, call) for call in calls]
-
-    assert moves(1, range(60)) == moves(1, range(60))
-    assert moves(1, range(60)) != moves(2, range(60))
-    assert moves(1, range(60)) != moves(1, range(60, 120))
-    if name == "random":
-        draws = (random.Random(derive_seed(1, call)) for call in range(60))
-        assert moves(1, range(60)) == [draw.choices(["check", "bet"])[0] for draw in draws]
 
 
 class Unscored(Game):
@@ -257,52 +159,3 @@ def test_a_game_that_gives_a_player_no_reward_is_an_episode_error():
     with pytest.raises(EpisodeError) as caught:
         Unscored("unscored", 2).rewards()
     assert str(caught.value) == "unscored gave no reward to player 1"
-
-
-def test_a_broken_game_is_not_queried_any_more():
-    game = Unscored("unscored", 2)
-    game.break_off(0, ValueError("no"))
-    reason = "the game failed on the move: no"
-    assert game.game_info() == {
-        0: {"invalid_move": True, "truncated": False, "reason": reason, "raised": "ValueError"},
-        1: {"invalid_move": False, "truncated": False, "reason": reason},
-    }
-    with pytest.raises(KeyError):
-        Unscored("unscored", 2).game_info()
-
-
-def test_a_reward_that_is_not_a_number_names_the_game_and_the_player():
-    game = TextArenaGame("Countdown-v0-train", 1, 0)
-    game.apply("[nonsense]")
-    with pytest.raises(EpisodeError, match="Countdown-v0-train for player 0"):
-        game.rewards()
-
-
-@pytest.mark.parametrize("env_id", ["leduc_poker", "2048"])
-def test_chance_is_drawn_by_number_and_with_the_games_probabilities(env_id):
-    for seed in range(5):
-        game = make_game(env_id, 2 if env_id == "leduc_poker" else 1, seed)
-        choose = random.Random(seed)
-        while not game.done and len(game.state.history()) < 60:
-            game.apply(choose.choice(game.legal_actions()))
-        events = 0
-        state = game.state.get_game().new_initial_state()
-        for action in game.state.history():
-            if state.is_chance_node():
-                actions, weights = zip(*state.chance_outcomes(), strict=True)
-                draw = random.Random(derive_seed(seed, "chance", events))
-                assert action == draw.choices(actions, weights)[0]
-                events += 1
-            state.apply_action(action)
-        assert events >= 2
-
-
-def test_a_position_that_is_set_up_goes_on_with_the_chance_of_seed_zero():
-    game = make_game("leduc_poker", 2, 0)
-    dealt = tuple(game.state.history())
-    set_up = game_at("leduc_poker", dealt)
-    for move in ("call", "call"):
-        game.apply(move)
-        set_up.apply(move)
-    assert set_up.state.history() == game.state.history()
-    assert len(game.state.history()) == 5

@@ -30,19 +30,6 @@ def test_the_optimal_player_never_loses_tic_tac_toe(env_id):
     assert sum(rewards) > 40
 
 
-@pytest.mark.parametrize("env_id", ["tic_tac_toe", "TicTacToe-v0-train"])
-def test_two_optimal_players_draw_tic_tac_toe(env_id):
-    assert all(play(env_id, ("optimal", "optimal"), seed) == {0: 0.0, 1: 0.0} for seed in range(20))
-
-
-def test_equally_good_moves_are_equally_likely():
-    game = make_game("tic_tac_toe", 2, 0)
-    player = make_player("optimal", "tic_tac_toe", 0)
-    moves = Counter(player.act(game, seed) for seed in range(1800))
-    assert set(moves) == {str(cell) for cell in range(9)}  # every opening draws
-    assert all(140 < count < 260 for count in moves.values())
-
-
 def test_the_kuhn_equilibrium_cannot_be_exploited():
     solution = solve("kuhn_poker")
     table = {

@@ -1,6 +1,5 @@
 """Optimal play: which games can be solved, and exactly what the solutions are."""
 
-import pyspiel
 import pytest
 
 from sparring.core import InputError
@@ -34,14 +33,6 @@ def test_a_game_of_chance_or_hidden_information_is_solved_by_its_information_sta
         solve("phantom_ttt")
 
 
-def test_a_game_may_be_as_long_as_the_limit_and_no_longer(monkeypatch):
-    monkeypatch.setattr(solver, "MAX_GAME_LENGTH", 9)
-    check_solvable("tic_tac_toe")
-    monkeypatch.setattr(solver, "MAX_GAME_LENGTH", 8)
-    with pytest.raises(InputError, match="too long"):
-        check_solvable("tic_tac_toe")
-
-
 def test_minimax_is_uniform_among_equally_good_moves():
     openings = Minimax("tic_tac_toe").policy(game_at("tic_tac_toe", ()).state)
     assert openings == dict.fromkeys(range(9), 1 / 9)
@@ -65,45 +56,6 @@ def test_a_search_of_more_positions_than_the_limit_is_given_up(monkeypatch):
     assert str(caught.value) == (
         "opponent: no optimal player for tic_tac_toe: it has too many positions. Use random as the opponent"
     )
-
-
-def equilibrium_after(iterations):
-    """Return the average policy of CFR+ in Kuhn poker after this many iterations, and its NashConv."""
-    game = pyspiel.load_game("kuhn_poker")
-    cfr = pyspiel.CFRPlusSolver(game)
-    for _ in range(iterations):
-        cfr.evaluate_and_update_policy()
-    average = cfr.average_policy()
-    states = [game_at("kuhn_poker", decision.history).state for decision in information_states("kuhn_poker")]
-    policies = [dict(average.action_probabilities(state)) for state in states]
-    return policies, pyspiel.nash_conv(game, average)
-
-
-def policies_of(solution):
-    states = [game_at("kuhn_poker", decision.history).state for decision in information_states("kuhn_poker")]
-    return [solution.policy(state) for state in states]
-
-
-@pytest.mark.parametrize("goal", [0.002, 0.0005])
-def test_cfr_runs_until_nash_conv_is_below_a_share_of_the_range_of_utilities(goal, monkeypatch):
-    monkeypatch.setattr(solver, "_NASH_CONV_GOAL", goal)
-    range_of_utilities = 4
-    checks = (equilibrium_after(50 * number) for number in range(1, 100))
-    first_enough = next(policies for policies, conv in checks if conv < goal * range_of_utilities)
-    assert policies_of(Equilibrium("kuhn_poker")) == first_enough
-
-
-def test_cfr_stops_at_its_limit_of_iterations(monkeypatch):
-    monkeypatch.setattr(solver, "_NASH_CONV_GOAL", 0.0)
-    monkeypatch.setattr(solver, "_CFR_ITERATIONS", 7)
-    assert policies_of(Equilibrium("kuhn_poker")) == equilibrium_after(7)[0]
-
-
-@pytest.mark.parametrize(("limit", "needed"), [("max_positions", 58), ("max_states", 12)])
-def test_a_game_may_be_as_large_as_the_limits_and_no_larger(limit, needed):
-    assert len(information_states("kuhn_poker", **{limit: needed})) == 12
-    with pytest.raises(InputError, match="kuhn_poker has more than"):
-        information_states("kuhn_poker", **{limit: needed - 1})
 
 
 def test_listing_positions_has_a_time_limit(monkeypatch):

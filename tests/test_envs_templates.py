@@ -21,32 +21,6 @@ def test_an_unknown_template_is_rejected_and_the_known_ones_named():
         get_template("qwen4")
 
 
-@pytest.mark.parametrize("name", sorted(REFERENCE_NAMES))
-@pytest.mark.parametrize("env_id", ["kuhn_poker", "TicTacToe-v0-train"])
-def test_boxed_prompts_hold_rules_observation_and_the_box(name, env_id):
-    game = make_game(env_id, 2, 0)
-    pid = game.current_pid
-    messages = get_template(name).messages(game, pid)
-    text = messages[-1]["content"]
-    assert game.rules(pid) in text
-    assert game.observation(pid) in text
-    assert "\\boxed{}" in text
-    assert text.index(game.rules(pid)) < text.index(game.observation(pid))
-    assert "<|" not in text
-
-
-def test_roles_of_the_messages():
-    game = make_game("kuhn_poker", 2, 0)
-
-    def roles(name):
-        return [message["role"] for message in get_template(name).messages(game, 0)]
-
-    assert roles("default") == ["text"]
-    assert roles("qwen3-zs") == ["user"]
-    assert roles("llama-instruct-zs") == ["system", "user"]
-    assert roles("fewshot-chat") == ["user", "assistant"] * 4 + ["user"]
-
-
 @pytest.mark.parametrize("env_id", ["kuhn_poker", "tic_tac_toe", "TicTacToe-v0-train"])
 def test_examples_show_every_move_equally_often(env_id):
     for pid in range(2):
@@ -83,20 +57,6 @@ def test_examples_name_the_move_among_those_their_observation_offers():
         assert move in observation
     for observation, move in example_turns("TicTacToe-v0-train", 2, 1):
         assert move in observation.split("Available Moves:")[1]
-
-
-def test_without_known_moves_there_is_an_instruction_for_examples():
-    game = make_game("SimpleNegotiation-v0-train", 2, 0)
-    messages = get_template("fewshot-chat").messages(game, 0)
-    assert len(messages) == 1
-    assert "Answer with your move only" in messages[0]["content"]
-    assert game.observation(0) in messages[0]["content"]
-
-
-def test_the_rules_of_this_very_game_stand_in_the_prompt():
-    for seed in range(3):
-        game = make_game("SimpleNegotiation-v0-train", 2, seed)
-        assert game.rules(0) in get_template("fewshot-chat").messages(game, 0)[0]["content"]
 
 
 def test_a_prompt_is_the_callers_to_change():

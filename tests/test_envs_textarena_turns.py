@@ -1,52 +1,11 @@
 """TextArena games turn by turn: exact observations, seeds of the draws, moves by family, invalid moves."""
 
-import random
-
-import numpy as np
 import pytest
 
 from sparring.core import EpisodeError
 from sparring.envs.catalog import make_game
-from sparring.envs.generators import Generators
 
-SEED = 2**32 + 7
 """A seed that is longer than the 32 bits which TextArena and numpy accept."""
-
-
-def test_generators_are_seeded_with_the_calls_seed():
-    both = Generators(python=True, numpy=True)
-    assert both.call(SEED, random.random) == random.Random(SEED).random()
-    assert both.call(SEED, np.random.random) == np.random.RandomState(7).random()
-
-
-def test_a_game_without_numpy_leaves_its_generator_alone():
-    np.random.seed(5)
-    expected = np.random.RandomState(5).random(2).tolist()
-    assert Generators(python=True, numpy=False).call(SEED, np.random.random) == expected[0]
-    assert np.random.random() == expected[1]
-
-
-def test_the_start_of_a_game_draws_from_the_games_seed():
-    game = make_game("LiarsDice-v0-train", 2, SEED)
-    dice = random.Random(7)
-    first = ", ".join(str(dice.randint(1, 6)) for _ in range(5))
-    assert game.observation(0) == (
-        f"New round - Remaining dice: \tPlayer 0: 5; \tPlayer 1: 5\nYour current Dice are: {first}"
-    )
-
-
-def test_every_call_into_textarena_draws_from_the_seed_of_its_number():
-    game = make_game("PigDice-v0-train", 2, SEED)
-    call = 2  # the game was started and its first observation read
-    for _ in range(12):
-        pid = game.current_pid
-        call += 1
-        roll = random.Random(SEED + call).randint(1, 6)
-        assert game.apply("[roll]")
-        call += 1
-        assert (game.current_pid != pid) == (roll == 1), "only a one ends the turn"
-        if roll > 1:
-            assert game.state.game_state["turn_rolls"][-1] == f"'{roll}'"
 
 
 def test_an_observation_leaves_out_the_rules_and_nothing_else():
@@ -62,16 +21,6 @@ def test_an_observation_leaves_out_the_rules_and_nothing_else():
     assert game.view(1) == game.brief(1) == game.observation(1)
 
 
-def test_rules_that_are_quoted_later_in_an_observation_stay():
-    game = make_game("PigDice-v0-train", 2, 0)
-    without_rules = game.observation(0)
-    prompt = game.state.observations[1].pop(0)
-    game.state.observations[1].append(prompt)
-    game.apply("[hold]")
-    assert game.rules(1) == prompt[1].strip()
-    assert game.observation(1) == without_rules
-
-
 def test_the_board_is_all_that_is_shown_even_after_an_invalid_move_that_is_forgiven():
     game = make_game("TicTacToe-v0-train", 2, 0, error_allowance=1)
     board = "0 1 2\n3 4 5\n6 7 8\nAvailable Moves: [0], [1], [2], [3], [4], [5], [6], [7], [8]"
@@ -79,15 +28,6 @@ def test_the_board_is_all_that_is_shown_even_after_an_invalid_move_that_is_forgi
         assert game.brief(0) == f"Current Board:\n{board}"
         assert game.view(0) == game.observation(0)
         game.apply("[99]")
-
-
-def test_a_game_that_does_not_draw_its_board_again_shows_the_whole_observation():
-    game = make_game("Othello-v0-tiny-train", 2, 0, error_allowance=1)
-    seen = game.observation(0)
-    assert game.brief(0) != seen
-    assert not game.apply("[99 99]")
-    assert not game.done
-    assert (game.view(0), game.brief(0), game.observation(0)) == (seen, seen, seen)
 
 
 def test_a_player_who_made_an_invalid_move_is_reported_even_if_the_move_was_forgiven():
@@ -112,29 +52,6 @@ def test_a_turn_of_a_player_who_does_not_exist_is_an_episode_error():
     with pytest.raises(EpisodeError) as caught:
         game.apply("[hold]")
     assert str(caught.value) == "PigDice-v0-train gave the turn to player 2 of 2"
-
-
-def test_rewards_before_the_end_are_an_episode_error():
-    with pytest.raises(EpisodeError) as caught:
-        make_game("TicTacToe-v0-train", 2, 0).rewards()
-    assert str(caught.value) == "TicTacToe-v0-train gave None for rewards"
-
-
-@pytest.mark.parametrize(
-    ("env_id", "said", "meant"),
-    [
-        ("LiarsDice-v0-train", " call ", "[call]"),
-        ("LiarsDice-v0-train", "bid: 1, 2]", "bid: 1, 2]"),
-        ("LiarsDice-v0-train", "[bid: 1, 2", "[bid: 1, 2"),
-        ("LiarsDice-v0-train", "I say [Call]", "I say [Call]"),
-        ("IteratedRockPaperScissors-v0-train", "P", "[paper]"),
-        ("IteratedRockPaperScissors-v0-train", "[s]", "[scissors]"),
-        ("IteratedRockPaperScissors-v0-train", "Rock", "[rock]"),
-        ("IteratedRockPaperScissors-v0-train", "dynamite", "[dynamite]"),
-    ],
-)
-def test_answers_get_brackets_only_if_they_have_none(env_id, said, meant):
-    assert make_game(env_id, 2, 0).normalise(said) == meant
 
 
 COLUMNS = [f"[col {column}]" for column in range(7)]

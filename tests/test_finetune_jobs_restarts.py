@@ -30,7 +30,7 @@ from live_server import Live
 from matrices import first_of
 from sparring.core import InputError
 from sparring.core.files import lock_directory
-from sparring.core.sealed_json import sealed, unsealed
+from sparring.core.manifest import sealed, unsealed
 from sparring.finetune.jobs.queue import MAX_STARTS
 from sparring.finetune.jobs.store import FileStore
 from sparring.finetune.jobs.worker import train_job

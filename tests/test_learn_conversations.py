@@ -7,8 +7,7 @@ import torch
 
 from engine_requests import make_engine
 from sparring.core import Arena, EpisodeRequest, MultiTurnEpisode, Role, Rubric, TrainingBatch
-from sparring.core.records import joined
-from sparring.core.training_batch import check_batch
+from sparring.core.records import check_batch, joined
 from sparring.learn.algorithms.reinforce import Reinforce
 from sparring.learn.batch import pack
 from sparring.learn.data_parallel import shard

@@ -14,7 +14,7 @@ from failing_code import Credit, Program, Talk
 from sparring.cli.main import main, run
 from sparring.collection import SamplingRewardTransform, StepBuffer, StepRewardTransform
 from sparring.core import GenerateResult, MockInferenceClient, Rollout, SparringError, Step, Trajectory
-from sparring.core.credit.base import assigned
+from sparring.core.credit.assigners import assigned
 from sparring.core.played import check_played
 from sparring.learn.algorithms import BaseAlgo, Reinforce
 from sparring.learn.learner import Learner

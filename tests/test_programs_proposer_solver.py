@@ -16,9 +16,8 @@ from sparring.core import (
     ModelResponse,
     Rollout,
 )
-from sparring.programs.arithmetic import Arithmetic
 from sparring.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
-from sparring.programs.questions import OpenQuestions, Question
+from sparring.programs.questions import Arithmetic, OpenQuestions, Question
 
 ARITHMETIC = Arithmetic()
 ADDITION = re.compile(r"\d+ [+*-] \d+")
@@ -71,21 +70,6 @@ def small_arena(client: MockInferenceClient, **options: Any) -> ProposerSolverAr
 async def propose(arena: ProposerSolverArena) -> Any:
     results = await arena.generate_rollouts([EpisodeRequest("propose", {"examples": []}, {"seed": 1})])
     return results[0]
-
-
-@pytest.mark.parametrize(
-    ("right", "pass_rate", "reward"), [(0, 0.0, 0.0), (1, 0.25, 0.5), (2, 0.5, 1.0), (4, 1.0, 0.0)]
-)
-async def test_proposer_earns_more_the_nearer_the_pass_rate_is_to_a_half(
-    right: int, pass_rate: float, reward: float
-) -> None:
-    result = await propose(small_arena(Players(["60 + 3"], right_in_the_first(right))))
-    assert result.rewards == {"Proposer": reward}
-    assert result.rollout.extras["pass_rate"] == pass_rate
-    assert result.rollout.extras["question"] == {"question": "60 + 3", "ground_truth": "63"}
-    assert sorted(child.rewards["Solver"] for child in result.children) == [0.0] * (4 - right) + [1.0] * right
-    assert result.rollout.metrics["valid/Proposer"] == 1.0
-    assert result.rollout.metrics["pass_rate/Proposer"] == pass_rate
 
 
 @pytest.mark.parametrize(
@@ -160,30 +144,6 @@ async def test_solvers_are_trained_only_where_asked() -> None:
     frozen, _ = await arena(False).play_step()
     assert [record.role_id for record in trained.records] == ["Proposer"] + ["Solver"] * 4
     assert [record.role_id for record in frozen.records] == ["Proposer"]
-
-
-async def test_solvers_of_one_question_are_compared_with_each_other_only() -> None:
-    client = Players(["60 + 3", "50 - 5"], lambda q, n: truth(q) if q == "60 + 3" or n < 1 else "0")
-    batch, results = await small_arena(client, batch_size=2).play_step()
-    children = [[child.rollout.steps[0].advantage for child in result.children] for result in results]
-    assert children[0] == [0.0] * 4
-    # Rewards 1, 0, 0, 0: mean 1/4, standard deviation sqrt(3)/4.
-    assert sorted(children[1]) == pytest.approx([-(3**-0.5)] * 3 + [3**0.5])
-    assert sum(record.advantage for record in batch.records) == pytest.approx(0.0)
-
-
-async def test_roles_play_and_train_the_policies_they_name() -> None:
-    asked: list[tuple[bool, str | None]] = []
-
-    class Watched(Players):
-        async def complete(self, messages: Messages, *args: Any, **kwargs: Any) -> ModelResponse:
-            asked.append((is_proposal(messages), kwargs["model"]))
-            return await super().complete(messages, *args, **kwargs)
-
-    arena = small_arena(Watched(["60 + 3"], right_in_the_first(2)), proposer_policy="p", solver_policy="s")
-    await arena.play_step()
-    assert asked == [(True, "p")] + [(False, "s")] * 4
-    assert {role.policy for role in arena.roles.values()} == {"p", "s"}
 
 
 async def test_valid_questions_are_stored_once_and_weighted_by_nearness() -> None:
@@ -291,21 +251,6 @@ async def test_store_is_bounded_and_survives_a_checkpoint() -> None:
     assert second.step_num == 2
 
 
-async def test_same_seed_gives_the_same_step_whatever_the_concurrency() -> None:
-    def by_seed(messages: Messages, seed: int | None) -> str:
-        assert seed is not None
-        if is_proposal(messages):
-            return f"{seed % 90 + 10} + {seed // 90 % 90 + 10}"
-        return truth(messages[-1]["content"]) if seed % 2 else "0"
-
-    async def step(concurrency: int) -> Any:
-        arena = small_arena(MockInferenceClient(by_seed), batch_size=6, seed=11)
-        batch, _ = await arena.play_step(concurrency)
-        return [record.advantage for record in batch.records], arena.stores["questions"].all()
-
-    assert await step(1) == await step(64)
-
-
 async def test_evaluation_gives_one_value_per_item() -> None:
     held_out = ARITHMETIC.held_out_questions(5)
     rights = [one["question"] for one in held_out[:2]]
@@ -319,24 +264,6 @@ async def test_evaluation_gives_one_value_per_item() -> None:
     assert measures["solver exact match"] == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert sorted(measures["proposer distance"]) == [0.25, 0.5]
     assert sorted(measures["proposer valid"]) == [0.0, 1.0]
-
-
-async def test_evaluation_leaves_no_trace_and_asks_the_same_every_time() -> None:
-    seeds: list[int | None] = []
-
-    class Watched(Players):
-        def answer(self, messages: Messages, seed: int | None) -> str:
-            seeds.append(seed)
-            return super().answer(messages, seed)
-
-    arena = small_arena(Watched(["60 + 3"], right_in_the_first(9)), evaluation_proposals=3)
-    before = arena.state_dict()
-    await arena.evaluate()
-    assert arena.state_dict() == before
-    first = sorted(seed or 0 for seed in seeds)
-    seeds.clear()
-    await arena.evaluate()
-    assert sorted(seed or 0 for seed in seeds) == first
 
 
 async def test_a_valid_proposal_is_a_match_between_proposer_and_solver() -> None:
@@ -374,27 +301,10 @@ def test_arithmetic_takes_nothing_but_its_grammar(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1+1", "1 +  1", "01 + 1", "100 + 1", "1 / 1", "1 + 1 + 1", "1 + 1 = 2", "1 - 2", "٣ + 1"]
-)
-def test_questions_outside_the_grammar(text: str) -> None:
-    assert ARITHMETIC.parse_question(text) is None
-
-
-@pytest.mark.parametrize(
     "text", ["", "71.", "071", "is 71", "23+48=71", "71 or 72", "23 + 48 =", "-1", "7 1"]
 )
 def test_answers_without_the_form(text: str) -> None:
     assert ARITHMETIC.parse_answer(text) is None
-
-
-def test_order_matters_to_differences_only() -> None:
-    def key(text: str) -> str:
-        return ARITHMETIC.key({"question": text, "ground_truth": ""})
-
-    assert key("3 + 12") == key("12 + 3") != key("3 * 12")
-    assert key("9 * 2") == key("2 * 9")
-    assert key("12 - 3") != key("3 - 12")
-    assert key("12 - 9") == "12 - 9"
 
 
 def test_held_out_questions_are_always_the_same_all_different_and_never_shown() -> None:
@@ -435,31 +345,10 @@ async def test_open_questions_are_played_from_proposal_to_reward() -> None:
     assert "solver exact match" not in await arena.evaluate()
 
 
-@given(
-    st.text(min_size=1, max_size=40).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
-    st.text(min_size=1, max_size=20).filter(lambda t: t.strip() and "\n" not in t and t.isprintable()),
-)
-def test_open_questions_parse_their_own_examples(question: str, answer: str) -> None:
-    written: Question = {"question": question.strip(), "ground_truth": answer.strip()}
-    text = OPEN.proposer_turns([written])[0][1]
-    assert OPEN.parse_question(text) == written
-
-
 @pytest.mark.parametrize("end", ["", "\nAnswer:", f"\nAnswer:{' ' * 20_000}{'b' * 20_000}\nc"])
 def test_a_long_proposal_is_parsed_in_linear_time(end: str) -> None:
     """In cubic time it would take days."""
     assert OPEN.parse_question(f"Question:{' ' * 20_000}{'a' * 20_000}{end}") is None
-
-
-_PROPOSAL = re.compile(r"Question: *([^\n]*\S[^\n]*)\nAnswer: *([^\n]*\S[^\n]*)")
-_PARTS = st.text(alphabet=" \t\r\n\x1c\x85\xa0\u2028\u200bab:", max_size=5)
-
-
-@given(st.tuples(_PARTS, _PARTS).map("Question:{0[0]}\nAnswer:{0[1]}".format) | st.text(max_size=20))
-def test_the_form_of_an_open_question_is_that_of_one_regular_expression(text: str) -> None:
-    match = _PROPOSAL.fullmatch(text.strip())
-    written = {"question": match[1].strip(), "ground_truth": match[2].strip()} if match is not None else None
-    assert OPEN.parse_question(text) == written
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,14 @@ import asyncio
 import copy
 import json
 import random
-from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
 
 from hostile_text import hostile_text
 from proof_scripts import CLAIM, Script, agent_of, make, play
-from sparring.config.proofs import ScaleName
 from sparring.core import InputError
-from sparring.core.seeds import derive_seed
 from sparring.programs.proofs.answers import split_channels
-from sparring.programs.proofs.decisions import SCALES, read_decision
 from sparring.programs.proofs.episode import stance_of
 from sparring.programs.proofs.state import first_rounds
 
@@ -80,15 +76,6 @@ async def test_without_a_decision_the_episode_ends_at_the_verifiers_last_turn():
     assert rollout.metrics["undecided/verifier"] == 1
 
 
-@pytest.mark.parametrize("scale", get_args(ScaleName))
-async def test_a_verifiers_last_turn_lists_the_answers_that_decide(scale):
-    client = Script(verifier=["Why?", "Hm."], prover=["It is 5."])
-    steps = (await play(client, max_message_rounds=4, verifier_decision_spectrum=scale)).steps
-    assert [step.info["legal_answers"] for step in steps[:-1]] == [[], []]
-    decisions = [read_decision(text, SCALES[scale]) for text in steps[-1].info["legal_answers"]]
-    assert {made.raw: made.value for made in decisions} == SCALES[scale]
-
-
 async def test_a_decision_before_the_least_number_of_rounds_is_a_message():
     client = Script(verifier=[ACCEPT, REJECT], prover=["It is 5."])
     rollout = await play(client, min_message_rounds=3)
@@ -105,13 +92,6 @@ async def test_provers_that_speak_at_once_do_not_see_each_other():
     assert "zero" not in json.dumps(first)
     assert "zero one" in second[-1]["content"]
     assert "zero two" not in second[-1]["content"]
-
-
-async def test_provers_that_speak_in_turn_see_each_other_in_a_debate_only():
-    for name, sees in (("debate", True), ("mnip", False)):
-        client = Script(verifier=[TO_BOTH, REJECT], prover0=["zero one"], prover1=["one one"])
-        await play(client, name, sequential=True)
-        assert ("zero one" in json.dumps(client.prompts_of("prover1"))) == sees
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -279,12 +259,6 @@ async def test_an_episode_goes_on_from_any_of_its_rounds():
         await episode.play_round(arena, state)
     with pytest.raises(InputError, match="rounds were played, not"):
         first_rounds(played, len(played["rounds"]) + 1)
-
-
-async def test_an_episode_without_a_seed_has_that_of_its_arena_and_claim():
-    arena, _ = make(Script(verifier=lambda messages, seed: REJECT))
-    rollout = (await arena.run_episode("proof", CLAIM)).rollout
-    assert rollout.extras["seed"] == derive_seed(0, "proof", "sum")
 
 
 @settings(max_examples=40, deadline=None)

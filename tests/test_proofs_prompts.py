@@ -6,8 +6,8 @@ import pytest
 
 from proof_scripts import CLAIM, Script, play
 from sparring.config.proofs import ProtocolSettings
-from sparring.programs.proofs.decisions import SCALES
-from sparring.programs.proofs.examples import example_proofs
+from sparring.programs.proofs.answers import SCALES
+from sparring.programs.proofs.prompts import example_proofs
 from sparring.programs.proofs.protocols import PROTOCOLS, build_protocol
 
 REJECT = "Decision: reject"
@@ -80,11 +80,6 @@ async def test_debaters_read_their_own_channel_last_and_know_the_other_side():
     assert "Convince verifier that it is wrong. prover1 argues that it is right." in first[0]["content"]
 
 
-async def test_a_prover_of_its_own_channel_sees_only_that():
-    (prompt,) = await prompts("mnip", "prover1", lines={"verifier": [TO_BOTH, REJECT]})
-    assert prompt[1]["content"].startswith(f"{SUBJECT}verifier: Why not?\n\nArgue")
-
-
 async def test_the_verifier_reads_the_channels_in_an_order_that_the_seed_decides():
     async def order(seed, **options):
         said = (await prompts("debate", lines={"verifier": [TO_BOTH, REJECT]}, seed=seed, **options))[-1]
@@ -94,13 +89,6 @@ async def test_the_verifier_reads_the_channels_in_an_order_that_the_seed_decides
     assert len(set(orders)) == 2
     assert orders == [await order(seed) for seed in range(12)]
     assert all([await order(seed, randomize_channel_order=False) for seed in range(12)])
-
-
-async def test_messages_to_several_channels_have_a_form():
-    first, last = await prompts("debate", lines={"verifier": [TO_BOTH, REJECT]})
-    form = "Ask a question in each channel, in this form:\nprover0_channel: ...\nprover1_channel: ..."
-    assert first[-1]["content"].startswith(SUBJECT + form)
-    assert last[2] == {"role": "assistant", "content": TO_BOTH}
 
 
 async def test_anonymous_provers_have_neither_name_nor_side():
@@ -122,12 +110,6 @@ async def test_drawn_stances_are_told():
             "it is right." in prompt[0]["content"]
         )
     assert seen == {True, False}
-
-
-async def test_a_verifier_is_asked_for_a_decision_only_where_one_counts():
-    first, last = await prompts(min_message_rounds=3, max_message_rounds=3)
-    assert first[-1]["content"] == f"{SUBJECT}Ask a question."
-    assert "Decide now." in last[-1]["content"]
 
 
 @pytest.mark.parametrize(
@@ -165,11 +147,6 @@ async def test_an_empty_answer_does_not_become_an_empty_message():
     assert seen[1][3]["content"].startswith("prover: It is.")
 
 
-async def test_prompts_have_no_trace_of_the_truth():
-    for agent in ("verifier", "prover"):
-        assert await prompts(agent=agent) == await prompts(agent=agent, claim=CLAIM | {"y": 1})
-
-
 async def test_examples_are_proofs_in_the_form_of_the_protocol():
     (prompt,) = await prompts("adp", lines={"verifier": [REJECT]}, examples=True)
     asked = "Decide now. Write one line and nothing else:\nDecision: accept\nor\nDecision: reject"
@@ -201,12 +178,3 @@ def test_examples_of_every_protocol_are_valid_and_right(name, first, sequential,
         assert any(agent.name in played["answers"] for played in right["rounds"])
         questions = [name for played in right["rounds"] for name in played["answers"]].count("verifier")
         assert questions == (2 if protocol.max_verifier_questions > 1 else 1)
-
-
-async def test_examples_are_the_same_for_all_claims():
-    beginnings = []
-    for claim in (CLAIM, CLAIM | {"question": "Why?", "y": 1}):
-        seen = await prompts("debate", lines={"verifier": [REJECT]}, claim=claim, examples=True)
-        beginnings.append(seen[0][:-1])
-    assert beginnings[0] == beginnings[1]
-    assert len(beginnings[0]) > 3

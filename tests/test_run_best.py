@@ -15,7 +15,7 @@ from run_files import match, nash, write_run
 from sparring.commands.model_source import find_model
 from sparring.config import load_config
 from sparring.core import InputError, SparringError
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.evaluation import write_evaluation
 from sparring.evaluation.figures import read_figures
 from sparring.evaluation.results import MeasureResult

@@ -25,7 +25,7 @@ from sparring.core import (
     SPOCredit,
     Step,
 )
-from sparring.core.credit.base import apply_credit
+from sparring.core.credit.assigners import apply_credit
 from sparring.core.play import trajectories_of_roles
 from sparring.run.rewards import build_credit
 

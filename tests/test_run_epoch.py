@@ -15,7 +15,7 @@ from sparring.collection.buffers import StepBuffer
 from sparring.collection.pool import PoolService
 from sparring.config import dump_config
 from sparring.core import SparringError
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.run.run_directory import RunDirectory
 from sparring.run.single_process import build_trainer
 

@@ -13,7 +13,7 @@ from sparring.collection.rollout_log import BatchLog
 from sparring.collection.transforms import NormalizeRewards, SamplingRewardTransform
 from sparring.config import load_config
 from sparring.core import CreditAssigner, InputError, ReinforcePPCredit, Step, Trajectory
-from sparring.core.credit.base import assign
+from sparring.core.credit.assigners import assign
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.algorithms.reinforce import A2c
 from sparring.learn.policy import LoraSettings, PolicyModel

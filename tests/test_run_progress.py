@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparring.core.shell_command import shell_command
+from sparring.core.text import shell_command
 from sparring.run import progress_views
 from sparring.run.progress import RunProgress, TimeEstimate, print_stopped
 from sparring.run.progress_views import BarsView, LinesView, view_of, working

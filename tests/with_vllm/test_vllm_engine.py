@@ -10,8 +10,8 @@ import torch
 
 from small_models import saved_adapter, small_model, small_policy
 from sparring.core import EpisodeError, InputError, ModelResponse, SparringError
-from sparring.core.delivery import Expectation
 from sparring.core.errors import is_transient
+from sparring.core.manifest import Expectation
 from sparring.engine.adapter_check import file_hash
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine

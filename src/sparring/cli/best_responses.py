@@ -22,7 +22,7 @@ from sparring.cli.options import (
     console_of_tables,
 )
 from sparring.core import InputError
-from sparring.core.shell_command import shell_command
+from sparring.core.text import shell_command
 
 
 def exploit(

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sparring.cli.options import check_installed, check_writable, console_of_tables, json_text, write_text
 from sparring.core import InputError
-from sparring.core.shell_command import shell_command
+from sparring.core.text import shell_command
 
 if TYPE_CHECKING:
     from sparring.view.run_view import ViewSource

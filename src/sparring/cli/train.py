@@ -17,8 +17,7 @@ from sparring.cli.options import (
     split_arguments,
 )
 from sparring.core import InputError
-from sparring.core.shell_command import shell_command
-from sparring.core.text import one_line
+from sparring.core.text import one_line, shell_command
 
 if TYPE_CHECKING:
     from sparring.config import Config

@@ -27,10 +27,10 @@ from sparring.collection.pool import PoolService
 from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
 from sparring.core.adapters import TRAINED
+from sparring.core.files import Epoch
 from sparring.core.garbage_collection import raise_collection_thresholds
-from sparring.core.single_writer import Epoch
 from sparring.engine.api_models import refuse_credentials
-from sparring.envs.generators import lend_generators_for_good
+from sparring.envs.textarena_game import lend_generators_for_good
 from sparring.population.league import BuildLeague
 from sparring.population.opponent_choice import SamplingRule
 from sparring.run.learners import Saved, UpdateBatch

@@ -4,7 +4,7 @@ import importlib
 import os
 
 from sparring.core import InputError
-from sparring.core.hosts import is_loopback
+from sparring.core.text import is_loopback
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """With this, Ray uses 127.0.0.1 as given, as on macOS and Windows. Otherwise it replaces it by this machine's

@@ -39,7 +39,7 @@ from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core import derive_seed
 from sparring.core.adapters import AdapterRef
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.run import assembly
 from sparring.run.programs import build_program
 from sparring.run.rewards import build_buffer

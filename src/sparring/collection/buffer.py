@@ -18,8 +18,8 @@ from sparring.collection.journal import Journaled
 from sparring.collection.rollout_log import RolloutLog
 from sparring.core import Rollout, SparringError
 from sparring.core.errors import check_failures
+from sparring.core.files import Epoch
 from sparring.core.play import GameKind
-from sparring.core.single_writer import Epoch
 from sparring.population.payoffs import NumberRanges
 
 COUNTED_TOGETHER: tuple[tuple[GameKind, ...], ...] = (("train", "eval"), ("payoff",))

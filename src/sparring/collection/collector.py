@@ -11,9 +11,8 @@ from sparring.collection.results import Played, TakeIn, play
 from sparring.collection.scheduler import GameJob
 from sparring.collection.tracker import Tracker
 from sparring.core import Arena, Episode, InferenceClient, Role
+from sparring.core.concurrency import EPISODE_TIMEOUT, MAX_CALLS, RETRIES, all_results
 from sparring.core.garbage_collection import infrequent_garbage_collection
-from sparring.core.gather import all_results
-from sparring.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from sparring.core.play import seat_role
 
 OnGame = Callable[[Played], None]

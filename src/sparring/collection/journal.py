@@ -11,8 +11,7 @@ import msgspec
 
 from sparring.collection.serialization import plain
 from sparring.core import InputError, SparringError
-from sparring.core.files import append_at, replaced_file, write_file
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch, append_at, replaced_file, write_file
 
 FORMAT = 5
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""

@@ -19,7 +19,7 @@ from sparring.collection.pool_state import Jobs, LeagueTurn, PoolState
 from sparring.collection.results import GameResult
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import TRAINED, Weights
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.population.league import BuildLeague
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule

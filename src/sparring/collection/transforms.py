@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from sparring.core import CreditAssigner, GenerateResult, InputError, Rollout, Step, Trajectory
-from sparring.core.credit.base import assigned
+from sparring.core.credit.assigners import assigned
 from sparring.core.own_code import state_of
 
 Transform = TypeVar("Transform", bound="RewardTransform")

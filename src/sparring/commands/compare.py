@@ -12,7 +12,7 @@ from sparring.config import Config
 from sparring.config.loading import flat_fields, load_config
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval, interval_over_runs
-from sparring.core.shell_command import shell_command
+from sparring.core.text import shell_command
 from sparring.evaluation.figures import DRAWS, Figure, FigureName, Kind, kind_of
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import find_run

@@ -10,7 +10,7 @@ from sparring.commands.model_source import find_player
 from sparring.commands.serving import serving
 from sparring.core import Arena, InputError, Rollout
 from sparring.core.adapters import BASE
-from sparring.core.own_classes import absolute
+from sparring.core.own_code import absolute
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
 from sparring.evaluation import KeptValue, MatchResult, NashConvResult, kept_value, play_match

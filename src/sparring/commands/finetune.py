@@ -13,7 +13,7 @@ from sparring.config.facts import check_packages
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError, SparringError
-from sparring.core.shell_command import shell_command
+from sparring.core.text import shell_command
 from sparring.finetune.run_files import CheckPointNotFoundError, RunFiles, read_state
 from sparring.finetune.scenario import ScenarioInstance
 from sparring.run.progress_views import print_line

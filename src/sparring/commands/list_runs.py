@@ -25,8 +25,7 @@ from sparring.config.population import PsroSettings
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import check_kinds, is_locked
-from sparring.core.shell_command import shell_command
-from sparring.core.text import one_line
+from sparring.core.text import one_line, shell_command
 from sparring.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, figure_text, read_figures
 from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import has_settled, is_kept_by

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sparring.core import InputError, SparringError
-from sparring.core.hosts import is_loopback
+from sparring.core.text import is_loopback
 from sparring.engine.openai_client import TOKEN_VARIABLE, is_sendable
 
 SECONDS = 10.0

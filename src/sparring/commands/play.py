@@ -16,8 +16,7 @@ from sparring.commands.model_source import find_player
 from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.core import InferenceClient, InputError, derive_seed
-from sparring.core.own_classes import absolute
-from sparring.core.own_code import is_from_outside
+from sparring.core.own_code import absolute, is_from_outside
 from sparring.core.text import one_line, printable
 from sparring.envs.catalog import make_game
 from sparring.envs.game import Game

@@ -25,9 +25,9 @@ from sparring.core import (
     SparringError,
 )
 from sparring.core.adapters import BASE, STATE_FILE
-from sparring.core.agents import seated
 from sparring.core.own_code import called, own_code
 from sparring.core.text import printable
+from sparring.core.types import seated
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import MeasureResult
 from sparring.learn.saved_states import read_json

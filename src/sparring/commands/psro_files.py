@@ -14,7 +14,7 @@ from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import finish_replacements, remove_directory, write_file
-from sparring.core.sealed_json import sealed, unsealed
+from sparring.core.manifest import sealed, unsealed
 from sparring.evaluation.tournament_files import lock_results
 from sparring.population import PayoffMatrix
 from sparring.run.run_directory import RunDirectory

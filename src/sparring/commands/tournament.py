@@ -13,7 +13,7 @@ from sparring.commands.venues import GameVenue, ProgramVenue, Venue
 from sparring.config.play import GameSettings
 from sparring.core import InputError, SparringError
 from sparring.core.files import write_file
-from sparring.core.own_classes import absolute
+from sparring.core.own_code import absolute
 from sparring.envs.game_episode import build_episode
 from sparring.evaluation.match import Progress
 from sparring.evaluation.schedule import GameSchedule

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from sparring.core.adapters import RESERVED, is_reserved
-from sparring.core.own_classes import CLASS_PATH, is_class_path
+from sparring.core.own_code import CLASS_PATH, is_class_path
 
 _CONTROL = ("Cc", "Zl", "Zp")
 """Unicode's categories of control characters, and of the separators of lines and paragraphs."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sparring.config.base import Settings
 from sparring.core import InputError
-from sparring.core.own_classes import absolute, is_class_path
+from sparring.core.own_code import absolute, is_class_path
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 from sparring.config.base import FilePath, Line, Name, Settings
 from sparring.config.facts import CLASS_FILE
 from sparring.core import InputError
-from sparring.core.own_classes import is_class_path
+from sparring.core.own_code import is_class_path
 
 JobState = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
 JobField = Literal[

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from sparring.config.base import FilePath, Name, Names, Settings, Texts, at_field
 from sparring.config.facts import BUNDLED_MODEL, MODEL, Needs, Only
 from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
-from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
+from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 
 
 class ModelSettings(Settings):

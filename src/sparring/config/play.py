@@ -10,8 +10,8 @@ from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Te
 from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
-from sparring.core.limits import EPISODE_TIMEOUT, RETRIES
-from sparring.core.own_classes import name_of
+from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
+from sparring.core.own_code import name_of
 from sparring.core.play import SampleMode
 
 DEFAULT_TEMPLATE = "fewshot-chat"

@@ -9,8 +9,8 @@ from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings
 from sparring.config.facts import CLASS_FILE
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.core.adapters import TRAINED
-from sparring.core.history import History
-from sparring.core.own_classes import name_of
+from sparring.core.messages import History
+from sparring.core.own_code import name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
 

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
 from sparring.config.facts import CLASS_FILE, Only
-from sparring.core.credit.relative import Grouping
+from sparring.core.credit.assigners import Grouping
 
 
 class WinDrawLoss(Settings):

@@ -57,31 +57,26 @@ RESERVED = (
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a name may be another's: the model without an adapter, an adapter that follows a policy,
-    or a member of the pool (``ckpt-10`` and ``solver-ckpt-10`` are copies of policies)."""
+    """Return whether a name may be another's: the base model, an adapter that follows a policy, or a member
+    of the pool (``ckpt-10``, ``solver-ckpt-10``)."""
     of_the_pool = name.startswith("fixed-") or re.fullmatch(r"(.+-)?ckpt-\d+", name) is not None
     return name == BASE or of_the_pool or name.endswith((AVERAGE, REFERENCE))
 
 
 def average_of(policy: str) -> str:
-    """Return the name of the adapter that holds the running average of a policy's weights."""
+    """Return the name of the running average of a policy's weights."""
     return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"
 
 
 def reference_of(policy: str) -> str:
-    """Return the name of the adapter that follows a policy and holds it back; see ``learning.following``."""
+    """Return the name of the adapter that follows a policy and holds it back."""
     return REFERENCE if policy == TRAINED else f"{policy}-{REFERENCE}"
 
 
 @dataclass(frozen=True)
 class AdapterRef:
-    """The adapter that is to answer a request.
-
-    Attributes:
-        name: its name in errors: ``default``, or a pool uid.
-        version: the policy version that its answers carry.
-        path: a directory in PEFT's format; None for the base model.
-    """
+    """The adapter that is to answer a request: its name in errors, the policy version of its answers, and its
+    directory in PEFT's format (None: the base model)."""
 
     name: str
     version: int
@@ -90,12 +85,7 @@ class AdapterRef:
 
 @dataclass(frozen=True)
 class Weights:
-    """The newest weights of all policies.
-
-    Attributes:
-        step: updates of the run.
-        adapters: the adapter of each policy, by its name.
-    """
+    """The newest adapter of each policy after ``step`` updates of the run."""
 
     step: int
     adapters: dict[str, AdapterRef]

@@ -7,17 +7,15 @@ from typing import Any
 
 from sparring.core.artifacts import ArtifactStore
 from sparring.core.client import InferenceClient
-from sparring.core.credit.base import CreditAssigner, assign, trained_rollouts
-from sparring.core.credit.relative import GRPOCredit
+from sparring.core.concurrency import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
+from sparring.core.credit.assigners import CreditAssigner, GRPOCredit, assign, trained_rollouts
 from sparring.core.episode_runner import EpisodeRunner
 from sparring.core.errors import InputError, SparringError
 from sparring.core.garbage_collection import infrequent_garbage_collection
-from sparring.core.limits import EPISODE_TIMEOUT, MAX_CALLS, RETRIES
 from sparring.core.own_code import list_of, method_of, returned, state_of
 from sparring.core.played import check_played
-from sparring.core.records import records_of
+from sparring.core.records import check_batch, records_of, rewarded_without_step, summary_of, why_empty
 from sparring.core.seeds import derive_seed
-from sparring.core.training_batch import check_batch, rewarded_without_step, summary_of, why_empty
 from sparring.core.types import EpisodeRequest, GenerateResult, TrainingBatch
 from sparring.core.verbose_logger import VerboseLogger
 
@@ -31,17 +29,16 @@ class Arena(EpisodeRunner):
         client: answers model calls.
         credit_assigner: turns rewards into advantages; GRPOCredit by default.
         verbose: print events and check every batch; events are written to ``logger`` in any case.
-        max_calls: maximum number of model calls in flight. The limit applies to the leaf calls, so nested
-            episodes can neither deadlock nor multiply the load.
-        episode_timeout: time limit of one attempt at an episode, in seconds. Waiting for the model counts;
-            waiting for sub-episodes does not, because each has its own limit.
-        retries: maximum number of further attempts, with the same seed, at an episode that failed for a
-            transient reason; see :class:`TransientError`.
+        max_calls: maximum number of leaf model calls in flight, so nested episodes can neither deadlock
+            nor multiply the load.
+        episode_timeout: time limit of one attempt at an episode, in seconds, without the wait for
+            sub-episodes.
+        retries: maximum number of further attempts, with the same seed, after a transient failure.
         seed: root of the seeds of the episodes that :meth:`step` runs.
         logger: where events are written.
 
     ``seat`` may give the requests of a step their agents. ``critics`` are the policies that learn with a
-    critic; see :func:`~sparring.core.credit.base.assign`. See also :class:`EpisodeRunner`.
+    critic.
     """
 
     def __init__(
@@ -96,11 +93,7 @@ class Arena(EpisodeRunner):
     def sanity_check_batch(
         self, results: list[GenerateResult], batch: TrainingBatch, num_examples: int = 2
     ) -> None:
-        """Check that the batch agrees with the results, and log ``num_examples`` results.
-
-        Raises:
-            SparringError: the batch and the results differ.
-        """
+        """Raise a SparringError if the batch and the results differ, and log ``num_examples`` results."""
         check_batch(results, batch)
         logger = self.logger or VerboseLogger()
         for result in results[:num_examples]:
@@ -131,10 +124,8 @@ class Arena(EpisodeRunner):
         return batch, results
 
     async def begin_step(self) -> tuple[int, list[EpisodeRequest]]:
-        """Begin the next step; return its number and its requests, ready to be run.
-
-        ``step_num`` is this number until :meth:`end_step`, which must be called before another step begins.
-        """
+        """Begin the next step; return its number and its requests. :meth:`end_step` must come before another
+        begins."""
         number, version = self.step_num, await self.client.get_policy_version()
         asked = list_of(EpisodeRequest, self.get_batch(), f"what {method_of(self, 'get_batch')} returned")
         requests = [
@@ -168,7 +159,6 @@ class Arena(EpisodeRunner):
         return batch
 
     def _tags(self, index: int, version: int) -> dict[str, Any]:
-        """Return the default ``meta`` of the step's request number ``index``."""
         return {
             "policy_version": version,
             "step": self.step_num,
@@ -181,9 +171,8 @@ class Arena(EpisodeRunner):
     ) -> AsyncIterator[TrainingBatch]:
         """Yield one batch per step, for ``num_steps`` steps or until :meth:`get_batch` returns no requests.
 
-        Raises:
-            SparringError: every episode of a step failed and ``num_steps`` is ``None``, so the run would
-                never end.
+        If every episode of a step failed and ``num_steps`` is ``None``, raises a SparringError: the run would
+        never end.
         """
         if self.logger is not None:
             settings = {"arena": type(self).__name__, "num_steps": num_steps, "seed": self.seed}
@@ -199,16 +188,12 @@ class Arena(EpisodeRunner):
             done += 1
 
     async def startup(self) -> None:
-        """Override to prepare the run, for example to fill stores. Awaited before the first step.
-
-        On a cluster it is also awaited in each process that plays, again if that is restarted.
-        """
+        """Override to prepare the run, for example to fill stores. Awaited before the first step; on a
+        cluster also in each process that plays, again if that is restarted."""
 
     async def shutdown(self) -> None:
-        """Override to clean up. Awaited after the last step, even if the run failed.
-
-        On a cluster it is awaited only in the process of the command: those that play are killed.
-        """
+        """Override to clean up. Awaited after the last step, even if the run failed; on a cluster only in the
+        process of the command."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a checkpoint: the step number, the stores and the credit assigner's state."""
@@ -222,11 +207,7 @@ class Arena(EpisodeRunner):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`; call it after :meth:`startup`.
-
-        Raises:
-            InputError: the state holds a store that was not added to this arena.
-        """
+        """Continue from :meth:`state_dict`, after :meth:`startup`; an unknown store raises an InputError."""
         self.step_num = state["step_num"]
         for name, saved in state["stores"].items():
             if name not in self.stores:

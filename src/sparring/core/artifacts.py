@@ -11,11 +11,7 @@ from sparring.core.seeds import random_state, set_random_state
 
 @dataclass
 class Artifact:
-    """The subject of an episode.
-
-    ``data`` is passed to the episode and must be JSON-able; ``weight`` (0 or more) is its share in weighted
-    sampling.
-    """
+    """The subject of an episode: JSON-able ``data``, with a ``weight`` (0 or more) for weighted sampling."""
 
     data: Any
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -28,12 +24,8 @@ class Artifact:
 
 
 class ArtifactStore:
-    """Keeps artifacts in memory, oldest first, and draws from them.
-
-    Args:
-        max_size: maximum number of artifacts; above it the oldest is dropped. ``None`` means no bound.
-        seed: seed of the draws.
-    """
+    """Keeps artifacts in memory, oldest first, and draws from them. Above ``max_size`` the oldest is
+    dropped."""
 
     def __init__(self, max_size: int | None = None, seed: int = 0) -> None:
         if max_size is not None and max_size < 1:
@@ -55,10 +47,9 @@ class ArtifactStore:
     def sample(self, k: int = 1, weighted: bool = False) -> list[Artifact]:
         """Draw ``k`` different artifacts in random order, or all of them if there are fewer.
 
-        ``weighted`` draws one after the other without replacement, each time in proportion to the weights of
-        the remaining artifacts: the k largest u^(1/w) for uniform u (Efraimidis and Spirakis 2006), compared
-        as log w - log(-log u), which neither overflows nor underflows. Artifacts of weight 0 are then never
-        drawn.
+        With ``weighted``, each draw is in proportion to the weights of the rest: the k largest u^(1/w) for
+        uniform u (Efraimidis and Spirakis 2006), compared as log w - log(-log u), which neither overflows nor
+        underflows. Weight 0 is then never drawn.
         """
         if k < 0:
             raise ValueError(f"k must be 0 or more, not {k}")
@@ -96,7 +87,7 @@ class ArtifactStore:
         return {"artifacts": artifacts, "random": random_state(self._rng)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`. The bound is this store's; what is over it goes, oldest first."""
+        """Continue from :meth:`state_dict`, within this store's bound."""
         self._artifacts = {one["id"]: Artifact(**one) for one in state["artifacts"]}
         self._drop_oldest()
         set_random_state(self._rng, state["random"])

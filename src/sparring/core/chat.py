@@ -8,8 +8,7 @@ from sparring.core.arena import Arena
 from sparring.core.client import ModelResponse
 from sparring.core.episode import Episode, EpisodeState, Utterance
 from sparring.core.errors import EpisodeError, InputError
-from sparring.core.history import shown
-from sparring.core.messages import Messages, as_messages, check_text, said
+from sparring.core.messages import Messages, as_messages, check_text, remembered, said
 from sparring.core.own_code import awaitable, method_of, returned, truth
 from sparring.core.records import mark_prefix
 from sparring.core.text import speech
@@ -22,9 +21,9 @@ Said = str | dict[str, str]
 class ChatEpisode(Episode):
     """The turn-taking loop: a role answers, the environment responds, the next role answers.
 
-    In a role's prompt its own answers are assistant messages, and everything else that it heard is a user
-    message: the environment's words unchanged, another role's words after its name, with further lines
-    indented. The environment may tell each role something different, so any observation can be private.
+    In a role's prompt its own answers are assistant messages. Everything else that it heard is a user
+    message: the environment's words unchanged, another role's after its name, with further lines indented.
+    The environment may tell each role something different, so any observation can be private.
     """
 
     @abstractmethod
@@ -37,10 +36,8 @@ class ChatEpisode(Episode):
 
     @abstractmethod
     async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> Said:
-        """Return the environment's response to the latest answer; an empty text says nothing.
-
-        Set ``state.done`` to end the episode.
-        """
+        """Return the response to the latest answer, or an empty text. Set ``state.done`` to end the
+        episode."""
 
     @abstractmethod
     def is_done(self, state: EpisodeState, artifact: Any) -> bool:
@@ -70,12 +67,7 @@ class ChatEpisode(Episode):
         return state
 
     async def take_turn(self, role_id: str, arena: Arena, state: EpisodeState) -> None:
-        """Let ``role_id`` answer: make a model call, record the step, and say the answer to every role.
-
-        Raises:
-            InputError: the arena has no such role.
-            EpisodeError: the role has no system prompt and has heard nothing, so there is no prompt.
-        """
+        """Let ``role_id`` answer: make a model call, record the step, and say the answer to every role."""
         messages = self.messages_for(role_id, arena, state)
         try:
             as_messages(messages)
@@ -92,10 +84,8 @@ class ChatEpisode(Episode):
         state.transcript.append(Utterance(role_id, response.text, token_ids=response.drawn))
 
     def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:
-        """Return the conversation as ``role_id`` heard it, after its system prompt.
-
-        Its own answers have the token ids with which they were drawn, or what the role's ``history`` leaves.
-        """
+        """Return the conversation as ``role_id`` heard it, after its system prompt, with the token ids of its
+        own answers, or what the role's ``history`` leaves."""
         role = arena.get_role(role_id)
         messages: Messages = []
         if role.system_prompt:
@@ -111,7 +101,7 @@ class ChatEpisode(Episode):
                 messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{text}"}
             else:
                 messages.append(said(speaker, text, one.token_ids if speaker == "assistant" else None))
-        return shown(messages, role.history, beginning)
+        return remembered(messages, role.history, beginning)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         """Return the transcript, for rubrics and for display."""
@@ -127,15 +117,12 @@ class MultiTurnEpisode(ChatEpisode):
         self.max_turns = max_turns
 
     def is_done(self, state: EpisodeState, artifact: Any) -> bool:
-        """Return whether ``max_turns`` answers have been given."""
         return self.max_turns is not None and state.turn >= self.max_turns
 
     async def env_response(self, state: EpisodeState, arena: Arena, artifact: Any) -> Said:
-        """Return an empty text, unless overridden."""
         return ""
 
     def get_next_actor(self, state: EpisodeState, artifact: Any) -> str:
-        """Return the same role again, unless overridden."""
         return state.current_actor
 
 
@@ -149,32 +136,21 @@ class SingleTurnEpisode(MultiTurnEpisode):
 
 
 class AlternatingRolesEpisode(MultiTurnEpisode):
-    """Roles that take turns; the first of ``roles`` begins unless ``get_initial_actor`` is overridden.
-
-    Two alternate. With another number of roles, override ``get_next_actor``.
-    """
+    """Two roles that take turns. With another number of roles, override ``get_next_actor``."""
 
     @property
     def roles(self) -> tuple[str, ...] | None:
-        """The role ids. The default ``None`` means the arena's roles, in the order of addition."""
+        """The role ids, the first of which begins. ``None`` means the arena's, in the order of addition."""
         return None
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        """Let the roles talk.
-
-        Raises:
-            InputError: see :meth:`turn_takers`.
-        """
         state = state or EpisodeState()
         state.roles = self.turn_takers(arena)
         return await super().rollout(arena, artifact, state)
 
     def turn_takers(self, arena: Arena) -> tuple[str, ...]:
-        """Return the roles that take turns in an arena.
-
-        Raises:
-            InputError: there are not exactly two, and ``get_next_actor`` is not overridden.
-        """
+        """Return the roles that take turns; raise an InputError if they are not two and the next is not
+        chosen by an override."""
         own, name = self.roles, type(self).__name__
         if isinstance(own, str) or not all(isinstance(role, str) for role in own or ()):
             raise InputError(
@@ -192,21 +168,15 @@ class AlternatingRolesEpisode(MultiTurnEpisode):
         )
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        """Return the first role."""
         return state.roles[0]
 
     def get_next_actor(self, state: EpisodeState, artifact: Any) -> str:
-        """Return the other role."""
         first, second = state.roles
         return second if state.current_actor == first else first
 
 
 def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Said:
-    """Return what a method says: a text, or texts by role.
-
-    Raises:
-        EpisodeError: it is something else, cannot be encoded, or is for a role that is not there.
-    """
+    """Return what a method says; raise an EpisodeError if it is not a text, or texts by role."""
     source = method_of(episode, method)
     texts = {EVERYBODY: value} if isinstance(value, str) else returned(value, dict, source)
     for role, text in texts.items():
@@ -223,12 +193,7 @@ def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Sa
 
 
 def _role(value: object, arena: Arena, episode: ChatEpisode, method: str) -> str:
-    """Return the role that a method names.
-
-    Raises:
-        EpisodeError: it is no text.
-        InputError: the arena has no such role.
-    """
+    """Return the role that a method names; raise an error if it is no text or no role."""
     source = method_of(episode, method)
     role = returned(value, str, source)
     if role not in arena.roles:

@@ -1,24 +1,95 @@
-"""ChatTemplate: the text that a model's chat template writes around contents."""
+"""ChatTemplate and Joints: the text that a model's chat template writes around contents, and after an answer.
 
-from sparring.core.control_tokens import Tokenizer, template_source
+What is written after an answer extends a conversation's token ids. It is read off a small conversation whose
+answer is known. Nearly all templates write the same there in every conversation; the others, which for
+example move the rules into the last question, are recognised when a model is loaded.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
 from sparring.core.errors import InputError, first_line
-from sparring.core.joints import ASKED, RULES, SAID
-from sparring.core.messages import Messages
+from sparring.core.messages import Message, Messages
+
+ASKED: Message = {"role": "user", "content": "Is it so?"}
+SAID: Message = {"role": "assistant", "content": "Indeed."}
+RULES: Message = {"role": "system", "content": "Be brief."}
+_MARK: Message = {"role": "assistant", "content": "Mark8c41f6e02b."}
+_LONGER: tuple[Messages, ...] = ([ASKED, SAID, ASKED, SAID, ASKED], [RULES, ASKED, SAID, ASKED])
+
+Template = Callable[[Messages], str]
+"""Renders a conversation with the beginning of the next answer, or raises InputError."""
+
+
+class Joints:
+    """What one template writes after answers."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+
+    @classmethod
+    def of(cls, template: Template) -> "Joints | None":
+        """Return a template's joints; ``None`` if they depend on what is before the answer."""
+        joints = cls(template)
+        return joints if joints._hold() else None
+
+    def after_answer(self, messages: Messages) -> str:
+        """Return what the template writes between an answer and the next one, ``messages`` included."""
+        return self._template([ASKED, _MARK, *messages]).partition(_MARK["content"])[2]
+
+    def _hold(self) -> bool:
+        """Return whether the template writes the same after an answer in longer conversations.
+
+        Before an answer that was given it may write more or less than before one that is asked for: models
+        begin their reasoning, or name a channel, by themselves.
+        """
+        try:
+            joint = self.after_answer([ASKED])
+        except InputError:
+            return False
+        if ASKED["content"] not in joint:
+            return False
+        for messages in _LONGER:
+            try:
+                _, *between, last = self._template(messages).split(SAID["content"])
+            except InputError:
+                continue  # a template without a system role
+            if last != joint or not all(joint.startswith(one) or one.startswith(joint) for one in between):
+                return False
+        return True
+
 
 _SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, ASKED])
 """Conversations that show the text a template writes around contents."""
 
 
-class ChatTemplate:
-    """Renders messages as text.
+Tokenizer = Any
+"""A tokenizer of the library ``transformers``."""
 
-    Args:
-        tokenizer: the model's tokenizer.
-        model_name: the name used in error messages.
 
-    Raises:
-        InputError: the tokenizer has several templates and none is the default.
+def template_source(tokenizer: Tokenizer, model_name: str) -> str:
+    """Return the source of a tokenizer's chat template; empty if it has none.
+
+    An InputError is raised if it has several and none is the default, or it is no text.
     """
+    if tokenizer.chat_template is None:
+        return ""
+    if not isinstance(tokenizer.chat_template, str | dict):
+        problem = f"the chat template of {model_name} is no text"
+        raise InputError("model", problem, "Save one as chat_template.jinja in the model's directory.")
+    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        names = ", ".join(sorted(map(repr, tokenizer.chat_template)))
+        raise InputError(
+            "model",
+            f"{model_name} has the chat templates {names} and no default",
+            "Save the one to use as chat_template.jinja in the model's directory.",
+        )
+    return str(tokenizer.get_chat_template())
+
+
+class ChatTemplate:
+    """Renders messages as text; raises an InputError if there are several templates and none is the
+    default."""
 
     def __init__(self, tokenizer: Tokenizer, model_name: str) -> None:
         self._tokenizer = tokenizer
@@ -31,19 +102,12 @@ class ChatTemplate:
         return "strftime_now" in self.source
 
     def begun(self, messages: Messages) -> str:
-        """Return a conversation and the beginning of the next answer.
-
-        Raises:
-            InputError: there is no template, or it rejects these messages.
-        """
+        """Return a conversation and the beginning of the next answer; raise an InputError if it is
+        rejected."""
         return self._text(messages, begin_answer=True)
 
     def whole(self, messages: Messages) -> str:
-        """Return a conversation that ends with the last message.
-
-        Raises:
-            InputError: as in :meth:`begun`.
-        """
+        """Return a conversation that ends with the last message; raise an InputError if it is rejected."""
         return self._text(messages, begin_answer=False)
 
     def samples(self) -> list[str]:

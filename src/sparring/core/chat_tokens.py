@@ -2,6 +2,7 @@
 
 An answer that comes with its ``token_ids`` is not tokenised again: a prompt is the ids of the conversation's
 beginning, the ids of the answer as they were drawn, and the ids of what the template writes after an answer.
+An answer that was not sampled has the ids that it has in the rendering of the whole conversation.
 
 A chat template marks turns with control tokens (``<|im_end|>``), and a model can spell one with ordinary
 tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
@@ -9,31 +10,135 @@ could close its own turn and write the next speaker's. Here only the template it
 
 1. The template renders the contents (``rendering``) so that the control tokens in its output are its own.
 2. These are given new names, and a tokenizer that knows control tokens only by their new names encodes the
-   text (``control_tokens``).
+text (``control_tokens``).
 
 For contents that spell no control token, the result equals the tokenizer's own ids. Any text can spell the
 markup that a template writes with ordinary tokens (``[INST]`` of Llama 2), but not a turn's end token.
-
-An answer that was not sampled has the ids that it has in the rendering of the whole conversation
-(``answer_tokens``): most tokenizers give a text alone other ids than after a prompt.
-
-The latest versions of transformers have ``sanitize_control_tokens``. It changes how templates render the
-thoughts in earlier answers, and raises where a control token is also a piece of the vocabulary.
+(``sanitize_control_tokens`` of transformers changes how templates render the thoughts in earlier answers, and
+raises where a control token is also a piece of the vocabulary.)
 """
 
 import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import Any
 
-from sparring.core.answer_tokens import ENOUGH, AnswerTokens
-from sparring.core.chat_template import ChatTemplate
-from sparring.core.control_tokens import ControlTokens, Tokenizer
+from sparring.core.chat_template import ASKED, SAID, ChatTemplate, Joints, Tokenizer
+from sparring.core.control_tokens import ControlTokens, rendered
 from sparring.core.errors import InputError, shown
-from sparring.core.joints import ASKED, SAID, Joints
-from sparring.core.messages import Messages
-from sparring.core.rendering import rendered
+from sparring.core.messages import Message, Messages
+
+
+def most_characters_of_a_token(tokenizer: Any) -> int:
+    """Return the maximum number of characters in a single token; very large if there is no maximum, because a
+    row of unknown characters is one token."""
+    unknown = "\U0010fffd" * 8
+    if len(tokenizer(unknown, add_special_tokens=False).input_ids) < len(unknown):
+        return 2**40
+    return max(map(len, tokenizer.get_vocab()))
+
+
+MAX_CACHED_ANSWERS = 100_000
+"""The token ids of this many answers are cached."""
+ENOUGH = 64
+"""So many characters of a prompt's text decide on the ids that follow, if they have the prompt's ids."""
+_BEFORE = ("e", "\n", ".", "0", ":", "x")
+
+
+class AnswerTokens:
+    """Makes the ids of texts that follow other texts. Several threads may use it at once.
+
+    ``turn_end`` is the id of the token with which the template ends an answer.
+    """
+
+    def __init__(self, control: ControlTokens, template: ChatTemplate, turn_end: int) -> None:
+        self._control = control
+        self._template = template
+        self._turn_end = turn_end
+        self._opening = self._named_opening()
+        self._answers: dict[tuple[str, str, int | None], list[int]] = {}
+
+    def ids(self, before: str, answer: str, end_of_text: int | None) -> list[int]:
+        """Return the ids of an answer and of the token that ends it; do not change the list.
+
+        If a token of the whole reaches over the boundary, the ids of ``before`` stay as they are, since the
+        answer is drawn after them. The answer then has ids that it would have after another text.
+
+        Args:
+            before: the end of the prompt's text; control tokens in it have their new names.
+            answer: the answer.
+            end_of_text: the id of the token that ends an answer to plain text; ``None`` in a chat.
+        """
+        key = (before, answer, end_of_text)
+        ids = self._answers.get(key)  # a batch holds the same few answers many times
+        if ids is None:
+            said = self._said(answer) if end_of_text is None else answer
+            end = self._turn_end if end_of_text is None else end_of_text
+            name = self._control.name(end)
+            ids = self.after(before, said + (name or ""))
+            if name is None or not ids or ids[-1] != end:
+                ids = [*ids, end]
+            if len(self._answers) >= MAX_CACHED_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = ids
+        return ids
+
+    def after(self, before: str, text: str) -> list[int]:
+        """Return the ids of a text after another, or after any other if a token reaches over the boundary."""
+        ids = self._without(before, text)
+        return self.continuing(text, before[-1:]) if ids is None else ids
+
+    def continuing(self, text: str, *before: str) -> list[int]:
+        """Return the ids of a text that continues another one, if possible one of ``before``."""
+        for one in (*before, *_BEFORE):
+            ids = self._without(one, text) if self._control.encode(one) else None
+            if ids is not None:
+                return ids
+        return self._control.encode(text)
+
+    def enough(self, before: str, ids: list[int]) -> str:
+        """Return the end of a long text after a prompt's last control token, if its ids are the last ones of
+        ``ids``; or else the whole text."""
+        for space in islice(re.finditer(r"\s+", before[-2 * ENOUGH : -ENOUGH]), 4):
+            for place in (space.end(), space.start()):
+                short = before[place - min(2 * ENOUGH, len(before)) :]
+                own = self._control.encode(short)
+                if own and ids[-len(own) :] == own:
+                    return short
+        return before
+
+    def _without(self, before: str, text: str) -> list[int] | None:
+        """Return the ids of both without those of ``before``; ``None`` if these change before ``text``."""
+        begun, whole = self._control.encode(before), self._control.encode(before + text)
+        return whole[len(begun) :] if whole[: len(begun)] == begun else None
+
+    def _said(self, answer: str) -> str:
+        """Return an answer as the template writes it, between the beginning of a turn and its end."""
+        own = self._control.named(self._control.with_breaks(answer, own=True))
+        message: Message = {"role": "assistant", "content": answer}
+        try:
+            whole = rendered(self._control, self._template.whole, [ASKED, message])
+        except InputError:
+            return own
+        if self._opening is None or not whole.startswith(self._opening):
+            return own
+        said, end = whole.removeprefix(self._opening), self._control.name(self._turn_end)
+        said = said if end is None else said.partition(end)[0]
+        return said if _letters(said) == _letters(own) else own
+
+    def _named_opening(self) -> str | None:
+        """Return the text of a short conversation up to an answer; ``None`` if the template rejects it."""
+        try:
+            return rendered(self._control, self._template.begun, [ASKED])
+        except InputError:
+            return None
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
 
 MAX_RENDERED_CHARACTERS = 8_000_000
 """Rendered prompts are cached until they have this many characters in total."""
@@ -52,21 +157,11 @@ class _Prompt:
 
 
 class ChatTokens:
-    """The only place where messages, and answers that were not sampled, become token ids; see the module.
+    """The only place where messages, and answers that were not sampled, become token ids.
 
-    Several threads may use it at once. ``joints``: what the template writes after an answer, or ``None`` if
-    it depends on what came before the answer; every prompt is then tokenised from its text.
-
-    ``stop_token_ids``: the token with which the template ends an assistant's turn, the tokenizer's
-    end-of-text token, and the configured ones.
-
-    Args:
-        tokenizer: the model's tokenizer, as transformers loads it.
-        model_name: the name used in error messages.
-        stop_token_ids: the tokens that end an answer according to the model's generation configuration.
-
-    Raises:
-        InputError: see ControlTokens.
+    Several threads may use it at once. ``joints`` are ``None`` if what the template writes after an answer
+    depends on what came before it; every prompt is then tokenised from its text. ``stop_token_ids`` are the
+    token with which the template ends an assistant's turn, the end-of-text token, and the configured ones.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str, stop_token_ids: Iterable[int] = ()) -> None:
@@ -84,15 +179,11 @@ class ChatTokens:
         self._caching = threading.Lock()
 
     def render(self, messages: Messages) -> list[int]:
-        """Return the token ids of a chat prompt. A single message of role ``text`` is encoded without a
-        template, or is its ``token_ids`` if it has some. Answers that have ``token_ids`` are in the prompt
-        with these.
+        """Return the token ids of a chat prompt, in which answers have their ``token_ids``. A single message
+        of role ``text`` is encoded without a template, or is its ``token_ids``.
 
-        Equal prompts without such answers return the same list object: do not modify it.
-
-        Raises:
-            InputError: the tokenizer has no chat template, its template rejects these messages (for example,
-                because of an unknown role), or they contain an unpaired surrogate.
+        Equal prompts without such answers return the same list object: do not modify it. An InputError is
+        raised if the template rejects the messages or they contain an unpaired surrogate.
         """
         if _is_plain_text(messages) and "token_ids" in messages[0]:
             return messages[0]["token_ids"]
@@ -114,27 +205,19 @@ class ChatTokens:
         """Return the token ids of an answer to ``prompt``, including the token that ends it.
 
         After a chat, they are the ids that the answer has in the rendering of the whole conversation, up to
-        the token with which the template ends an assistant's turn; white space that the template adds or
-        strips counts. What else a template writes or leaves out, an empty thought or the thoughts of earlier
-        answers, does not: the ids are those of the words of ``text``. Paired tags that are not special are
-        their tokens, as in an answer that is drawn.
-
-        After plain text, the answer continues the text and ends with the tokenizer's end-of-text token: a
-        base model rarely emits the markup of a template that it was not trained on.
+        the token with which the template ends a turn; white space that the template adds or strips counts,
+        thoughts that it writes or leaves out do not. After plain text, the answer continues the text and ends
+        with the end-of-text token.
 
         The ids of the prompt stay as :meth:`render` gives them, also where a token of the whole text would
-        reach over the boundary, since an answer is drawn after these. The answer then has the ids of a text
-        that continues another one.
-
-        Raises:
-            InputError: as in :meth:`render`, or the answer contains an unpaired surrogate.
+        reach over the boundary. The answer then has the ids of a text that continues another one.
         """
         plain = _is_plain_text(prompt)
         end = self.tokenizer.eos_token_id if plain else None
         return list(self._answers.ids(self._tail(prompt), _whole(text), end))
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ``ids``; see :func:`decoded`."""
+        """Return the text of ``ids``, without special tokens and with all spaces unchanged."""
         return decoded(self.tokenizer, ids)
 
     def notes(self) -> list[str]:
@@ -158,7 +241,6 @@ class ChatTokens:
         return self._control.spelled(text)
 
     def _tokenised(self, messages: Messages, *, after_answer: bool = False) -> list[int]:
-        """Return the ids of messages, as the beginning of a conversation or after an answer."""
         prompt = self._prompt(messages, after_answer=after_answer)
         if prompt.ids is None:
             if after_answer:
@@ -193,7 +275,6 @@ class ChatTokens:
         return ids if self.decode(ids[:end]).strip() else ids[end + 1 :]
 
     def _prompt(self, messages: Messages, *, after_answer: bool) -> _Prompt:
-        """Return rendered messages from the cache; the same ones are rendered once, unless by two threads."""
         key: Key = (after_answer, *((message["role"], message["content"]) for message in messages))
         prompt = self._prompts.get(key)
         if prompt is not None:
@@ -209,7 +290,6 @@ class ChatTokens:
             return self._prompts[key]
 
     def _render(self, messages: Messages, *, after_answer: bool) -> str:
-        """Return the text of messages, in which control tokens have their new names."""
         if _is_plain_text(messages):
             return _whole(messages[0]["content"])
         for message in messages:
@@ -224,8 +304,7 @@ class ChatTokens:
 
     def _turn_end(self, samples: list[str], known: list[int]) -> int:
         """Return the control token that follows an assistant's words at the end of a chat; elsewhere it
-        counts only if it is a known one.
-        """
+        counts only if it is a known one."""
         for text in samples:
             _, said, rest = text.rpartition(SAID["content"])
             end = self._control.first(rest) if said else None
@@ -235,11 +314,8 @@ class ChatTokens:
 
 
 def configured_stops(eos_token_id: object, model_name: str) -> list[int]:
-    """Return the tokens that end an answer, of a configuration: a token's id, a list of them, or ``None``.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Return the tokens that end an answer, of a configuration's id, list of ids, or ``None``; raise an
+    InputError for anything else."""
     listed = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
     given = [one for one in listed if one is not None]
     numbers = [one for one in given if isinstance(one, int) and not isinstance(one, bool)]
@@ -251,7 +327,7 @@ def configured_stops(eos_token_id: object, model_name: str) -> list[int]:
 
 def decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Return the text of token ids, without special tokens and with all spaces unchanged."""
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _is_plain_text(messages: Messages) -> bool:
@@ -259,12 +335,7 @@ def _is_plain_text(messages: Messages) -> bool:
 
 
 def _whole(text: str) -> str:
-    """Return the text unchanged.
-
-    Raises:
-        InputError: it contains an unpaired surrogate. Python strings and JSON may hold one, but no tokenizer
-            accepts it.
-    """
+    """Return the text unchanged; raise an InputError if it contains an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

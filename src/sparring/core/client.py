@@ -17,7 +17,8 @@ class MoreLogprobs:
     """Log-probabilities beyond those of the drawn tokens, which only servers ask for.
 
     Attributes:
-        likeliest: the most likely tokens instead of each drawn one, with their log-probabilities, falling.
+        likeliest: the most likely tokens instead of each drawn one, with their log-probabilities,
+            falling.
         prompt: the log-probability of each token of the prompt after the first, if it was asked for.
         prompt_likeliest: the most likely tokens instead of each of these.
     """
@@ -31,11 +32,10 @@ class MoreLogprobs:
 class ModelResponse:
     """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
 
-    ``completion`` has the answer as a message for later prompts, with its token ids if they are known.
-    ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is the
-    version that answered, or ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop
-    token or a stop string was drawn) or ``length`` (the answer was cut at the token limit). The arena sets
-    ``policy`` and ``temperature``; see :class:`sparring.core.Step`. ``more`` is for servers.
+    ``completion`` is the answer as a message for later prompts, with its token ids if they are known.
+    ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is
+    ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop token or string was drawn)
+    or ``length`` (the answer was cut at the token limit). The arena sets ``policy`` and ``temperature``.
     """
 
     text: str
@@ -51,31 +51,12 @@ class ModelResponse:
 
     @property
     def drawn(self) -> list[int] | None:
-        """The token ids of the answer, for later prompts; ``None`` if the client does not know them.
-
-        They are there even if the call did not ask for tokens to train on.
-        """
+        """The token ids of the answer, if known, even if the call did not ask for tokens to train on."""
         return self.completion[0].get("token_ids") if self.completion else None
 
-    def in_arena(self, policy_version: int | None, policy: str, temperature: float) -> "ModelResponse":
-        """Return a copy with these three fields; messages and tokens are shared."""
-        return ModelResponse(
-            self.text,
-            self.completion,
-            self.prompt_token_ids,
-            self.completion_token_ids,
-            self.completion_logprobs,
-            policy_version,
-            self.finish_reason,
-            policy,
-            temperature,
-        )
-
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
-        """Return the step for this answer to ``prompt``, with ``info`` and the finish reason.
-
-        What the client returned is checked when the episode has ended (``played.py``), not here.
-        """
+        """Return the step for this answer to ``prompt``. It is checked when the episode has ended
+        (``played.py``)."""
         return Step(
             role_id=role_id,
             prompt=as_text(listed(prompt)),
@@ -118,10 +99,10 @@ class InferenceClient(ABC):
             temperature: sampling temperature; 0 takes the most likely token.
             max_tokens: maximum number of tokens to draw; ``None`` means the client's default.
             return_tokens: whether to return token ids and log-probabilities.
-            model: the model that answers (a policy name or a pool uid); ``None`` means the client's default.
+            model: the model that answers (a policy or a member); ``None`` means the client's default.
             seed: makes the draw repeatable if the client supports it.
-            stop: the answer ends where one of these texts appears. Its text does not contain it, its tokens
-                do. The arena leaves the argument out if there is none.
+            stop: the answer ends where one of these texts appears. Its text does not contain it, its
+                tokens do. The arena leaves the argument out if there is none.
         """
 
     async def score(
@@ -138,8 +119,7 @@ class InferenceClient(ABC):
 class MockInferenceClient(InferenceClient):
     """A client for tests that answers by a function or from a cycle of texts, after ``latency`` seconds.
 
-    Token ids are the UTF-8 bytes of the text with 0 as the stop token, each with log-probability
-    ``logprob``.
+    Token ids are the UTF-8 bytes of the text with 0 as the stop token, each with log-probability ``logprob``.
     """
 
     def __init__(
@@ -166,7 +146,6 @@ class MockInferenceClient(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
     ) -> ModelResponse:
-        """Return an answer without a model; see the class."""
         if callable(self.responses):
             text = self.responses(messages, seed)
         else:

@@ -19,19 +19,11 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """Return the share of successes with its Wilson score interval.
+    """Return the share of successes with its Wilson score interval; (0, 0, 1) without trials.
 
-    With p = successes / trials and z the normal quantile of (1 + confidence) / 2, the bounds are
-    (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Source: E. B. Wilson, "Probable inference, the
-    law of succession, and statistical inference", JASA 22 (1927) 209-212. Without trials the result is
-    (0, 0, 1).
-
-    Draws may count as half a success. They vary less than successes and failures with the same mean, so the
-    interval is then wider than it has to be.
-
-    Raises:
-        ValueError: there are more successes than trials, a number is negative, or the confidence is outside
-            (0, 1).
+    With p = successes / trials and z the normal quantile of (1 + confidence) / 2, the bounds are (p + z^2/2n
+    +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n) (E. B. Wilson, JASA 22 (1927) 209-212). Draws may count as
+    half a success; the interval is then wider than it has to be.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"{successes} successes in {trials} trials")
@@ -51,11 +43,8 @@ def wilson_interval(successes: float, trials: float, confidence: float = 0.95) -
 def mean_interval(count: int, total: float, squares: float, confidence: float = 0.95) -> Interval:
     """Return a mean with its normal interval, mean +- z s / sqrt(n), where s is the standard deviation.
 
-    The sample is given by its size, its sum and the sum of its squares. A single value says nothing about the
-    spread, so the bounds are then the value itself. Without values, all three numbers are 0.
-
-    Raises:
-        ValueError: the confidence is outside (0, 1).
+    ``squares`` is the sum of the squares. The bounds of a single value are the value itself; without values,
+    all three numbers are 0.
     """
     if count == 0:
         return Interval(0.0, 0.0, 0.0)
@@ -71,10 +60,7 @@ def interval_over_runs(values: Sequence[float], confidence: float = 0.95) -> Int
     """Return the mean of one value per run with Student's interval, mean +- t s / sqrt(n).
 
     s is the standard deviation between runs and t the quantile of Student's distribution with n - 1 degrees
-    of freedom: 12.7 for two runs, 4.3 for three. It holds if the values of runs are distributed normally.
-
-    Raises:
-        ValueError: there are fewer than two runs, or the confidence is outside (0, 1).
+    of freedom: 12.7 for two runs, 4.3 for three. Fewer than two raise a ValueError.
     """
     runs = len(values)
     if runs < 2:
@@ -96,10 +82,8 @@ def _student_quantile(degrees: int, confidence: float) -> float:
 
 
 def _student_share(degrees: int, angle: float) -> float:
-    """Return the probability that a Student variable lies within -t and t, for t = sqrt(degrees) tan(angle).
-
-    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3 and 26.7.4.
-    """
+    """Return the probability that a Student variable lies within -t and t, for t = sqrt(degrees) tan(angle)
+    (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4)."""
     odd = degrees % 2
     term, total = (math.cos(angle) if odd else 1.0), 0.0
     for number in range(1 + odd, degrees, 2):
@@ -110,7 +94,6 @@ def _student_share(degrees: int, angle: float) -> float:
 
 
 def _quantile(confidence: float) -> float:
-    """Return the number of standard deviations around the mean that cover ``confidence`` of a normal."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1")
     return NormalDist().inv_cdf((1 + confidence) / 2)

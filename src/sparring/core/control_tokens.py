@@ -1,72 +1,28 @@
-"""ControlTokens: a tokenizer that distinguishes its control tokens from text that spells them.
+"""A tokenizer that distinguishes its control tokens from text that spells them, and rendering that keeps them
+apart.
 
 It is a copy of the model's tokenizer in which the control tokens have other names, each with 128 random bits
 that no text can guess. Writing the new name gives the control token; the old name is ordinary text.
+
+A template is a program that may look into contents, for example to cut the thoughts out of earlier answers.
+So the messages are rendered with a break in every content at each place where a control token could begin:
+the control tokens of this text are the template's own. Then they are rendered with as few breaks as possible.
+The first text with the same control tokens is the right one, because no content added any.
 """
 
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
+from sparring.core.chat_template import ASKED, RULES, Tokenizer, template_source
 from sparring.core.errors import InputError
-from sparring.core.joints import ASKED, RULES
 from sparring.core.messages import Messages
 
 BREAK = "\ud800"
 """An unpaired surrogate: text can hold it while a template renders, but no tokenizer accepts it."""
-
-
-class Encoding(Protocol):
-    """The result of encoding a text."""
-
-    ids: list[int]
-
-
-class Backend(Protocol):
-    """A tokenizer of the library ``tokenizers``."""
-
-    def to_str(self) -> str:
-        """Return the whole tokenizer as JSON."""
-
-    @classmethod
-    def from_str(cls, json: str) -> Self:
-        """Return the tokenizer that this JSON describes."""
-
-    def encode_batch_fast(self, input: list[str], *, add_special_tokens: bool) -> Sequence[Encoding]:
-        """Return the encodings of texts."""
-
-    def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token."""
-
-    def no_truncation(self) -> None:
-        """Encode texts of any length from now on."""
-
-    def no_padding(self) -> None:
-        """Add no padding to short texts from now on."""
-
-
-class Tokenizer(Protocol):
-    """A tokenizer of the library ``transformers``; most have the backend."""
-
-    backend_tokenizer: Backend
-    chat_template: Any
-    added_tokens_decoder: Mapping[int, Any]
-    eos_token_id: int
-
-    def apply_chat_template(
-        self, conversation: Messages, *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any:
-        """Return the text of a chat."""
-
-    def get_chat_template(self) -> str:
-        """Return the source of the chat template."""
-
-    def decode(
-        self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str:
-        """Return the text of token ids."""
 
 
 class ControlTokens:
@@ -77,14 +33,8 @@ class ControlTokens:
     are neither special nor the beginning of another speaker's turn (``<think>``) are part of a model's own
     answers; in other speakers' messages they are control tokens.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        model_name: the name used in error messages.
-        samples: some conversations as its chat template renders them.
-
-    Raises:
-        InputError: the tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids, or
-            it has several chat templates and no default.
+    ``samples`` are some conversations as the chat template renders them. An InputError is raised if the
+    tokenizer is not backed by the library ``tokenizers``, or its copy gives other ids.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_name: str, samples: Iterable[str]) -> None:
@@ -136,23 +86,16 @@ class ControlTokens:
         return _ids(self._copy, text, add_special_tokens=add_special_tokens)
 
     def with_spelled_broken(self, content: str, *, tags: bool = True) -> str:
-        """Return the content with a BREAK in every control token that it spells, and nowhere else.
-
-        Args:
-            content: content of a message, without a BREAK of its own.
-            tags: whether paired tags are broken too.
-        """
+        """Return the content with a BREAK in every control token that it spells, paired ``tags`` only if
+        asked."""
         spelled = self._any if tags else self._spelled
         return spelled.sub(lambda found: found[0][0] + BREAK + found[0][1:], content)
 
     def with_breaks(self, content: str, *, own: bool) -> str:
         """Return the content with a BREAK after each character that begins a control token.
 
-        Whatever a template then cuts out or strips, the rest does not spell a control token.
-
-        Args:
-            content: content of a message, without a BREAK of its own.
-            own: whether the content is the model's own answer, in which paired tags stay as they are.
+        Whatever a template then cuts out or strips, the rest does not spell a control token. In the model's
+        ``own`` answers paired tags stay as they are.
         """
         begins = self._begins_no_tag if own else self._begins
         return begins.sub(lambda found: found[0] + BREAK, content)
@@ -170,10 +113,8 @@ class ControlTokens:
         return next((self._name_of[text] for text, one in self._id_of.items() if one == number), None)
 
     def after_last(self, named: str) -> str:
-        """Return the end of a text with new names: from its last control token on, or all of it.
-
-        A tokenizer reads what follows a control token apart from what precedes it.
-        """
+        """Return the end of a text with new names, from its last control token on, which is tokenised
+        apart."""
         return named[max(named.rfind(self._secret), 0) :]
 
     def spelled(self, text: str) -> int:
@@ -191,7 +132,7 @@ class ControlTokens:
         begin = {self._any.findall(text)[-1] for text, found, _ in before if found and self._any.search(text)}
         return begin | {_counterpart(text) for text in begin}
 
-    def _is_faithful(self, backend: Backend, texts: list[str]) -> bool:
+    def _is_faithful(self, backend: Any, texts: list[str]) -> bool:
         return all(
             self._copy.token_to_id(self._name_of[text]) == one for text, one in self._id_of.items()
         ) and all(_ids(backend, text) == self.encode(self.named(text)) for text in texts)
@@ -200,40 +141,16 @@ class ControlTokens:
 _NEVER = "(?!)"
 
 
-def template_source(tokenizer: Tokenizer, model_name: str) -> str:
-    """Return the source of a tokenizer's chat template; empty if it has none.
-
-    Raises:
-        InputError: it has several and none is the default, or it is no text.
-    """
-    if tokenizer.chat_template is None:
-        return ""
-    if not isinstance(tokenizer.chat_template, str | dict):
-        problem = f"the chat template of {model_name} is no text"
-        raise InputError("model", problem, "Save one as chat_template.jinja in the model's directory.")
-    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
-        names = ", ".join(sorted(map(repr, tokenizer.chat_template)))
-        raise InputError(
-            "model",
-            f"{model_name} has the chat templates {names} and no default",
-            "Save the one to use as chat_template.jinja in the model's directory.",
-        )
-    return tokenizer.get_chat_template()
-
-
-def _ids(backend: Backend, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+def _ids(backend: Any, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    return ids
 
 
 def _one_of(texts: Iterable[str], alone: set[str], after_first: str = "") -> re.Pattern[str]:
     """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words.
 
     The alternatives are grouped by their first character, so that the search tries none of them elsewhere.
-
-    Args:
-        texts: what to match.
-        alone: those of them that are not part of a longer word.
-        after_first: a condition on what follows the first character, checked before the rest.
+    ``after_first`` is a condition on what follows the first character.
     """
     rests: dict[str, list[str]] = {}
     for text in sorted(texts, key=lambda text: (-len(text), text)):
@@ -248,7 +165,7 @@ def _counterpart(tag: str) -> str:
     return f"{tag[0]}{tag[2:]}" if tag[1] == "/" else f"{tag[0]}/{tag[1:]}"
 
 
-def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:
+def _renamed(backend: Any, name_of: Mapping[str, str]) -> Any:
     """Return a copy of a tokenizer in which some tokens have other names; all ids stay the same."""
     whole = json.loads(backend.to_str())
     model = whole["model"]
@@ -270,3 +187,45 @@ def _renamed(backend: Backend, name_of: Mapping[str, str]) -> Backend:
     copy.no_truncation()
     copy.no_padding()
     return copy
+
+
+Template = Callable[[Messages], str]
+"""Renders a conversation, or raises InputError."""
+Change = Callable[[str], str]
+
+
+def rendered(control: ControlTokens, template: Template, messages: Messages) -> str:
+    """Return the text of messages, in which the template's own control tokens have their new names.
+
+    An InputError is raised if the template rejects them.
+    """
+    broken = _changed(
+        messages, own=partial(control.with_breaks, own=True), others=partial(control.with_breaks, own=False)
+    )
+    safe = template(broken)
+    if not any(BREAK in message["content"] for message in broken):
+        return control.named(safe)
+    allowed = control.written(safe)
+    spelled = control.with_spelled_broken
+    for own in (_as_it_is, partial(spelled, tags=False), spelled):
+        try:
+            text = template(_changed(messages, own=own, others=spelled))
+        except InputError:
+            continue  # a template may reject an answer with marks of its own; broken ones it takes as text
+        if control.written(text) == allowed:
+            return control.named(text)
+    return control.named(safe)
+
+
+def _changed(messages: Messages, *, own: Change, others: Change) -> Messages:
+    return [
+        {
+            "role": message["role"],
+            "content": (own if message["role"] == "assistant" else others)(message["content"]),
+        }
+        for message in messages
+    ]
+
+
+def _as_it_is(content: str) -> str:
+    return content

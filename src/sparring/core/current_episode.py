@@ -1,7 +1,7 @@
 """The current episode: the source of the seeds and policy versions of nested calls.
 
-An asyncio task copies its context, so everything that an episode awaits or starts, at any depth, sees the
-episode it belongs to. Authors of episodes need not pass on seeds and versions.
+An asyncio task copies its context, so everything that an episode awaits or starts sees the episode it belongs
+to.
 """
 
 import asyncio
@@ -12,17 +12,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.core.call_slots import CallSlots
+from sparring.core.concurrency import CallSlots
 from sparring.core.seeds import derive_seed
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class EpisodeContext:
-    """One execution of an episode.
+    """One execution of an episode: its rollout's ``meta``, its node in the seed tree, and its time limit.
 
-    ``meta`` is its rollout's; ``seed`` is its node in the seed tree; ``limit`` bounds its time. Calls and
-    sub-episodes are numbered in the order in which they start. Seeds are therefore repeatable only if that
-    order is; run concurrent chains of calls as sub-episodes.
+    Calls and sub-episodes are numbered in the order in which they start. Seeds are therefore repeatable only
+    if that order is; run concurrent chains of calls as sub-episodes.
     """
 
     meta: dict[str, Any]
@@ -91,7 +90,7 @@ def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
 
 
 async def wait_for_slot(slots: CallSlots) -> None:
-    """Wait for a slot. The episode's clock stops, because the episode does not cause this wait."""
+    """Wait for a slot with the episode's clock stopped, because the episode does not cause this wait."""
     episode = current_episode.get()
     with episode.clock_stopped() if episode is not None else nullcontext():
         await slots.acquire()

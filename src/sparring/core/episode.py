@@ -1,4 +1,4 @@
-"""Episode: a rollout protocol. Running one returns a GenerateResult, a tree of rollouts."""
+"""Episode, a rollout protocol, and Rubric, its reward functions. Running one returns a tree of rollouts."""
 
 import asyncio
 import inspect
@@ -10,24 +10,89 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparring.core.agents import seated
 from sparring.core.arena import Arena
 from sparring.core.client import ModelResponse
 from sparring.core.current_episode import EpisodeContext, current_episode, inherit
-from sparring.core.errors import TransientError
+from sparring.core.errors import EpisodeError, TransientError, shown
 from sparring.core.messages import Messages
 from sparring.core.own_code import awaitable, check_json, list_of, method_of, returned
-from sparring.core.rubric import Rubric
-from sparring.core.types import GenerateResult, Rollout, Step
+from sparring.core.played import check_rewards, finite_reward, is_bounded
+from sparring.core.types import GenerateResult, Rollout, Step, seated
+
+RewardFn = Callable[[Rollout, Arena], dict[str, float] | Awaitable[dict[str, float]]]
+
+
+class Rubric:
+    """A weighted sum of reward functions, each of which returns rewards by role id.
+
+    A function of weight 0 is a metric: it changes only ``rollout.metrics``, and its keys may be any texts.
+    """
+
+    def __init__(self, funcs: list[RewardFn], weights: list[float] | None = None) -> None:
+        weights = [1.0] * len(funcs) if weights is None else weights
+        if len(weights) != len(funcs):
+            raise ValueError(f"{len(funcs)} reward functions but {len(weights)} weights")
+        for number, func in enumerate(funcs):
+            if not callable(func):
+                raise ValueError(f"reward function {number} is {shown(func)}, which is not callable")
+        for weight in weights:
+            if not is_bounded(weight):
+                raise ValueError(f"the weight {shown(weight)} is not a finite number")
+        self.funcs = funcs
+        self.weights = weights
+        self.names = _distinct([getattr(func, "__name__", type(func).__name__) for func in funcs])
+
+    async def score(self, rollout: Rollout, arena: Arena) -> None:
+        """Set ``rollout.rewards``, ``rollout.metrics`` and every ``step.reward``, in place.
+
+        The metric of a function and role is ``FUNCTION/ROLE``; the second function of a name is
+        ``FUNCTION-2``. Raises EpisodeError if a function returned no dictionary of finite numbers, a reward
+        is for a role that the arena does not have, or a role that acted got none.
+        """
+        rewards: dict[str, float] = {}
+        for func, weight, name in zip(self.funcs, self.weights, self.names, strict=True):
+            scored = func(rollout, arena)
+            values = await scored if inspect.isawaitable(scored) else scored
+            source = f"reward function {name}"
+            for key, value in returned(values, dict, source).items():
+                if not isinstance(key, str):
+                    raise EpisodeError(f"{source} has the key {shown(key)}, which is not a text")
+                rollout.metrics[f"{name}/{key}"] = finite_reward(value, f"{source} for {key}")
+            if weight:
+                _check_roles(name, values, rollout, arena)
+                for role_id, value in values.items():
+                    rewards[role_id] = rewards.get(role_id, 0.0) + weight * float(value)
+        check_rewards(rewards, rollout.steps)
+        rollout.rewards = rewards
+        for step in rollout.steps:
+            step.reward = rewards[step.role_id]
+
+
+def _check_roles(name: str, values: dict[str, float], rollout: Rollout, arena: Arena) -> None:
+    known = list(dict.fromkeys([*arena.roles, *(step.role_id for step in rollout.steps)]))
+    unknown = [str(role_id) for role_id in values if role_id not in known]
+    if unknown and arena.roles:
+        raise EpisodeError(
+            f"reward function {name} rewards {unknown[0]!r}, which is not a role; the roles are "
+            f"{', '.join(known)} (a function of weight 0 may use other names)"
+        )
+
+
+def _distinct(names: list[str]) -> list[str]:
+    distinct: list[str] = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}-{number}"
+        distinct.append(candidate)
+    return distinct
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A message in an episode, by a role or by the environment (author ``""``).
-
-    ``to`` is the only role that hears it, or ``""`` for all roles. ``token_ids`` are those with which a model
-    said it, if they are known.
-    """
+    """Words of a role, or of the environment (author ``""``), to one role or to all (``""``), with the ids
+    that were drawn."""
 
     author: str
     text: str
@@ -37,10 +102,7 @@ class Utterance:
 
 @dataclass
 class EpisodeState:
-    """Mutable state of a rollout. It belongs to one execution and is discarded afterwards.
-
-    ``roles`` are the roles that take turns, in episodes that set it.
-    """
+    """Mutable state of a rollout, which belongs to one execution. ``roles`` are the ones that take turns."""
 
     trajectory: list[Step] = field(default_factory=list)
     current_actor: str = ""
@@ -114,9 +176,8 @@ class Episode(ABC):
         """Play the episode, build its rollout and score it. Inside another episode it is a sub-episode and
         inherits from it. If ``is_trainable`` is false, its result is not trained on.
 
-        Raises:
-            EpisodeError: a method returned what it must not return. What a method raises passes.
-            TransientError: the episode took longer than ``arena.episode_timeout``, not counting sub-episodes.
+        Raises EpisodeError if a method returned what it must not return, and TransientError if the episode
+        took longer than ``arena.episode_timeout``, not counting sub-episodes. What a method raises passes.
         """
         meta = inherit(meta)
         kind = returned(self.episode_type, str, method_of(self, "episode_type"))
@@ -142,7 +203,6 @@ class Episode(ABC):
         return GenerateResult(rollout, children, is_trainable)
 
     async def _fill(self, rollout: Rollout, arena: Arena, limit: asyncio.Timeout) -> list[GenerateResult]:
-        """Play and score the episode into ``rollout``; return the results of sub-episodes."""
         context = EpisodeContext(rollout.meta, rollout.id, rollout.meta.get("seed"), limit)
         outer = current_episode.set(context)
         try:
@@ -168,7 +228,6 @@ class Episode(ABC):
 
 
 def _takes(function: Callable[..., object], *args: object, **kwargs: object) -> bool:
-    """Return whether a function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:

@@ -8,30 +8,17 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
-from sparring.core.agents import seated
 from sparring.core.artifacts import data_of
 from sparring.core.client import InferenceClient
+from sparring.core.concurrency import all_results, with_retries
 from sparring.core.current_episode import current_episode, episode_counts, inherit
 from sparring.core.errors import InputError, SparringError, TransientError
-from sparring.core.gather import all_results
 from sparring.core.model_caller import ModelCaller
 from sparring.core.own_code import awaitable, list_of, loggable, method_of, own_code, returned
 from sparring.core.played import check_result
-from sparring.core.retries import with_retries
 from sparring.core.seeds import derive_seed
-from sparring.core.types import EpisodeRequest, GenerateResult, Rollout
+from sparring.core.types import EpisodeRequest, GenerateResult, Rollout, seated
 from sparring.core.verbose_logger import VerboseLogger
-
-
-class Playable(Protocol):
-    """What an arena knows of an episode; see :class:`sparring.core.Episode`."""
-
-    @property
-    def episode_type(self) -> str:
-        """Unique name of this kind of episode."""
-
-    async def generate(self, arena: Any, artifact: Any, meta: dict[str, Any] | None = None) -> GenerateResult:
-        """Play the episode once and return its scored result."""
 
 
 class Elsewhere(Protocol):
@@ -45,11 +32,11 @@ class Elsewhere(Protocol):
 
 
 class EpisodeRunner(ModelCaller):
-    """Runs episodes, which make model calls; see :class:`sparring.core.Arena` for the arguments.
+    """Runs episodes, which make model calls.
 
-    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called
-    with each result that is not another result's child, for progress bars. ``elsewhere``, if given, plays
-    the episodes that are not sub-episodes in other processes.
+    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called with
+    each result that is not another result's child. ``elsewhere``, if given, plays the episodes that are not
+    sub-episodes in other processes.
     """
 
     def __init__(
@@ -67,16 +54,12 @@ class EpisodeRunner(ModelCaller):
         self.seed = seed
         self.step_num = 0
         self.started = 0
-        self.episodes: dict[str, Playable] = {}
+        self.episodes: dict[str, Any] = {}  # of Episode, which imports this module
         self.on_result: Callable[[GenerateResult], None] | None = None
         self.elsewhere: Elsewhere | None = None
 
-    def add_episode(self, episode_type: str, episode: Playable) -> None:
-        """Register an episode under a name.
-
-        Raises:
-            TypeError: a class was given, not an instance of it.
-        """
+    def add_episode(self, episode_type: str, episode: Any) -> None:
+        """Register an episode, an instance, under a name."""
         if isinstance(episode, type):
             raise TypeError(f"add_episode takes an episode: {episode.__name__}(), not {episode.__name__}")
         self.episodes[episode_type] = episode
@@ -91,13 +74,8 @@ class EpisodeRunner(ModelCaller):
     async def run_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Run the episode registered as ``episode_type``, once.
-
-        Raises:
-            InputError: there is no such episode.
-            EpisodeError: it handed over what cannot be logged or learned from.
-            TransientError: it took longer than ``episode_timeout``.
-        """
+        """Run the episode registered as ``episode_type``, once; raise what it raises, or what is wrong with
+        its result."""
         if episode_type not in self.episodes:
             known = ", ".join(self.episodes) or "none"
             raise InputError("episode_type", f"there is no episode {episode_type}", f"There are: {known}")
@@ -111,13 +89,10 @@ class EpisodeRunner(ModelCaller):
     async def try_episode(
         self, episode_type: str, artifact: Any, meta: dict[str, Any] | None = None
     ) -> GenerateResult:
-        """Like :meth:`run_episode`, but return a failure as a failed rollout; retry transient failures first.
+        """Like :meth:`run_episode`, but retry transient failures, and return a failure as a failed rollout.
 
-        The failed rollout has no steps and no children; its ``error`` gives the reason. ``meta["retried"]``
-        counts further attempts.
-
-        Raises:
-            InputError: the user's input is wrong, so no attempt could succeed.
+        It has no steps and no children; its ``error`` gives the reason. ``meta["retried"]`` counts further
+        attempts. An InputError passes: no attempt could succeed.
         """
         meta = inherit(meta)
         return await self._retry(
@@ -130,15 +105,11 @@ class EpisodeRunner(ModelCaller):
     ) -> list[GenerateResult]:
         """Run all requests and return their results in the same order, failed ones included.
 
-        At most as many outermost episodes run at once as model calls are allowed.
-
-        Inside an episode, sub-episodes inherit its policy version and derive their seeds from its seed.
-        Outside, a request without a seed gets one derived from the arena's seed, the step and its index.
-        ``concurrency`` changes the maximum number of model calls in flight in the whole arena from now on;
-        inside an episode it is ignored.
-
-        Raises:
-            InputError: the user's input is wrong; the other episodes are cancelled.
+        At most as many outermost episodes run at once as model calls are allowed. Sub-episodes inherit the
+        policy version and derive their seeds from the parent's; outside, a request without a seed gets one
+        derived from the arena's seed, the step and its index. ``concurrency`` changes the maximum number of
+        model calls in flight from now on; inside an episode it is ignored. An InputError cancels the other
+        episodes.
         """
         parent = current_episode.get()
         if concurrency is not None and parent is None:
@@ -160,28 +131,23 @@ class EpisodeRunner(ModelCaller):
         self, request: EpisodeRequest, entrance: AbstractAsyncContextManager[None]
     ) -> GenerateResult:
         async with entrance:
-            return await self._generate_now(request)
-
-    async def _generate_now(self, request: EpisodeRequest) -> GenerateResult:
-        if self.logger is not None:
-            rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
-            self.logger.log_episode_start(request.episode_type, data_of(request.artifact), rollout_id)
-        result = await self._run_or_send(request)
-        result.is_trainable = result.is_trainable and request.is_trainable
-        rollout = result.rollout
-        if self.on_result is not None and "parent_id" not in rollout.meta:
-            self.on_result(result)
-        if self.logger is not None:
-            steps = len(rollout.steps)
-            self.logger.log_episode_end(
-                request.episode_type, rollout.id, rollout.rewards, steps, error=rollout.error
-            )
-        return result
-
-    async def _run_or_send(self, request: EpisodeRequest) -> GenerateResult:
-        if self.elsewhere is not None and current_episode.get() is None:
-            return await self.elsewhere.play(replace(request, agents={**seated.get(), **request.agents}))
-        return await self._retry(request, lambda: self._resolve_and_run(request))
+            if self.logger is not None:
+                rollout_id = request.meta.setdefault("rollout_id", uuid.uuid4().hex)
+                self.logger.log_episode_start(request.episode_type, data_of(request.artifact), rollout_id)
+            if self.elsewhere is not None and current_episode.get() is None:
+                agents = {**seated.get(), **request.agents}
+                result = await self.elsewhere.play(replace(request, agents=agents))
+            else:
+                result = await self._retry(request, lambda: self._resolve_and_run(request))
+            result.is_trainable = result.is_trainable and request.is_trainable
+            rollout = result.rollout
+            if self.on_result is not None and "parent_id" not in rollout.meta:
+                self.on_result(result)
+            if self.logger is not None:
+                self.logger.log_episode_end(
+                    request.episode_type, rollout.id, rollout.rewards, len(rollout.steps), error=rollout.error
+                )
+            return result
 
     async def _resolve_and_run(self, request: EpisodeRequest) -> GenerateResult:
         if request.agents:
@@ -197,7 +163,6 @@ class EpisodeRunner(ModelCaller):
     async def _retry(
         self, request: EpisodeRequest, attempt: Callable[[], Awaitable[GenerateResult]]
     ) -> GenerateResult:
-        """Attempt ``request`` until it succeeds or must fail; its ``meta`` belongs to this call."""
         meta, started_at = request.meta, time.time()
         self.count_started(1)
         if "rollout_id" not in meta:

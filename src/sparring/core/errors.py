@@ -34,17 +34,11 @@ class InputError(SparringError):
 
 
 class DamagedState(InputError):
-    """A file of a saved state is missing, cannot be read or does not have its format.
-
-    A state that is whole but does not fit the run raises a plain InputError.
-    """
+    """A file of a saved state is missing, cannot be read or does not have its format."""
 
 
 class EpisodeError(SparringError):
-    """One episode failed; the other episodes continue.
-
-    The episode is not retried, because it would fail again with the same seed; see :class:`TransientError`.
-    """
+    """One episode failed and is not retried, because it would fail again; the others continue."""
 
 
 class ContextError(EpisodeError):
@@ -120,16 +114,6 @@ def is_of_a_library(frame: TracebackType) -> bool:
 
 
 def check_failures(reasons: Sequence[str], played: int, limit: float, unit: str) -> None:
-    """Check that no larger share than ``limit`` of what was played failed.
-
-    Args:
-        reasons: why each of those that failed did.
-        played: how many were played.
-        limit: the largest share.
-        unit: what was played, such as ``games``.
-
-    Raises:
-        SparringError: more failed, so something is broken.
-    """
+    """Raise a SparringError if a larger share than ``limit`` of the ``played`` units failed."""
     if len(reasons) > limit * played:
         raise SparringError(f"{len(reasons)} of {played} {unit} failed; the last: {reasons[-1]}")

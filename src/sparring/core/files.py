@@ -1,8 +1,7 @@
 """Writing files and directories that appear complete or not at all, and survive a power failure.
 
-New content is written under another name, synced, and then renamed. The content that it replaces stays until
-the new content is in place. What is deleted has a name that is only given here: a directory may also hold
-files of others.
+New content is written under another name, synced, and then renamed. What is deleted has a name that is only
+given here: a directory may also hold files of others.
 """
 
 import contextlib
@@ -16,12 +15,58 @@ import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 from sparring.core.adapters import SAVED_FILES
-from sparring.core.errors import InputError
+from sparring.core.errors import InputError, SparringError
+
+EPOCH_FILE = ".epoch"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A number that each start of a run increments, and that is checked before shared state is written.
+
+    The lock of a run belongs to one process, and on some file systems it holds on one machine only. After a
+    cluster loses its head node, its other nodes continue for a while, and the run may meanwhile be resumed
+    elsewhere.
+    """
+
+    file: Path
+    number: int
+
+    @classmethod
+    def begin(cls, run: Path) -> "Epoch":
+        """Begin a new epoch of the run, which is locked; raise an InputError if the last number is
+        damaged."""
+        file = run / EPOCH_FILE
+        number = _read_number(file) + 1 if file.exists() else 1
+        write_file(file, str(number).encode())
+        return cls(file.absolute(), number)
+
+    def is_over(self) -> bool:
+        """Return whether the run has been started again since; raise an InputError if the file is damaged."""
+        return _read_number(self.file) != self.number
+
+    def check(self) -> None:
+        """Raise a SparringError if the run has been started again since."""
+        if self.is_over():
+            raise SparringError(f"{self.file.parent} was resumed by another process, so this one stops")
+
+
+def _read_number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except ValueError as error:
+        raise InputError(
+            "run directory",
+            f"{file} is damaged: it must contain the number of the run's starts",
+            "Delete it if no other process works on the run, and resume.",
+        ) from error
+
 
 PARTIAL = ".partial"
 """``.NAME.partial`` is still being written."""
@@ -40,21 +85,13 @@ LOCK = ".lock"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, replacing an existing one.
-
-    Raises:
-        OSError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a file, replacing an existing one, which is unchanged if that raises an OSError."""
     with replaced_file(path) as file:
         file.write(content)
 
 
 def write_users_file(path: Path, content: bytes) -> None:
-    """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``.
-
-    Raises:
-        OSError: the file cannot be written; an existing file is unchanged.
-    """
+    """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(descriptor)
     scratch = Path(name)
@@ -65,11 +102,7 @@ def write_users_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Let the body write a file, which replaces an existing one when the body has ended without an error.
-
-    Raises:
-        OSError: the file cannot be written; an existing file is unchanged.
-    """
+    """Let the body write a file, which replaces an existing one when the body has ended without an error."""
     with _replaced(path, path.with_name(f".{path.name}{PARTIAL}")) as file:
         yield file
 
@@ -97,11 +130,8 @@ def umask() -> int:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes.
-
-    Raises:
-        OSError: there is none, it is something else, it is larger, or it cannot be read.
-    """
+    """Return the content of a regular file; raise an OSError if it is none, or has more than ``most``
+    bytes."""
     with _open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -110,11 +140,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a regular file, in hexadecimal.
-
-    Raises:
-        OSError: there is none, it is something else, or it cannot be read.
-    """
+    """Return the SHA-256 of a regular file, in hexadecimal; raise an OSError if it is none."""
     with _open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -129,12 +155,8 @@ def _open_regular(path: Path) -> BufferedReader:
 
 
 def check_kinds(directory: Path) -> None:
-    """Check that a directory of this package holds files where it should: a pipe would be read forever.
-
-    Raises:
-        InputError: something below it is no regular file, or a directory has a file's name.
-        OSError: it cannot be read.
-    """
+    """Raise an InputError if something below a directory of this package is no regular file, or a directory
+    has a file's name: a pipe would be read forever."""
     for parent, folders, files in os.walk(directory):
         for path in sorted(Path(parent, name) for name in (*files, *folders)):
             with contextlib.suppress(FileNotFoundError):  # a link to nothing, or deleted meanwhile
@@ -145,12 +167,10 @@ def check_kinds(directory: Path) -> None:
 
 
 def append_at(file: FileIO, end: int, content: bytes) -> None:
-    """Write all of ``content`` after the first ``end`` bytes of an unbuffered file, or nothing.
+    """Write all of ``content`` after the first ``end`` bytes of an unbuffered file, or raise an OSError and
+    nothing.
 
     Bytes after ``end`` are the remains of an earlier write that failed, and are cut off.
-
-    Raises:
-        OSError: the content cannot be written. The file is cut to ``end`` again, unless that fails too.
     """
     try:
         if file.seek(0, os.SEEK_END) > end:
@@ -166,10 +186,8 @@ def append_at(file: FileIO, end: int, content: bytes) -> None:
 
 
 def scratch_for(directory: Path) -> Path:
-    """Create a new directory beside ``directory``, to be filled and then passed to :func:`put_in_place`.
-
-    The parent is a directory that sparring made; see :func:`users_scratch_for` for others.
-    """
+    """Create a new directory beside ``directory``, one of sparring's own, to be passed to
+    :func:`put_in_place`."""
     scratch = directory.with_name(f".{directory.name}{PARTIAL}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -228,12 +246,7 @@ def _finish_replacement(replaced: Path, directory: Path) -> None:
 
 
 def remove_directory(directory: Path, written: Collection[str] = SAVED_FILES) -> None:
-    """Delete a directory that sparring wrote; if it holds files of others, these stay in it.
-
-    Args:
-        directory: a directory with files of these names and folders of such files.
-        written: the names of the files that sparring writes there.
-    """
+    """Delete the files of these names and folders of such files; a directory that holds others stays."""
     if directory.is_symlink():
         return
     for path in sorted(directory.rglob("*"), reverse=True):
@@ -247,13 +260,7 @@ def remove_directory(directory: Path, written: Collection[str] = SAVED_FILES) ->
 
 
 def remove_partial(directory: Path, names: str) -> None:
-    """Delete what a kill left of unfinished writes directly in a directory.
-
-    ``names`` is a regular expression of what sparring writes there.
-
-    Raises:
-        OSError: a file cannot be deleted.
-    """
+    """Delete what a kill left of unfinished writes of files that match the expression ``names``."""
     for path in list(directory.glob(f".*{PARTIAL}")):
         if not re.fullmatch(names, path.name[1:].removesuffix(PARTIAL)):
             continue
@@ -266,9 +273,7 @@ def remove_partial(directory: Path, names: str) -> None:
 def lock_directory(directory: Path) -> int:
     """Lock a directory for writing until the returned descriptor is closed, or this process ends.
 
-    Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the lock cannot be written.
+    Raises BlockingIOError if another process holds the lock.
     """
     lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     for again in range(LOOKS, -1, -1):
@@ -284,11 +289,7 @@ def lock_directory(directory: Path) -> int:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process holds the lock of a directory.
-
-    Raises:
-        OSError: the lock cannot be read.
-    """
+    """Return whether a process holds the lock of a directory."""
     try:
         lock = os.open(directory / LOCK, os.O_RDONLY)
     except FileNotFoundError:

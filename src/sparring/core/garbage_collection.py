@@ -23,12 +23,7 @@ def infrequent_garbage_collection() -> Iterator[None]:
     would take more than a twentieth of the time.
 
     Objects that are alive at the end are set aside (``gc.freeze``) until the next such block begins; that
-    block collects at once if the last collection was more than a minute ago. Objects that a cycle holds, for
-    example an exception's tensors, are therefore freed in about a minute while blocks run, however short or
-    long these are; between two blocks they wait for the next one.
-
-    Raises:
-        RuntimeError: no event loop runs; garbage collection stays as it was.
+    block collects at once if the last collection was more than a minute ago.
     """
     if not gc.isenabled():
         yield
@@ -47,8 +42,6 @@ def infrequent_garbage_collection() -> Iterator[None]:
 
 
 class _Timer:
-    """Collects cycles repeatedly from the running event loop."""
-
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._next = self._loop.call_later(SECONDS_BETWEEN_COLLECTIONS, self._look)
@@ -63,7 +56,6 @@ class _Timer:
 
 
 def _collect() -> float:
-    """Collect all cycles; return the duration in seconds."""
     global _last_collection
     started = monotonic()
     gc.collect()
@@ -72,10 +64,7 @@ def _collect() -> float:
 
 
 def raise_collection_thresholds() -> None:
-    """Raise Python's collection thresholds in a process that only serves requests.
-
-    Long-lived objects, such as stored steps, are traversed a hundredth as often; before, that took most of a
-    buffer's time.
-    """
+    """Raise Python's collection thresholds in a process that only serves requests, whose long-lived objects
+    would be traversed again and again."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

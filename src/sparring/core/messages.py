@@ -1,6 +1,11 @@
-"""Messages: what a model is asked, in the form of OpenAI's chat API."""
+"""Messages: what a model is asked, in the form of OpenAI's chat API, and what later prompts show of them.
 
-from typing import NotRequired, TypedDict
+A conversation is one sequence of token ids: a prompt begins with the last prompt and the answer to it, as it
+was drawn. A role may forget on purpose.
+"""
+
+import re
+from typing import Literal, NotRequired, TypedDict
 
 from sparring.core.errors import shown
 
@@ -8,8 +13,7 @@ from sparring.core.errors import shown
 class Message(TypedDict):
     """An OpenAI-style chat message.
 
-    ``token_ids`` are the ids with which a model said an assistant message, as they were drawn: a later prompt
-    has them unchanged, where it would otherwise have the ids of ``content``.
+    ``token_ids`` are the ids with which a model said an assistant message, unchanged in later prompts.
     """
 
     role: str
@@ -28,9 +32,7 @@ def listed(prompt: Messages | str) -> Messages:
 def as_messages(prompt: Messages | str) -> Messages:
     """Return a string as a single user message, and messages unchanged.
 
-    Raises:
-        TypeError: it is something else.
-        ValueError: a text has half a surrogate pair, which no tokenizer can read.
+    Raises TypeError if it is something else, and ValueError if a text has half a surrogate pair.
     """
     messages = listed(prompt)
     if not isinstance(messages, list):
@@ -43,7 +45,6 @@ def as_messages(prompt: Messages | str) -> Messages:
 
 
 def _are_texts(role: object, content: object) -> bool:
-    """Whether both are texts of ASCII, which need no further look."""
     return type(role) is str and type(content) is str and role.isascii() and content.isascii()
 
 
@@ -78,3 +79,40 @@ def said(role: str, content: str, token_ids: list[int] | None = None) -> Message
     if token_ids is None:
         return {"role": role, "content": content}
     return {"role": role, "content": content, "token_ids": token_ids}
+
+
+History = Literal["keep", "drop_reasoning", "summary"]
+"""How a role remembers its own answers.
+
+``keep``: as they were drawn, with their token ids.
+``drop_reasoning``: without what they have between ``<think>`` and ``</think>``.
+``summary``: the latest answer that has a text between ``<summary>`` and ``</summary>`` takes the place of
+everything after the beginning and before it, and only that text is left of it. So a conversation without an
+end fits into a context, and the role learns what to write down.
+"""
+
+_SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+
+
+def remembered(messages: Messages, history: History, beginning: int) -> Messages:
+    """Return the messages of a prompt as ``history`` shows them; the first ``beginning`` ones are always
+    unchanged."""
+    if history == "drop_reasoning":
+        return messages[:beginning] + [_without_reasoning(one) for one in messages[beginning:]]
+    if history == "summary":
+        for index in range(len(messages) - 1, beginning - 1, -1):
+            found = _SUMMARY.search(messages[index]["content"])
+            if found and messages[index]["role"] == "assistant":
+                summary: Message = {"role": "assistant", "content": found[0]}
+                return [*messages[:beginning], summary, *messages[index + 1 :]]
+    return messages
+
+
+def _without_reasoning(message: Message) -> Message:
+    """Return an answer without its reasoning; one that was cut while it reasoned has nothing else."""
+    content = message["content"]
+    if message["role"] != "assistant" or ("<think>" not in content and "</think>" not in content):
+        return message
+    _, ended, answer = content.rpartition("</think>")
+    rest = answer if ended else content.partition("<think>")[0]
+    return {"role": "assistant", "content": rest.strip()}

@@ -5,20 +5,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sparring.core.adapters import BASE, TRAINED
-from sparring.core.agents import CallSettings, seated
-from sparring.core.call_slots import CallSlots
 from sparring.core.client import InferenceClient, ModelResponse
+from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import current_episode, wait_for_slot
 from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
 from sparring.core.messages import Messages, as_messages
 from sparring.core.own_code import method_of, returned
 from sparring.core.text import encodable
-from sparring.core.types import Role
+from sparring.core.types import CallSettings, Role, seated
 from sparring.core.verbose_logger import VerboseLogger
 
 
 class ModelCaller:
-    """Makes model calls for roles; see :class:`sparring.core.Arena` for the arguments.
+    """Makes model calls for roles.
 
     ``model_without_role`` answers calls that name neither role nor model; ``None`` selects the client's
     default. ``frozen`` are the models that roles may name as their policy without being trained.
@@ -33,11 +32,7 @@ class ModelCaller:
         self._slots = CallSlots(max_calls)
 
     def add_role(self, role: Role) -> None:
-        """Register a role under its id.
-
-        Raises:
-            TypeError: it is no role, or one of its settings is of the wrong type.
-        """
+        """Register a role under its id; raise a TypeError if one of its settings is of the wrong type."""
         if not isinstance(role, Role):
             raise TypeError(f"a role is written Role(...), not {shown(role)}")
         numbers = (role.temperature, 1 if role.max_tokens is None else role.max_tokens)
@@ -48,11 +43,7 @@ class ModelCaller:
         self.roles[role.id] = role
 
     def get_role(self, role_id: str) -> Role:
-        """Return the role with this id.
-
-        Raises:
-            InputError: there is no such role.
-        """
+        """Return the role with this id; raise an InputError if there is none."""
         if role_id not in self.roles:
             known = ", ".join(self.roles) or "none"
             raise InputError(
@@ -61,11 +52,7 @@ class ModelCaller:
         return self.roles[role_id]
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of model calls in flight in the whole arena, from now on.
-
-        Raises:
-            InputError: ``concurrency`` is less than 1.
-        """
+        """Change the maximum number of model calls in flight in the whole arena, from now on."""
         self._slots.set_limit(concurrency)
 
     async def call_model(
@@ -83,19 +70,13 @@ class ModelCaller:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
         trained on.
 
-        If the episode's request gives the role an agent, that one answers, with its own settings where it
-        has any, and its kind says whether the answer is trained on; so ``model`` is not needed for this.
-        An answer ends before the first of the ``stop`` strings, if one appears.
+        If the episode's request gives the role an agent, that one answers, with its own settings where it has
+        any, and its kind says whether the answer is trained on. A string in place of messages is sent as one
+        user message. Without ``seed``, the call uses the next call seed of the current episode. If the client
+        does not report which policy version answered, the response gets the episode's.
 
-        A string in place of messages is sent as one user message; ``Role.build_messages`` adds a system
-        prompt.
-
-        Without ``seed``, the call uses the next call seed of the current episode. If the client does not
-        report which policy version answered, the response gets the episode's version.
-
-        Raises:
-            InputError: there is no such role. (A call that gives ``model`` and ``return_tokens`` needs none.)
-            TransientError: the client failed. Errors of this package that the client raises pass unchanged.
+        Raises InputError if there is no such role, and TransientError if the client failed; errors of this
+        package that the client raises pass unchanged.
         """
         messages = as_messages(messages)
         if role_id is not None and (model is None or return_tokens is None):
@@ -139,7 +120,7 @@ class ModelCaller:
         version = response.policy_version
         if version is None and episode is not None:
             version = episode.meta.get("policy_version")
-        response = response.in_arena(version, policy, temperature)
+        response = replace(response, policy_version=version, policy=policy, temperature=temperature)
         if self.logger is not None:
             has_tokens = response.completion_token_ids is not None
             self.logger.log_model_call(role_id or "(no role)", messages, response.text, has_tokens)
@@ -148,10 +129,8 @@ class ModelCaller:
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
-        """Return the log-probability of each whole completion; see InferenceClient.score.
-
-        The call takes a slot, as every other model call does.
-        """
+        """Return the log-probability of each whole completion, see InferenceClient.score; the call takes a
+        slot."""
         if not self._slots.take():
             await wait_for_slot(self._slots)
         try:

@@ -1,21 +1,27 @@
-"""The rule for code that a user writes: what it raises becomes one line that names the method.
+"""Code that a user writes: how a file is loaded, and the rule that what it raises becomes one line that names
+the method.
 
-Inside an episode the line is the reason why that episode failed, and the others continue (``retries.py``).
-Everywhere else it ends the run: :func:`own_code`. No exception is exempt. ``sys.exit(0)`` in a reward
-function is an error like any other, because the run is not done. Only what comes from outside passes: a
-Ctrl-C, the cancellation of a task, the end of a generator.
+Inside an episode the line is why that episode failed, and the others continue. Everywhere else it ends the
+run. No exception is exempt, not even ``sys.exit(0)``. Only what comes from outside passes: a Ctrl-C, the
+cancellation of a task, the end of a generator.
 """
 
 import asyncio
+import importlib.util
 import inspect
 import json
+import os
+import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from opcode import opmap
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, TypeVar, cast
 
 from sparring.core.errors import (
     EpisodeError,
@@ -30,6 +36,110 @@ from sparring.core.errors import (
 )
 from sparring.core.text import one_line
 
+CLASS_PATH = r"^.+\.py:\w+$"
+"""The form of a file and a class."""
+
+Built = TypeVar("Built")
+
+
+def is_class_path(text: str) -> bool:
+    """Return whether ``text`` names a file and a class."""
+    return re.match(CLASS_PATH, text) is not None
+
+
+def name_of(text: str) -> str:
+    """Return the name of the class if ``text`` names a file and a class, and ``text`` itself otherwise."""
+    return text.rpartition(":")[2] if is_class_path(text) else text
+
+
+def absolute(text: str, directory: Path) -> str:
+    """Return ``text`` with its file resolved against ``directory``, if it names a file and a class."""
+    return os.path.abspath(directory / os.path.expanduser(text)) if is_class_path(text) else text
+
+
+def own_class(path: str, base: type, field: str) -> Any:
+    """Run a file, once per process, and return its subclass of ``base``. ``field`` names the input in
+    errors."""
+    kind = _named_in(path, field)
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        file, _, name = path.rpartition(":")
+        raise InputError(
+            field, f"{file} has no {base.__name__} named {name!r}", f"Name a subclass of {base.__name__}"
+        )
+    return kind
+
+
+def own_function(path: str, field: str) -> Callable[..., Any]:
+    """Run a file, once per process, and return its function. ``field`` names the input in errors."""
+    function = _named_in(path, field)
+    if not callable(function):
+        file, _, name = path.rpartition(":")
+        raise InputError(field, f"{file} has no function named {name!r}", "Name one that it has")
+    return cast(Callable[..., Any], function)
+
+
+def own_object(path: str, base: type, field: str) -> Any:
+    """Run a file, once per process, and return its object of the class ``base``, or one of its subclass,
+    which takes no arguments."""
+    named = _named_in(path, field)
+    if isinstance(named, base):
+        return named
+    kind = own_class(path, base, field)
+    with own_code(f"{kind.__name__} cannot be built", field):
+        return kind()
+
+
+def _named_in(path: str, field: str) -> object:
+    file, _, name = path.rpartition(":")
+    if not Path(file).is_file():
+        raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
+    with own_code(f"{file} cannot be imported", field):
+        module = _module(Path(file).resolve())
+    return getattr(module, name, None)
+
+
+def build_own(
+    kind: Callable[..., Built], table: str, options: Mapping[str, Any], *args: Any, **kwargs: Any
+) -> Built:
+    """Return ``kind(*args, **kwargs, **options)``; raise an InputError on ``table`` if it does not take them
+    or raises.
+
+    ``table`` is the configuration's, which names the class and has the user's ``options``.
+    """
+    name, signature = kind.__name__, inspect.signature(kind)
+    try:
+        signature.bind(*args, **kwargs, **options)
+    except TypeError as error:
+        takes = ", ".join([*signature.parameters][len(args) :]) or "none"
+        raise InputError(
+            f"{table}.options", f"{name} does not take them ({error})", f"It takes: {takes}"
+        ) from error
+    with own_code(f"{name} cannot be built", f"{table}.path"):
+        return kind(*args, **kwargs, **options)
+
+
+def is_own(thing: object) -> bool:
+    """Return whether an object is of a class of yours, or of a subclass."""
+    return any(kind.__module__.startswith(OWN_MODULE) for kind in type(thing).__mro__)
+
+
+@lru_cache(maxsize=64)
+def _module(path: Path) -> ModuleType:
+    """Run a file as a module whose name cannot clash with another's."""
+    name = f"{OWN_MODULE}{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
 OWN_MODULE = "sparring_own_"
 """What the names of modules begin with that are files of your own, which a configuration names."""
 
@@ -41,16 +151,11 @@ Kind = TypeVar("Kind")
 
 @contextmanager
 def own_code(what: str = "", field: str = "") -> Iterator[None]:
-    """Run a user's own code; what it raises becomes one line that begins with ``what``.
+    """Run a user's own code; what it raises becomes an InputError on ``field``, or without one a
+    SparringError.
 
-    Args:
-        what: what failed if the code raises, for example "the program's evaluate failed"; by default, the
-            method that raised.
-        field: the input that names the code, if that is at fault.
-
-    Raises:
-        InputError: the code raised, and there is a ``field``.
-        SparringError: the code raised. Errors of this package pass unchanged.
+    The line begins with ``what``, for example "the program's evaluate failed", or with the method that
+    raised. Errors of this package pass unchanged.
     """
     try:
         yield
@@ -62,21 +167,14 @@ def own_code(what: str = "", field: str = "") -> Iterator[None]:
 
 
 async def called(method: Callable[[], Awaitable[Kind]], source: str, field: str = "") -> Kind:
-    """Return what an async method of a user's own code returns; ``source`` names it in the line of an error.
-
-    Raises:
-        InputError, SparringError: as for :func:`own_code`.
-    """
+    """Return what an async method of a user's own code returns; ``source`` names it in errors."""
     with own_code(f"{source} failed", field):
         return await awaitable(method(), source)
 
 
 def is_from_outside(error: BaseException) -> bool:
-    """Return whether an error is no fault of the code that it passes through, and must pass.
-
-    It is a Ctrl-C, the cancellation of this task, or the end of a generator; not if a statement of that code
-    raised the same.
-    """
+    """Return whether an error is no fault of the code that it passes through: a Ctrl-C, the cancellation of
+    this task or the end of a generator, unless a statement of that code raised it."""
     if isinstance(error, asyncio.CancelledError):
         try:
             task = asyncio.current_task()
@@ -97,10 +195,7 @@ def _is_raised_by_a_statement(error: BaseException) -> bool:
 
 
 def own_failure(error: BaseException) -> str:
-    """Return the reason of an error in one line, with the method that raised it if it is not this package's.
-
-    The method is the last one that this package has called on the way to the error.
-    """
+    """Return the reason of an error in one line, with the last method that this package called before it."""
     frames = [] if isinstance(error, SparringError) else [*frames_of(error)]
     if isinstance(error.__cause__, StopIteration | StopAsyncIteration):  # Python's RuntimeError hides it
         error = error.__cause__
@@ -117,11 +212,8 @@ def runs_own_code() -> bool:
 
 
 def returned(value: object, kind: type[Kind], source: str) -> Kind:
-    """Return ``value``, which the method ``source`` has returned.
-
-    Raises:
-        EpisodeError: it is of another kind.
-    """
+    """Return ``value``, which the method ``source`` has returned; raise an EpisodeError if it is of another
+    kind."""
     if isinstance(value, kind):
         return value
     _check_is_awaited(value, source)
@@ -129,19 +221,8 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
 
 
-class HasState(Protocol):
-    """Something of a user's own that may remember something."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must keep."""
-
-
-def state_of(owner: HasState, source: str = "") -> dict[str, Any]:
-    """Return the state of ``owner`` for a checkpoint; ``source`` names its method if it is not the class's.
-
-    Raises:
-        EpisodeError: its ``state_dict`` returned no dictionary, or what JSON cannot hold.
-    """
+def state_of(owner: Any, source: str = "") -> dict[str, Any]:
+    """Return the state of ``owner`` for a checkpoint; raise an EpisodeError if JSON cannot hold it."""
     source = source or method_of(owner, "state_dict")
     state: dict[str, Any] = returned(owner.state_dict(), dict, source)
     try:
@@ -152,11 +233,7 @@ def state_of(owner: HasState, source: str = "") -> dict[str, Any]:
 
 
 def truth(value: object, source: str) -> bool:
-    """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too.
-
-    Raises:
-        EpisodeError: it is neither.
-    """
+    """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too."""
     _check_is_awaited(value, source)
     if value not in (True, False):
         raise EpisodeError(f"{source} returned {shown(value)}, not true or false")
@@ -164,11 +241,7 @@ def truth(value: object, source: str) -> bool:
 
 
 def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
-    """Return ``value`` as a list if it is one, or a tuple, of objects of a kind.
-
-    Raises:
-        EpisodeError: it is not; ``source`` says what it is.
-    """
+    """Return ``value`` as a list; raise an EpisodeError if it is no list or tuple of that kind."""
     if inspect.iscoroutine(value):
         value.close()
     if not isinstance(value, list | tuple) or not all(isinstance(one, kind) for one in value):
@@ -177,25 +250,16 @@ def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
 
 
 def awaitable(value: Awaitable[Kind], source: str) -> Awaitable[Kind]:
-    """Return ``value``, which a call of the method ``source`` has returned.
-
-    Raises:
-        EpisodeError: it cannot be awaited.
-    """
+    """Return ``value``, which a call of ``source`` has returned; raise an EpisodeError if it cannot be
+    awaited."""
     if not inspect.isawaitable(value):
         raise EpisodeError(f"{source} is not async; write it with async def")
     return value
 
 
 def check_json(value: object, source: str) -> None:
-    """Check that ``value`` can be written into a log.
-
-    Objects that JSON does not know are written as their ``repr``, dataclasses as their fields.
-
-    Raises:
-        EpisodeError: it holds half a surrogate pair, itself, or an integer of thousands of digits; or the
-            ``repr`` of an object fails.
-    """
+    """Raise an EpisodeError if ``value`` cannot be written into a log, where objects that JSON does not know
+    are their ``repr`` and dataclasses their fields."""
     try:
         json.dumps(value, default=_as_json, skipkeys=True, ensure_ascii=False).encode()
     except Exception as error:
@@ -203,7 +267,7 @@ def check_json(value: object, source: str) -> None:
 
 
 def loggable(value: object) -> object:
-    """Return a value that can be written into a log: itself, or a short text for it."""
+    """Return a value, or a short text for it if it cannot be written into a log."""
     try:
         check_json(value, "it")
     except EpisodeError:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from sparring.core.agents import AgentSpec
-from sparring.core.types import GenerateResult, Rollout, Step
+from sparring.core.types import AgentSpec, GenerateResult, Rollout, Step
 
 SampleMode = Literal[
     "mirror",
@@ -74,7 +73,6 @@ class Opponent:
 class TaskMeta:
     """Bookkeeping of one game in flight. ``index`` counts games of its type from 0 over the whole run.
 
-    A ``payoff`` game is played by frozen members of the pool, to know what they earn against each other.
     ``ckpt_uid`` is the pool member that plays the game, ``opponent_uid`` its opponent in the pool, if any.
     ``player_id`` is the seat of ``ckpt_uid``, the first one if it has several, as in a mirror game.
     """
@@ -90,10 +88,8 @@ class TaskMeta:
 
 
 class GameTurn(TypedDict):
-    """One move of a game; ``kind`` and ``model`` are those of the seat's :class:`AgentSpec`.
-
-    ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the move found in it.
-    """
+    """One move of a game. ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the
+    move found in it."""
 
     pid: int
     kind: str
@@ -124,10 +120,7 @@ class GameSummary(TypedDict):
 
 @dataclass
 class Trajectory:
-    """One role's part of a rollout, which a replay buffer stores.
-
-    ``final_reward`` is this player's reward; ``final_rewards`` holds every player's reward by player id.
-    """
+    """One role's part of a rollout, which a replay buffer stores. ``final_rewards`` are by player id."""
 
     pid: int
     env_id: str
@@ -176,11 +169,8 @@ def seat_role(pid: int) -> str:
 
 
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
-    """Split a finished game into one trajectory for each trained seat that acted.
-
-    Reads ``rollout.extras``: ``final_rewards`` (reward by player id), ``game_info`` (by player id) and
-    ``num_turns`` (total turns of all players).
-    """
+    """Split a finished game into one trajectory for each trained seat that acted, by the rollout's
+    ``extras``."""
     steps_by_pid: dict[int, list[Step]] = {}
     for step in rollout.steps:
         steps_by_pid.setdefault(step.pid, []).append(step)
@@ -204,9 +194,7 @@ def trajectories_of(rollout: Rollout) -> list[Trajectory]:
 def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> list[Trajectory]:
     """Return a trajectory for each role of each trainable episode that a policy is trained on.
 
-    Args:
-        result: a finished episode with its sub-episodes.
-        pids: the number of each role, which takes the place of a seat in reward transforms.
+    ``pids`` are the numbers of the roles, which take the place of seats in reward transforms.
     """
     return [
         _trajectory(rollout, parent_id, role_id, pids)
@@ -216,7 +204,6 @@ def trajectories_of_roles(result: GenerateResult, pids: Mapping[str, int]) -> li
 
 
 def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tuple[Rollout, str | None]]:
-    """Yield the trainable rollouts with the ids of their parents, parents first."""
     if result.is_trainable:
         yield result.rollout, parent_id
         for child in result.children:

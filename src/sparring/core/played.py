@@ -1,7 +1,7 @@
 """What an episode hands over: every field is of its kind before logs, credit and learners read it.
 
 Rewards are finite numbers, one for every role that acted, and log-probabilities finite numbers, one for every
-token that was drawn.
+token that was drawn. What is not raises an EpisodeError.
 """
 
 from array import array
@@ -11,11 +11,10 @@ from numbers import Real
 from operator import index
 from typing import Any, TypeVar
 
-from sparring.core.agents import AgentSpec
 from sparring.core.errors import EpisodeError, shown
 from sparring.core.messages import as_messages, check_text
 from sparring.core.own_code import check_json, list_of
-from sparring.core.types import GenerateResult, Rollout, Step, check_meta
+from sparring.core.types import AgentSpec, GenerateResult, Rollout, Step, check_meta
 
 Kind = TypeVar("Kind")
 _KINDS = {"I": int, "d": float}
@@ -24,11 +23,7 @@ LARGEST_REWARD = 1e30
 
 
 def check_result(result: GenerateResult) -> None:
-    """Check what an episode has played, sub-episodes included; numbers become Python's own.
-
-    Raises:
-        EpisodeError: a field is of another kind, or cannot be written into a log.
-    """
+    """Check what an episode has played, sub-episodes included; numbers become Python's own."""
     rollout = _of(Rollout, result.rollout, "the rollout of a result")
     rollout.episode_type = _text(rollout.episode_type, "rollout.episode_type")
     rollout.id = _text(rollout.id, "rollout.id")
@@ -56,7 +51,7 @@ def check_result(result: GenerateResult) -> None:
 
 
 def check_played(rollout: Rollout) -> None:
-    """Check the steps of a rollout, and that every role that acted has a reward; see :func:`check_step`."""
+    """Check the steps of a rollout, and that every role that acted has a reward."""
     for step in list_of(Step, rollout.steps, "rollout.steps"):
         check_step(step)
     rollout.rewards = _numbers(rollout.rewards, "rollout.rewards")
@@ -64,11 +59,7 @@ def check_played(rollout: Rollout) -> None:
 
 
 def check_step(step: Step) -> None:
-    """Check the fields of a step; numbers become Python's own.
-
-    Raises:
-        EpisodeError: a field is of another kind, or there is not one log-probability for each drawn token.
-    """
+    """Check the fields of a step; numbers become Python's own."""
     step.role_id = _text(step.role_id, "role_id of a step")
     source = f"a step of role {step.role_id}"
     step.policy = _text(step.policy, f"policy of {source}")
@@ -144,11 +135,7 @@ def _array(code: str, value: object, source: str) -> list[Any] | None:
 
 
 def check_rewards(rewards: dict[str, float], steps: list[Step]) -> None:
-    """Check that every role that acted has a reward, which is a finite number.
-
-    Raises:
-        EpisodeError: one has none.
-    """
+    """Check that every role that acted has a reward, which is a finite number."""
     for step in steps:
         if step.role_id not in rewards:
             raise EpisodeError(f"role {step.role_id} acted but no reward function scored it")
@@ -157,21 +144,13 @@ def check_rewards(rewards: dict[str, float], steps: list[Step]) -> None:
 
 
 def finite_reward(value: object, source: str) -> float:
-    """Return the reward ``value``, which ``source`` gave, as a float; ``True`` becomes 1.
-
-    Raises:
-        EpisodeError: ``value`` is not a finite number (game libraries return strings and NaN), or is so large
-            that sums and squares of rewards are not.
-    """
+    """Return the reward ``value``, which ``source`` gave, as a float; ``True`` becomes 1. It must be so small
+    that sums and squares are finite, too."""
     return _finite(value, f"{source} gave", "which is not")
 
 
 def finite_number(value: object, name: str) -> float:
-    """Return the field ``name`` as a float.
-
-    Raises:
-        EpisodeError: as for :func:`finite_reward`.
-    """
+    """Return the field ``name`` as a float, as :func:`finite_reward` does."""
     return _finite(value, f"{name} is", "not")
 
 
@@ -188,11 +167,7 @@ def is_bounded(value: object) -> bool:
 
 
 def check_logprobs(drawn: Sequence[int], logprobs: Sequence[float], source: str) -> None:
-    """Check that each of the ids that ``source`` has drawn has one finite log-probability.
-
-    Raises:
-        EpisodeError: one has none.
-    """
+    """Check that each of the ids that ``source`` has drawn has one finite log-probability."""
     if len(drawn) != len(logprobs):
         problem = f"has {len(drawn)} drawn tokens but {len(logprobs)} log-probabilities"
         raise EpisodeError(f"{source} {problem}; the client that answered is at fault")

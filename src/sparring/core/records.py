@@ -1,12 +1,10 @@
-"""Training records: made of the steps that were played, joined into conversations, and left out if they say
-nothing.
-
-One function, :func:`record_of`, makes a record of a step, for arenas and for replay buffers.
-"""
+"""Training records, made of the steps that were played, and the account and the check of an arena's batch of
+them."""
 
 import hashlib
+import math
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import count, pairwise
@@ -15,7 +13,78 @@ from typing import Any, TypeVar
 from sparring.core.errors import SparringError
 from sparring.core.messages import Messages
 from sparring.core.played import check_logprobs
-from sparring.core.types import Answer, GenerateResult, Step, TrainingRecord
+from sparring.core.types import Answer, GenerateResult, Step, TrainingBatch, TrainingRecord
+
+
+def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
+    """Return the counts and means of a step, which TrainingBatch describes."""
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    steps = _steps(results)
+    means: defaultdict[str, list[float]] = defaultdict(list)
+    for rollout in rollouts:
+        for role_id, reward in rollout.rewards.items():
+            means[f"reward/{role_id}"].append(reward)
+        for name, value in rollout.metrics.items():
+            means[f"metric/{rollout.episode_type}/{name}"].append(value)
+    return {
+        "step": step_num,
+        "policy_version": max((step.policy_version for step in steps), default=0),
+        "episodes": len(rollouts),
+        "failed": sum(rollout.error is not None for rollout in rollouts),
+        "last_error": next((rollout.error for rollout in reversed(rollouts) if rollout.error), None),
+        "retried": sum(rollout.meta.get("retried", 0) for rollout in rollouts),
+        "steps": len(steps),
+        "text_only_steps": sum(step.text_only for step in steps if step.policy),
+        "broken_prefixes": sum(step.info.get("prefix_kept") is False for step in steps if step.policy),
+        **{name: math.fsum(values) / len(values) for name, values in sorted(means.items())},
+    }
+
+
+def rewarded_without_step(results: list[GenerateResult]) -> Counter[str]:
+    """Return the roles that are rewarded but acted in no rollout, each with the number of such rewards."""
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    acted = {step.role_id for rollout in rollouts for step in rollout.steps}
+    return Counter(role for rollout in rollouts for role in rollout.rewards if role not in acted)
+
+
+def why_empty(results: list[GenerateResult]) -> str:
+    """Return why the results give no record."""
+    meta, kept = summary_of(results, 0), _steps(results)
+    if not results:
+        return "get_batch returned no request"
+    if meta["failed"] == meta["episodes"]:
+        return f"every episode failed; the last: {meta['last_error']}"
+    if not any(result.trainable_rollouts() for result in results):
+        return "no request is trainable"
+    if not kept:
+        return "no episode appended response.to_step(role_id, messages) to state.trajectory"
+    if not any(step.policy for step in kept):
+        return "no step is of a policy that is trained"
+    return "the client returned no token ids with log-probabilities"
+
+
+def check_batch(results: list[GenerateResult], batch: TrainingBatch) -> None:
+    """Raise a SparringError unless the batch has exactly the records that follow from the results."""
+    rollouts = [rollout for result in results for rollout in result.all_rollouts()]
+    if len({rollout.id for rollout in rollouts}) < len(rollouts):
+        raise SparringError("several rollouts have the same id, so their advantages are mixed up")
+    expected = records_of(results)
+    if len(expected) != len(batch.records):
+        raise SparringError(
+            f"{len(expected)} records follow from the steps, but the batch has {len(batch.records)}"
+        )
+    for wanted, record in zip(expected, batch.records, strict=True):
+        if record != wanted:
+            where = f"the record of role {record.role_id} in rollout {record.rollout_id}"
+            raise SparringError(
+                f"{where} differs from the step that was played by {wanted.role_id} in {wanted.rollout_id}"
+            )
+
+
+def _steps(results: list[GenerateResult]) -> list[Step]:
+    rollouts = (rollout for result in results for rollout in result.trainable_rollouts())
+    return [step for rollout in rollouts for step in rollout.steps]
+
 
 NO_ADVANTAGE = 1e-8
 """Advantages up to this size count as 0: centred rewards that are equal can differ by rounding."""
@@ -28,10 +97,8 @@ Prompt = tuple[float, bytes]
 
 
 def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
-    """Return the records of an arena's results, parents first: the steps that a policy is trained on.
-
-    Steps without token ids are left out. Steps of one conversation become one record; see :func:`joined`.
-    """
+    """Return the records of an arena's results, parents first: the steps that a policy is trained on, joined
+    into conversations. Steps without token ids are left out."""
     turns = defaultdict[tuple[str, str], Iterator[int]](count)
     return joined(
         [
@@ -50,9 +117,6 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     """Return the records of the steps that a replay buffer has drawn, in their order.
 
     ``legal_answers`` stay texts without ``encode_answer``; see :func:`with_alternatives`.
-
-    Raises:
-        SparringError: a step has no token ids, or not one log-probability for each.
     """
     records = joined(
         [
@@ -66,17 +130,11 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
 def record_of(
     step: Step, rollout_id: str, turn: int, env_id: str, meta: dict[str, Any] | None = None
 ) -> TrainingRecord:
-    """Return the training record of a step.
+    """Return the training record of a step, the number ``turn`` of its role in the rollout, from 0.
 
-    Args:
-        step: one answer of a policy, with its reward and its advantage.
-        rollout_id: the rollout that it is from; answers without one are not joined.
-        turn: the number of the step among those of its role in the rollout, from 0.
-        env_id: the environment, or the type of the episode.
-        meta: further notes.
-
-    Raises:
-        SparringError: the step has no token ids, or not one log-probability for each.
+    ``env_id`` is the environment or the type of the episode, ``meta`` further notes. Answers without a
+    ``rollout_id`` are not joined. A step without token ids, or not one log-probability for each, raises a
+    SparringError.
     """
     prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.completion_logprobs
     where = f"a step of role {step.role_id} in rollout {rollout_id or 'unknown'}"
@@ -130,8 +188,8 @@ def joined(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
     """Return records in which the answers of a conversation are together.
 
     An answer continues another one of its role in its rollout if its prompt begins with that one's prompt and
-    completion. Forty turns then have the tokens of one conversation, not of twenty. The records given have
-    one answer each, may come in any order, and stay unchanged; those without a rollout are not joined.
+    completion. The records given have one answer each, may come in any order, and stay unchanged; those
+    without a rollout are not joined.
     """
     talks: list[list[int]] = []
     open_talks = defaultdict[tuple[str, str, str, float], list[list[int]]](list)
@@ -163,10 +221,8 @@ def _conversation(turns: list[TrainingRecord]) -> TrainingRecord:
 
 
 def mark_prefix(earlier: Sequence[Step], step: Step) -> None:
-    """Set ``step.info["prefix_kept"]``: whether the prompt begins with the role's last prompt and answer.
-
-    It is not set for a role's first step, and for steps without token ids.
-    """
+    """Set ``step.info["prefix_kept"]``: whether the prompt begins with the role's last prompt and answer. It
+    is not set for a role's first step, and for steps without token ids."""
     last = next((one for one in reversed(earlier) if one.role_id == step.role_id), None)
     if last is not None and last.prompt_token_ids and last.completion_token_ids and step.prompt_token_ids:
         kept = _begins_with(step.prompt_token_ids, last.prompt_token_ids, last.completion_token_ids)
@@ -174,7 +230,6 @@ def mark_prefix(earlier: Sequence[Step], step: Step) -> None:
 
 
 def _begins_with(prompt: list[int], so_far: list[int], drawn: list[int]) -> bool:
-    """Return whether a prompt is longer than ``so_far + drawn`` and begins with it."""
     start, end = len(so_far), len(so_far) + len(drawn)
     return len(prompt) > end and prompt[start:end] == drawn and prompt[:start] == so_far
 
@@ -183,10 +238,8 @@ def without_zero_advantages(records: list[TrainingRecord]) -> list[TrainingRecor
     """Return the records without the answers to prompts at which no answer has an advantage, in their order.
 
     With advantages that are relative to the other answers to a prompt, these are the groups of equal rewards
-    that DAPO's dynamic sampling leaves out (Yu et al. 2025, arXiv 2503.14476, section 3.2). An answer whose
-    advantage is 0 beside others that have one stays: it has earned the mean of its group, and counts in the
-    means over answers and tokens. DAPO then goes on sampling until the batch is full again; here it is not
-    filled up, so the number of answers over which the means are differs from update to update.
+    that DAPO's dynamic sampling leaves out (Yu et al. 2025, arXiv 2503.14476, section 3.2). DAPO then samples
+    until the batch is full again; here it is not filled up.
 
     Two prompts are the same if all ids from the beginning of the conversation are, and the temperature. An
     answer that is left out of a conversation remains in the prompt of the next one. If no answer has an
@@ -218,7 +271,6 @@ def _prompts(record: TrainingRecord) -> list[Prompt]:
 
 
 def _part(record: TrainingRecord, is_kept: list[bool]) -> TrainingRecord | None:
-    """Return the record with those of its answers that are kept; ``None`` if none is."""
     if all(is_kept):
         return record
     kept: list[Answer] = []

@@ -7,11 +7,9 @@ from typing import Any
 
 
 def derive_seed(seed: int, *path: int | str) -> int:
-    """Return the 63-bit seed at ``path`` below ``seed``.
+    """Return the 63-bit seed at ``path`` below ``seed``, the same on every machine and in every process.
 
-    The same arguments give the same seed on every machine and in every process. Different paths have
-    different seeds (except for hash collisions). The path is hashed as JSON, so ``("a", "b")`` and
-    ``("a/b",)`` are different paths, and so are ``(2,)`` and ``("2",)``.
+    The path is hashed as JSON, so ``("a", "b")`` and ``("a/b",)`` differ, and so do ``(2,)`` and ``("2",)``.
     """
     text = ", ".join([_quoted(one) if isinstance(one, str) else str(one) for one in (seed, *path)])
     return int.from_bytes(blake2b(f"[{text}]".encode(), digest_size=8).digest(), "big") >> 1

@@ -1,10 +1,27 @@
-"""Functions that make a model's text safe in terminals, logs and prompts, and numbers as short texts.
+"""Functions that make a model's text safe in terminals, logs and prompts, and texts for the user's shell and
+network.
 
-Self-play optimises that text, so treat it as an attacker's. The report escapes it by ``html.escape``;
+Self-play optimises a model's text, so treat it as an attacker's. The report escapes it by ``html.escape``;
 ``chat_tokens.py`` keeps it from becoming control tokens.
 """
 
 import re
+import shlex
+from ipaddress import ip_address
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether no other machine can reach a host's name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def shell_command(*words: object) -> str:
+    """Return a command of ``sparring`` as a shell reads it: ids of games and paths may need quotes."""
+    return shlex.join(["sparring", *map(str, words)])
+
 
 REPLACEMENT = "·"
 
@@ -16,15 +33,12 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Return ``text`` of the same length with a dot for each character that controls a terminal.
+    """Return ``text`` of the same length with a dot for each character that controls a terminal, except in
+    ``keep``.
 
     Every text that a model, an environment or another machine wrote passes through this function or
-    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text`` or print it with
-    ``markup=False``, because Rich reads brackets as markup.
-
-    Args:
-        text: any text, including unencodable characters.
-        keep: control characters to keep; by default line feeds and tabs.
+    ``one_line`` before it is printed. For Rich, also wrap it in a ``Text``, because Rich reads brackets as
+    markup.
     """
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else REPLACEMENT, text)
 
@@ -55,14 +69,9 @@ _CONTROL_TOKEN_BUT_TAGS = re.compile(_CONTROL + ")")
 def without_control_tokens(text: str, *, own: bool = False) -> str:
     """Return ``text`` with a space inserted in everything that looks like a chat template's control token.
 
-    This is for servers whose tokenizer is unknown and may read text as control tokens. It is a list
-    of the known families, best effort: it may miss a token of another family. Where the tokenizer is known,
-    :class:`sparring.core.chat_tokens.ChatTokens` leaves the text unchanged.
-
-    Args:
-        text: content of a message.
-        own: whether the text is the model's own answer, in which tags of thoughts and tool calls stay as they
-            are, so that the template finds them.
+    It is for servers whose tokenizer is unknown, by a list of the known families, which may miss one. In the
+    model's ``own`` answers, tags of thoughts and tool calls stay as they are, so that the template finds
+    them.
     """
     return (_CONTROL_TOKEN_BUT_TAGS if own else _CONTROL_TOKEN).sub(r"\1 ", text)
 
@@ -73,10 +82,8 @@ def speech(author: str, text: str) -> str:
 
 
 def indented(text: str) -> str:
-    """Return ``text`` with every line but the first indented.
-
-    Every character that a terminal or a tokenizer may read as a line end counts as one.
-    """
+    """Return ``text`` with every line but the first indented. Every character that a terminal or a tokenizer
+    may read as a line end counts as one."""
     first, *more = text.splitlines() or [""]
     return "\n".join([first, *(f"    {line}" if line.strip() else "" for line in more)])
 

@@ -1,17 +1,65 @@
-"""Role, Step, Rollout, GenerateResult and TrainingRecord: what episodes produce for learning."""
+"""Who acts and how (AgentSpec, Role), and what episodes produce for learning (Step, Rollout, GenerateResult,
+records)."""
 
 import time
 import uuid
 from collections.abc import Mapping
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sparring.core.adapters import TRAINED
-from sparring.core.agents import AgentSpec, CallSettings
 from sparring.core.errors import shown
-from sparring.core.history import History
-from sparring.core.messages import Messages
+from sparring.core.messages import History, Messages
+
+AgentKind = Literal["policy", "model", "script"]
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How answers are drawn; ``None`` leaves a setting open. A call's own come first, then those of a game or
+    an agent, then those of a role."""
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+    def over(self, others: "CallSettings") -> "CallSettings":
+        """Return these settings, and the others' where these leave one open."""
+        return CallSettings(
+            others.temperature if self.temperature is None else self.temperature,
+            others.max_tokens if self.max_tokens is None else self.max_tokens,
+            others.stop if self.stop is None else self.stop,
+        )
+
+
+UNSET = CallSettings()
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """How one seat or role acts; ``kind`` is one of three.
+
+    ``policy``: its steps are trained on; ``model`` names the policy. ``model``: it is not trained; ``model``
+    is the inference client's name of a checkpoint, a fixed model or a person. ``script``: a scripted player
+    of a game (``random``, ``optimal``). The other settings take the place of the role's unless ``None``.
+    """
+
+    kind: AgentKind
+    model: str = TRAINED
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+
+    @property
+    def calls(self) -> CallSettings:
+        """The settings of its own."""
+        return CallSettings(self.temperature, self.max_tokens, self.stop)
+
+
+seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed
+"""The agents of the episode that runs now, by role id. A sub-episode has those of its parent."""
 
 
 @dataclass
@@ -47,14 +95,10 @@ class Step:
 
     Token ids and log-probabilities are exactly those of sampling: ``completion_token_ids`` includes the stop
     token, and ``completion_logprobs`` has one natural logarithm for each id. They are ``None`` where the
-    client could not provide them; a token learner cannot train on such a step.
+    client could not provide them; a token learner cannot train on such a step. ``policy`` is the policy that
+    answered and is trained on this step, or ``""``; ``temperature`` is the one of sampling.
 
-    ``policy`` is the policy that answered and is trained on this step, or ``""`` if none is trained on it;
-    ``temperature`` is the one at which the tokens were sampled.
-
-    A subclass may add fields, with defaults; replay buffers keep them. Games set ``pid`` and ``env_id``. Game
-    trainers know the prompt, the answer and the extra information by the names ``obs``, ``act`` and
-    ``step_info``.
+    A subclass may add fields, with defaults; replay buffers keep them. Games set ``pid`` and ``env_id``.
     """
 
     role_id: str
@@ -128,7 +172,7 @@ class Rollout:
 
     @property
     def error_type(self) -> str | None:
-        """The class of the error that made the episode fail, or ``None`` if it was played to its end."""
+        """The class of that error."""
         return self.meta.get("error_type")
 
     def set_reward(self, role_id: str, reward: float) -> None:
@@ -178,11 +222,9 @@ class Answer:
 
     ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning. ``reward`` is
     what the answer earned before any baseline was subtracted, ``advantage`` what is left of it. ``turn`` is
-    the number of the answer among those of its role in the rollout, from 0.
-    ``alternatives`` are completions (token ids, including the stop token) that were acceptable in this
-    position; a regulariser may use their probabilities. ``legal_answers`` are the same as texts, and
-    ``prompt`` is what they answer (or empty): the learner, which has the tokenizer, makes ``alternatives`` of
-    them.
+    the number of the answer among those of its role in the rollout, from 0. ``alternatives`` are completions
+    (token ids, including the stop token) that were acceptable here; ``legal_answers`` are the same as texts,
+    of which the learner makes them, and ``prompt`` is what they answer.
     """
 
     prompt_token_ids: list[int]
@@ -203,8 +245,8 @@ class TrainingRecord(Answer):
     """The input of a learner, independent of games: a sequence of token ids with one answer or several.
 
     The fields of the base class are those of the first answer. ``later`` are the further answers of a
-    conversation whose prompts each begin with the last prompt and the answer to it, so that all of it is one
-    sequence. ``policy`` is the policy to train, and ``temperature`` the one of sampling.
+    conversation whose prompts each begin with the last prompt and the answer to it. ``temperature`` is the
+    one of sampling.
     """
 
     role_id: str
@@ -254,13 +296,9 @@ class TrainingBatch:
 class EpisodeRequest:
     """A request to run an episode. If ``is_trainable`` is false, its result is never trained on.
 
-    ``None`` for ``meta`` means an empty dictionary. ``agents`` says who answers for a role in this episode
-    and its sub-episodes; a role that is not in it plays and trains its own policy.
-
-    Raises:
-        TypeError: ``episode_type`` is not a text, ``meta`` not a dictionary, ``meta["group"]`` of a kind that
-            cannot be hashed, so that groups cannot be told apart, or another known entry of another type.
-        ValueError: ``meta`` has an entry of failed episodes.
+    ``agents`` says who answers for a role in this episode and its sub-episodes; any other role plays and
+    trains its own policy. ``meta`` is checked: a TypeError names an entry of the wrong type (a ``group`` must
+    be hashable), a ValueError one that belongs to failed episodes.
     """
 
     episode_type: str
@@ -285,11 +323,7 @@ _META = {"rollout_id": str, "seed": int, "policy_version": int, "step": int, "re
 
 
 def check_meta(meta: object) -> None:
-    """Check the ``meta`` of a request or rollout.
-
-    Raises:
-        TypeError: it is no dictionary, a known entry has another type, or ``group`` cannot be hashed.
-    """
+    """Raise a TypeError if the ``meta`` of a request or rollout has an entry of the wrong type."""
     if not isinstance(meta, dict):
         raise TypeError(f"meta is a dictionary, not {shown(meta)}")
     for name, kind in _META.items():

@@ -17,8 +17,7 @@ _LONGEST_ARTIFACT = 300
 class VerboseLogger:
     """Writes a line or a paragraph for each event, with the time of day, in text that a terminal can show.
 
-    Args:
-        log_path: file to write; an existing one is replaced. Standard error if not given.
+    ``log_path`` is a file to write, in place of an existing one; standard error if not given.
     """
 
     def __init__(self, log_path: str | Path | None = None) -> None:

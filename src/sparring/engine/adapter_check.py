@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE
-from sparring.core.delivery import Expectation
 from sparring.core.files import sha256_of
+from sparring.core.manifest import Expectation
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference of log-probabilities that counts as rounding, by the dtype of the weights."""

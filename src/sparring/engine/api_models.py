@@ -5,7 +5,7 @@ from typing import Any
 
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
 from sparring.core.adapters import ADAPTER_CONFIG
-from sparring.core.call_slots import CallSlots
+from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import wait_for_slot
 
 

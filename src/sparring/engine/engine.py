@@ -22,7 +22,7 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.chat_tokens import decoded
-from sparring.core.limits import MAX_CACHED_TOKENS, MAX_QUEUE
+from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 from sparring.core.messages import said
 from sparring.engine.admission import Admission, Request, ServedModel
 from sparring.engine.answering import (

@@ -29,9 +29,8 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.adapters import TRAINED
-from sparring.core.hosts import is_loopback
 from sparring.core.messages import as_text, said
-from sparring.core.text import one_line, without_control_tokens
+from sparring.core.text import is_loopback, one_line, without_control_tokens
 from sparring.engine.api_answers import (
     ApiCompletion,
     ApiHttpClient,

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE
-from sparring.core.delivery import Expectation
 from sparring.core.errors import first_line
+from sparring.core.manifest import Expectation
 from sparring.engine.adapter_check import (
     Delivery,
     DeliveryError,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.core import InputError, Message, Messages, ModelResponse, SparringError
+from sparring.core.chat_tokens import most_characters_of_a_token
 from sparring.core.messages import said
-from sparring.core.token_lengths import most_characters_of_a_token
 from sparring.engine.answer_stream import TokenTexts
 from sparring.engine.answering import Answering, AnswerOptions
 from sparring.engine.server_requests import (

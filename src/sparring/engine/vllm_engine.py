@@ -29,8 +29,8 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.adapters import BASE
-from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
-from sparring.core.limits import MAX_QUEUE
+from sparring.core.concurrency import MAX_QUEUE
+from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.messages import said
 from sparring.engine.adapter_check import (
     Delivery,

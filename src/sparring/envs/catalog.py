@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparring.core import InputError
-from sparring.core.own_classes import is_class_path
+from sparring.core.own_code import is_class_path
 from sparring.envs import own_game
 from sparring.envs.game import Game
 from sparring.envs.known_ids import suggest, textarena_facts
@@ -20,11 +20,7 @@ Library = Literal["textarena", "openspiel", "python"]
 
 @dataclass(frozen=True)
 class EnvInfo:
-    """One environment.
-
-    ``players`` are the possible numbers of players; ``reason`` explains why the environment is not playable,
-    and is empty if it is.
-    """
+    """One environment: its possible numbers of players, and the ``reason`` if it is not playable."""
 
     env_id: str
     library: Library
@@ -34,18 +30,15 @@ class EnvInfo:
 
 
 def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> Game:
-    """Start a game.
+    """Start a game, of which ``seed`` determines all randomness.
 
     Args:
         env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged), an OpenSpiel name
             (``kuhn_poker``, ``kuhn_poker(players=3)``), or a game of your own (``my_game.py:MyGame``).
         num_players: number of seats.
-        seed: determines all randomness of the game.
-        error_allowance: number of consecutive invalid moves after which a TextArena game still asks the
-            player again.
-
-    Raises:
-        InputError: the id is unknown or unplayable, or the game does not support ``num_players``.
+        seed: the seed.
+        error_allowance: consecutive invalid moves after which a TextArena game still asks the player
+            again.
     """
     check_playable(env_id, num_players)
     library = library_of(env_id)
@@ -76,22 +69,15 @@ def check_playable(env_id: str, num_players: int) -> None:
 
 
 def library_of(env_id: str) -> Library:
-    """Return the library to which an id belongs.
-
-    TextArena's ids contain a version (``-v0``); those of games of your own, which are of the library
-    ``python``, name a file and a class.
-    """
+    """Return the library of an id: TextArena's contain a version (``-v0``); ``python`` names a file and a
+    class."""
     if is_class_path(env_id):
         return "python"
     return "textarena" if "-v" in env_id.partition("(")[0] else "openspiel"
 
 
 def describe(env_id: str) -> EnvInfo:
-    """Return the description of an environment.
-
-    Raises:
-        InputError: no library has it.
-    """
+    """Return the description of an environment; raise an InputError if no library has it."""
     library = library_of(env_id)
     if library == "python":
         return EnvInfo(env_id, library, own_game.possible_players(env_id), True, "")
@@ -104,11 +90,7 @@ def describe(env_id: str) -> EnvInfo:
 
 
 def reward_bounds(env_id: str) -> tuple[float, float] | None:
-    """Return the smallest and the largest reward of a game, if its library states them.
-
-    Raises:
-        InputError: OpenSpiel does not know the game.
-    """
+    """Return the smallest and the largest reward of a game, if its library states them."""
     if library_of(env_id) != "openspiel":
         return None
     from sparring.envs.openspiel_game import load_game
@@ -118,14 +100,8 @@ def reward_bounds(env_id: str) -> tuple[float, float] | None:
 
 
 def reward_scale(env_id: str) -> float:
-    """Return half the range of an environment's rewards.
-
-    OpenSpiel states the range of each game. In all other environments it is taken to be -1 to 1, as in
-    TextArena, so a game of your own keeps its rewards.
-
-    Raises:
-        InputError: OpenSpiel does not know the game.
-    """
+    """Return half the range of an environment's rewards, which is taken to be -1 to 1 unless OpenSpiel states
+    it."""
     bounds = reward_bounds(env_id)
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
 
@@ -165,7 +141,6 @@ def _describe_textarena(env_id: str) -> EnvInfo:
 
 
 def _reason(fact: dict[str, Any]) -> str:
-    """Return why an environment cannot be played on this machine, or an empty string."""
     if "needs" in fact and _NEEDS[fact["needs"]]():
         return ""
     return str(fact.get("reason", ""))

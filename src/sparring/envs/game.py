@@ -12,15 +12,9 @@ from sparring.core.text import one_line
 
 
 class Game(ABC):
-    """One game in progress.
+    """One game in progress of ``num_players`` seats, which are numbered from 0.
 
-    Args:
-        env_id: the id from which the game was created.
-        num_players: number of seats; seats are numbered from 0.
-
-    Attributes:
-        possible_players: the possible numbers of players of a game of your own (see ``own_game``); the
-            libraries know those of theirs.
+    ``possible_players`` are the possible numbers of players of a game of your own; the libraries know theirs.
     """
 
     possible_players: ClassVar[Sequence[int]] = (2,)
@@ -39,9 +33,8 @@ class Game(ABC):
 
     @abstractmethod
     def rules(self, pid: int) -> str:
-        """Return the text that introduces the game to ``pid``. It is constant during a game and, where
-        possible, the same for every game.
-        """
+        """Return the text that introduces the game to ``pid``, constant during a game and, if possible, the
+        same for every game."""
 
     @abstractmethod
     def observation(self, pid: int) -> str:
@@ -61,11 +54,8 @@ class Game(ABC):
 
     @abstractmethod
     def apply(self, action: str) -> bool:
-        """Play ``action`` for the current player; return whether it was valid.
-
-        The game's own rules decide what an invalid move causes: the player is asked again, is eliminated, or
-        loses.
-        """
+        """Play ``action`` for the current player; return whether it was valid. The game's rules say what an
+        invalid move causes."""
 
     @abstractmethod
     def _finished(self) -> bool:
@@ -80,11 +70,11 @@ class Game(ABC):
         return {pid: {} for pid in range(self.num_players)}
 
     def _invalid_rewards(self, pid: int) -> dict[int, float]:
-        """Return the rewards if an invalid move of ``pid`` ends the game.
+        """Return the rewards if an invalid move of ``pid`` ends the game: with two players -1 and +1, with
+        more -1 for ``pid`` and 0 for the others, with one 0.
 
-        With two players they are -1 and +1, with more -1 for ``pid`` and 0 for the others, with one 0. A game
-        that pays other rewards, or the same to all players, overrides this: nobody should gain by an invalid
-        move.
+        A game that pays other rewards, or the same to all players, overrides this: nobody should gain by an
+        invalid move.
         """
         if self.num_players == 1:
             return {0: 0.0}
@@ -105,11 +95,7 @@ class Game(ABC):
         return self._verdict is not None or self._finished()
 
     def forfeit(self, pid: int, reason: str) -> None:
-        """End the game at once because of an invalid move of ``pid``.
-
-        Raises:
-            EpisodeError: the game gives a player no reward, or one that is not a finite number.
-        """
+        """End the game at once because of an invalid move of ``pid``."""
         self._verdict = self._checked("_invalid_rewards", self._invalid_rewards(pid))
         self._verdict_info = {seat: {"reason": reason} for seat in range(self.num_players)}
         self._verdict_info[pid]["invalid_move"] = True
@@ -117,8 +103,8 @@ class Game(ABC):
     def break_off(self, pid: int, error: BaseException) -> None:
         """End the game at once because it raised on or after a move of ``pid``, which then counts as invalid.
 
-        The state may be partly changed, so the game itself is not queried any more. ``game_info`` of ``pid``
-        holds the type of the error under ``raised``.
+        The game itself is not queried any more. ``game_info`` of ``pid`` holds the type of the error under
+        ``raised``.
         """
         kind = type(error.__cause__ or error).__name__
         self.forfeit(pid, f"the game failed on the move: {one_line(message_of(error))}")
@@ -134,18 +120,12 @@ class Game(ABC):
         }
 
     def rewards(self) -> dict[int, float]:
-        """Return the final reward of every player.
-
-        Raises:
-            EpisodeError: the game is not over, or a reward is not a finite number (game libraries return
-                strings and ``None``).
-        """
+        """Return the final reward of every player; raise an EpisodeError if one is not a finite number."""
         if self._verdict is not None:
             return dict(self._verdict)
         return self._checked("_own_rewards", self._own_rewards())
 
     def _checked(self, method: str, value: object) -> dict[int, float]:
-        """Return the rewards of all players, in order, which a method has returned."""
         rewards = returned(value, dict, method_of(self, method))
         missing = set(range(self.num_players)) - set(rewards)
         if missing:

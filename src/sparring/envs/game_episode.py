@@ -21,13 +21,12 @@ from sparring.core import (
     Step,
     derive_seed,
 )
-from sparring.core.agents import UNSET
-from sparring.core.own_classes import name_of
-from sparring.core.own_code import is_from_outside
+from sparring.core.own_code import is_from_outside, name_of
 from sparring.core.play import GameSummary, GameTurn, seat_role
+from sparring.core.types import UNSET
 from sparring.envs.catalog import check_playable, make_game
-from sparring.envs.checked_game import CheckedGame
 from sparring.envs.game import Game
+from sparring.envs.own_game import CheckedGame
 from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
 from sparring.envs.templates import PromptTemplate, get_template
 
@@ -74,7 +73,6 @@ class _Table:
 
     @property
     def in_opening(self) -> bool:
-        """Whether the next move is a random one of the opening."""
         return len(self.turns) < self.opening
 
     def mover(self, pid: int) -> AgentSpec:
@@ -82,7 +80,6 @@ class _Table:
         return OPENER if self.in_opening else self.spec.agents[pid]
 
     def script(self, pid: int) -> ScriptedPlayer:
-        """Return the script that makes the next move, of seat ``pid``."""
         return self.opener if self.in_opening else self.players[pid]
 
 
@@ -90,32 +87,27 @@ class GameEpisode(Episode):
     """A game of one or more players.
 
     An answer is an invalid move if the game's legal moves are known and it is not one of them, if the game
-    rejects it or raises on it, or if the template is strict and the answer is ill-formed. After an invalid
-    move the player is asked again, at most ``error_allowance`` times in a row; the next invalid move ends the
-    game. If the game itself detects an invalid move, the game's own rules decide instead. A move on which the
-    game raises ends it at once, because its state may be partly changed. The same holds if the game raises
-    when the position after the move is read, or if its rewards after the last move are not finite numbers:
-    models find what breaks a library. In a game of your own that is an error of its code, and the episode
-    fails. It also fails if a script's move makes the game raise, or if the game raises before any move.
+    rejects it or raises on it, or if the template is strict and the answer is ill-formed. The player is then
+    asked again, at most ``error_allowance`` times in a row; the next invalid move ends the game, unless the
+    game's own rules decide. A move on which the game raises ends it at once, also if it raises when the next
+    position is read or its rewards are not finite: models find what breaks a library. In a game of your own,
+    or on a script's move, or before any move, the episode fails.
 
     If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
-    of all seats, in order, if the move had ended the game. Buffers give the step at most its player's,
-    however the game ends.
+    of all seats, in order, if the move had ended the game. Buffers give the step at most its player's.
 
     Args:
         env_id: the environment to play; see catalog.make_game.
         num_players: number of seats.
         template: builds prompts and reads answers.
         max_turns: the game ends as a draw after this many turns in total.
-        error_allowance: maximum number of consecutive invalid moves after which the player is asked again.
-        random_opening: a game in which a policy is trained begins with between 0 and this many random legal
-            moves, each number as likely as the others. Nobody learns from them.
-        calls: how models' answers are drawn, in place of their agents' settings. The texts that end an answer
-            are not part of its text; the tokens that spelled them are among its token ids.
+        error_allowance: maximum number of consecutive invalid moves after which the player is asked
+            again.
+        random_opening: a game in which a policy is trained begins with between 0 and this many random
+            legal moves.
+        calls: how models' answers are drawn, in place of their agents' settings.
 
-    Raises:
-        InputError: the environment is unknown, not playable on this machine, or does not support
-            ``num_players``; or games are to begin with random moves, and it does not list its legal ones.
+    An InputError is raised if the environment cannot be played here by ``num_players``.
     """
 
     def __init__(
@@ -149,18 +141,12 @@ class GameEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
-        """The rubric that gives each trained seat its final reward."""
         return self._rubric
 
     async def rollout(
         self, arena: Arena, artifact: PlaySpec, state: EpisodeState | None = None
     ) -> EpisodeState:
-        """Play the game that ``artifact`` describes. Its seed determines everything except the weights.
-
-        Raises:
-            EpisodeError: the number of agents does not match the seats, or the game failed inside its library
-                before any move or on a script's move.
-        """
+        """Play the game that ``artifact`` describes. Its seed determines everything except the weights."""
         state = state or EpisodeState()
         table = self._set_table(artifact)
         game = table.game
@@ -204,7 +190,6 @@ class GameEpisode(Episode):
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return the turns, the rewards and how the game ended."""
         return state.data
 
     def _set_table(self, spec: PlaySpec) -> _Table:
@@ -221,7 +206,6 @@ class GameEpisode(Episode):
         return _Table(spec, game, players, self._position(spec, game), opener, self._opening(spec))
 
     def _opening(self, spec: PlaySpec) -> int:
-        """Return the number of random moves with which a game begins."""
         if not spec.trained_pids:
             return 0
         return random.Random(derive_seed(spec.seed, "opening moves")).randint(0, self.random_opening)

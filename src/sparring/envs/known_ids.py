@@ -18,8 +18,8 @@ def textarena_facts() -> dict[str, dict[str, Any]]:
 def suggest(env_id: str) -> str:
     """Return the fix for an unknown id: the most similar known ids of either library, at most three.
 
-    Games that OpenSpiel's Python package adds (``python_...``) are left out, because they are registered only
-    after an import of that package.
+    ``python_...`` games of OpenSpiel are left out: they are registered only after an import of its Python
+    package.
     """
     import pyspiel
 

@@ -41,8 +41,7 @@ def _without_stderr() -> Iterator[None]:
 def load_game(env_id: str) -> Any:
     """Return the ``pyspiel.Game`` of an id such as ``kuhn_poker`` or ``kuhn_poker(players=3)``.
 
-    Raises:
-        InputError: OpenSpiel does not know the game, rejects its parameters, or it is not turn-based.
+    An InputError is raised if OpenSpiel does not know it or rejects its parameters, or it is not turn-based.
     """
     import pyspiel
 
@@ -66,11 +65,7 @@ def load_game(env_id: str) -> Any:
 
 
 def is_constant_sum(env_id: str) -> bool:
-    """Return whether OpenSpiel says that the rewards of a game always have the same sum, such as 0.
-
-    Raises:
-        InputError: OpenSpiel does not know the game.
-    """
+    """Return whether OpenSpiel says that the rewards of a game always have the same sum, such as 0."""
     kind = load_game(env_id).get_type()
     return kind.utility in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM)
 
@@ -88,10 +83,7 @@ def not_playable_reason(game_type: Any) -> str:
 
 
 class OpenSpielGame(Game):
-    """A turn-based OpenSpiel game in progress. ``state`` is its ``pyspiel.State``.
-
-    An invalid move that ends the game is never better than a legal one; see :func:`rewards_after_invalid`.
-    """
+    """A turn-based OpenSpiel game in progress. ``state`` is its ``pyspiel.State``."""
 
     def __init__(self, env_id: str, seed: int) -> None:
         self._game = load_game(env_id)
@@ -104,23 +96,18 @@ class OpenSpielGame(Game):
 
     @property
     def current_pid(self) -> int:
-        """Player id of the player to move."""
         return int(self.state.current_player())
 
     def rules(self, pid: int) -> str:
-        """Return the rules in words; see openspiel_words."""
         return self._wording.rules(self._game, pid)
 
     def observation(self, pid: int) -> str:
-        """Return what ``pid`` knows, in words; see openspiel_words."""
         return self._wording.observation(self.state, pid)
 
     def legal_actions(self) -> list[str]:
-        """Return the names of the current player's legal moves."""
         return self._wording.moves(self.state)
 
     def apply(self, action: str) -> bool:
-        """Play a move by its name. If the name is not legal, leave the game unchanged and return False."""
         names = self._wording.moves(self.state)
         if action not in names:
             return False
@@ -152,14 +139,15 @@ def rewards_after_invalid(game: Any, pid: int) -> list[float]:
     """Return the reward of each seat of an OpenSpiel game that an invalid move of ``pid`` ended.
 
     The mover gets the game's worst result (``min_utility``), so an invalid move never earns more than a legal
-    one. The others get, by the utilities that OpenSpiel states for the game:
+    one. The others get, by the utilities that OpenSpiel states for the game, and never more than
+    ``max_utility``:
 
     - zero-sum and constant-sum: equal parts of the rest of the sum; of two players, the other one wins all;
     - identical: the same as the mover, because partners win and lose together;
     - general-sum: 0, or the middle of the range in a game that pays nothing below 0, where 0 is the worst.
 
-    Nobody gets more than ``max_utility``. OpenSpiel does not say who are partners in games of teams, such as
-    bridge, so a partner counts as one of the others there.
+    OpenSpiel does not say who are partners in games of teams, such as bridge; there a partner is one of the
+    others.
     """
     kind, players = game.get_type(), game.num_players()
     worst, best = float(game.min_utility()), float(game.max_utility())
@@ -193,11 +181,7 @@ def information_states(
 ) -> list[InformationState]:
     """Return every information state of a game at which a player decides, in depth-first order.
 
-    A game that is too large is given up at a limit, after seconds, without counting the rest.
-
-    Raises:
-        InputError: the game has no information state strings, more information states or positions than the
-            limits, or its positions take over 60 seconds.
+    An InputError is raised if the game has none, more than the limits, or takes over 60 seconds.
     """
     game = load_game(env_id)
     if not game.get_type().provides_information_state_string:
@@ -263,10 +247,6 @@ def previous_decisions(env_id: str, states: list[InformationState]) -> list[tupl
 
     A decision is the place of its information state in ``states``, which is earlier, and the place of the
     action among the legal ones there. In a game of perfect recall every way to a state has the same one.
-
-    Args:
-        env_id: the game.
-        states: what :func:`information_states` returns.
     """
     places = {(state.pid, state.info_state): place for place, state in enumerate(states)}
     found: list[tuple[int, int] | None] = []

@@ -134,11 +134,9 @@ class LeducWording(Wording):
         return " ".join(("fold", "call", "raise")[int(action)] for action in actions.split()) or "none"
 
     def _ranks(self, game: Any) -> str:
-        """Return the ranks from low to high, one more than there are players."""
         return "A23456789TJQK"[-1 - game.num_players() :]
 
     def _card(self, game: Any, card: str) -> str:
-        """Return the rank of a card. OpenSpiel numbers ranks if suits make no difference, else cards."""
         suits = 1 if game.get_parameters().get("suit_isomorphism") else self._SUITS
         return self._ranks(game)[int(card) // suits]
 
@@ -209,7 +207,6 @@ def _legal_line(moves: list[str]) -> str:
 
 
 def _kuhn_deck(players: int) -> str:
-    """Return the deck: one card more than there are players, with the king highest."""
     return CARD_NAMES[len(CARD_NAMES) - players - 1 :]
 
 
@@ -220,13 +217,8 @@ def _who(pid: int, reader: int, players: int) -> str:
 
 
 def _plain_name(text: str) -> str:
-    """Replace characters that would confuse the parsing of answers: brackets, backslashes, line breaks.
-
-    A tag such as ``[P0]`` in front is left out, because players name only moves of their own.
-    """
     return " ".join(_OWN_TAG.sub("", text).translate(_PLAIN).split())
 
 
 def _is_open(game_type: Any) -> bool:
-    """Return whether information is perfect, so that the short position replaces the history."""
     return bool(game_type.information == game_type.Information.PERFECT_INFORMATION)

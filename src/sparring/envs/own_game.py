@@ -1,4 +1,5 @@
-"""A game of your own: a subclass of Game in a file, whose id is ``my_game.py:MyGame``.
+"""A game of your own: a subclass of Game in a file, whose id is ``my_game.py:MyGame``, and the checks of its
+answers.
 
 The class is called with the id, the number of players and the seed: ``MyGame(env_id, num_players, seed)``.
 """
@@ -6,27 +7,113 @@ The class is called with the id, the number of players and the seed: ``MyGame(en
 import inspect
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from sparring.core import InputError
+from sparring.core import EpisodeError, InputError
 from sparring.core.errors import shown
-from sparring.core.own_classes import own_class
-from sparring.core.own_code import own_code, returned
-from sparring.envs.checked_game import CheckedGame
+from sparring.core.messages import check_text
+from sparring.core.own_code import check_json, method_of, own_class, own_code, returned, truth
 from sparring.envs.game import Game
+
+Value = TypeVar("Value")
+
+
+class CheckedGame(Game):
+    """Passes every call on to ``game``; an answer of the wrong kind is an EpisodeError that names the
+    method."""
+
+    def __init__(self, game: Game, env_id: str, num_players: int) -> None:
+        super().__init__(env_id, num_players)
+        self.game = game
+
+    @property
+    def current_pid(self) -> int:
+        pid = self.game.current_pid
+        if pid not in range(self.num_players):
+            raise EpisodeError(
+                f"{method_of(self.game, 'current_pid')} is {shown(pid)}, which is no player of "
+                f"0 to {self.num_players - 1}"
+            )
+        return int(pid)
+
+    def rules(self, pid: int) -> str:
+        return self._text("rules", self.game.rules(pid))
+
+    def observation(self, pid: int) -> str:
+        return self._text("observation", self.game.observation(pid))
+
+    def brief(self, pid: int) -> str:
+        is_own = type(self.game).brief is not Game.brief
+        return self._text("brief" if is_own else "observation", self.game.brief(pid))
+
+    def view(self, pid: int) -> str:
+        is_own = type(self.game).view is not Game.view
+        return self._text("view" if is_own else "observation", self.game.view(pid))
+
+    def legal_actions(self) -> list[str] | None:
+        actions = self.game.legal_actions()
+        if actions is None:
+            return None
+        return [self._text("legal_actions", action) for action in self._kind("legal_actions", actions, list)]
+
+    def apply(self, action: str) -> bool:
+        return self._truth("apply", self.game.apply(action))
+
+    def normalise(self, action: str) -> str:
+        return self._text("normalise", self.game.normalise(action))
+
+    @property
+    def done(self) -> bool:
+        return self._truth("_finished", self.game.done)
+
+    def invalid_rewards(self, pid: int) -> list[float]:
+        return self._kind("invalid_rewards", self.game.invalid_rewards(pid), list)
+
+    def forfeit(self, pid: int, reason: str) -> None:
+        self.game.forfeit(pid, reason)
+
+    def break_off(self, pid: int, error: BaseException) -> None:
+        self.game.break_off(pid, error)
+
+    def truncate(self) -> None:
+        self.game.truncate()
+
+    def rewards(self) -> dict[int, float]:
+        return self._kind("rewards", self.game.rewards(), dict)
+
+    def game_info(self) -> dict[int, dict[str, Any]]:
+        info: dict[int, dict[str, Any]] = self._kind("game_info", self.game.game_info(), dict)
+        check_json(info, f"what {method_of(self.game, 'game_info')} returned")
+        return info
+
+    def _finished(self) -> bool:
+        return self.game.done
+
+    def _own_rewards(self) -> dict[int, object]:
+        return dict(self.game.rewards())
+
+    def _kind(self, method: str, value: object, kind: type[Value]) -> Value:
+        return returned(value, kind, method_of(self.game, method))
+
+    def _text(self, method: str, value: object) -> str:
+        text = self._kind(method, value, str)
+        try:
+            check_text(text)
+        except ValueError as error:
+            raise EpisodeError(f"{method_of(self.game, method)}: {error}") from error
+        return text
+
+    def _truth(self, method: str, value: object) -> bool:
+        return truth(value, method_of(self.game, method))
 
 
 def possible_players(env_id: str) -> list[int]:
-    """Return the possible numbers of players.
-
-    Raises:
-        InputError: there is no such game, or it cannot be started.
-    """
+    """Return the possible numbers of players; raise an InputError if the game cannot be started."""
     return list(_checked_class(env_id).possible_players)
 
 
 def start_game(env_id: str, num_players: int, seed: int) -> Game:
-    """Start a game; see ``catalog.make_game``."""
+    """Start a game of your own."""
     kind = _checked_class(env_id)
     game = returned(kind(env_id, num_players, seed), Game, kind.__name__)  # type: ignore[type-abstract]
     return CheckedGame(game, env_id, num_players)
@@ -39,11 +126,7 @@ def tells_moves(env_id: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _checked_class(env_id: str) -> Any:
-    """Import the class and start a game of each number of players.
-
-    Raises:
-        InputError: the file or the class does not exist, or a game cannot be started.
-    """
+    """Import the class and start a game of each number of players; an InputError says what is wrong."""
     kind = own_class(env_id, Game, "env.id")
     try:
         inspect.signature(kind).bind(env_id, 2, 0)

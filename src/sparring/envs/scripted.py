@@ -17,11 +17,7 @@ TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
 
 
 class ScriptedPlayer(ABC):
-    """A player that needs no model. It holds no state of a game, so one player serves any number of games.
-
-    Args:
-        seed: seed of the draws; players with different seeds draw differently.
-    """
+    """A player that needs no model. It holds no state of a game, so one player serves any number of games."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -31,7 +27,6 @@ class ScriptedPlayer(ABC):
         """Return a legal move for the current player of ``game``; the same seeds give the same move."""
 
     def _draw(self, weights: dict[Any, float], rng_seed: int) -> Any:
-        """Draw a key of ``weights``."""
         draw = random.Random(derive_seed(self._seed, rng_seed))
         return draw.choices(list(weights), list(weights.values()))[0]
 
@@ -40,7 +35,6 @@ class RandomPlayer(ScriptedPlayer):
     """A player that is uniform among the legal moves, in games that list them."""
 
     def act(self, game: Game, rng_seed: int) -> str:
-        """Return a random legal move."""
         return str(self._draw(dict.fromkeys(game.legal_actions() or [], 1.0), rng_seed))
 
 
@@ -54,7 +48,6 @@ class OptimalPlayer(ScriptedPlayer):
         self._solution = solve(env_id)
 
     def act(self, game: Game, rng_seed: int) -> str:
-        """Return an optimal move of an OpenSpielGame, drawn from the optimal policy."""
         table = cast("OpenSpielGame", game)
         action = self._draw(self._solution.policy(table.state), rng_seed)
         index: int = table.state.legal_actions().index(action)
@@ -71,7 +64,6 @@ class TextArenaTicTacToePlayer(ScriptedPlayer):
         self._solution = solve("tic_tac_toe")
 
     def act(self, game: Game, rng_seed: int) -> str:
-        """Return an optimal move of a TextArenaGame of TicTacToe."""
         state = _tic_tac_toe_state(cast("TextArenaGame", game).board)
         return f"[{self._draw(self._solution.policy(state), rng_seed)}]"
 
@@ -95,11 +87,7 @@ def _tic_tac_toe_state(board: list[list[str]]) -> Any:
 
 
 def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
-    """Return the scripted player ``name`` for ``env_id``. The game may first be solved, once per process.
-
-    Raises:
-        InputError: there is no such player, or it cannot play this game.
-    """
+    """Return the scripted player ``name`` for ``env_id``. The game may first be solved, once per process."""
     if name == "random":
         check_moves_are_told(env_id, "opponent", "Choose a model as the opponent")
         return RandomPlayer(seed)

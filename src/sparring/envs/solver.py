@@ -32,9 +32,10 @@ class Solution(Protocol):
 
 
 class Minimax:
-    """Exact play of a two-player zero-sum game of perfect information without chance.
+    """Exact play of a two-player zero-sum game of perfect information without chance, uniform among equally
+    good moves.
 
-    It is uniform among equally good moves. Values of positions are cached as they are computed.
+    A search that needs more than 200,000 positions raises an InputError.
     """
 
     def __init__(self, env_id: str) -> None:
@@ -42,11 +43,6 @@ class Minimax:
         self._values: dict[tuple[str, int], float] = {}
 
     def policy(self, state: Any) -> dict[int, float]:
-        """See Solution.
-
-        Raises:
-            InputError: the search needs more than 200,000 positions.
-        """
         sign = 1 if state.current_player() == 0 else -1
         values = {action: sign * self._value(state.child(action)) for action in state.legal_actions()}
         best = max(values.values())
@@ -70,9 +66,6 @@ class Equilibrium:
     """An equilibrium of a two-player zero-sum game by CFR+ (Tammelin 2014, arXiv 1407.5042).
 
     CFR+ runs until NashConv is below 0.2% of the range of utilities, or for 5,000 iterations.
-
-    Raises:
-        InputError: the game has more than 5,000 information states.
     """
 
     def __init__(self, env_id: str) -> None:
@@ -93,17 +86,12 @@ class Equilibrium:
         }
 
     def policy(self, state: Any) -> dict[int, float]:
-        """See Solution."""
         return self._table[state.information_state_string()]
 
 
 @lru_cache(maxsize=16)
 def solve(env_id: str) -> Solution:
-    """Return optimal play of an OpenSpiel game, which is solved once per process.
-
-    Raises:
-        InputError: the game is not two-player zero-sum, or is too large.
-    """
+    """Return optimal play of an OpenSpiel game, which is solved once per process."""
     check_solvable(env_id)
     return Minimax(env_id) if _is_open(load_game(env_id)) else Equilibrium(env_id)
 
@@ -124,7 +112,6 @@ def _decisions(env_id: str) -> list[InformationState]:
 
 
 def _is_open(game: Any) -> bool:
-    """Return whether the game has perfect information and no chance."""
     kind = game.get_type()
     perfect = kind.information == kind.Information.PERFECT_INFORMATION
     return bool(perfect and kind.chance_mode == kind.ChanceMode.DETERMINISTIC)

@@ -1,18 +1,126 @@
-r"""Prompt templates: they build the prompt that a model reads before it moves, and parse its answer.
+"""Prompt templates: they build the prompt that a model reads before it moves, and parse its answer.
 
 The models' own chat templates add the markup around the messages; these templates give only the text.
 """
 
 import re
+from abc import ABC, abstractmethod
 from functools import lru_cache
 
-from sparring.core import InputError, Message, Messages
-from sparring.core.own_classes import is_class_path, own_object
-from sparring.envs.checked_template import CheckedTemplate
+from sparring.core import EpisodeError, InputError, Message, Messages
+from sparring.core.messages import as_messages, check_text
+from sparring.core.own_code import is_class_path, method_of, own_object, returned, truth
 from sparring.envs.examples import example_turns
-from sparring.envs.extraction import extract_boxed
 from sparring.envs.game import Game
-from sparring.envs.prompt_template import PromptTemplate
+
+
+class PromptTemplate(ABC):
+    """Converts a position into a prompt, and an answer into an action.
+
+    ``strict`` templates treat an ill-formed answer as an invalid move; the others pass its text to the game.
+    """
+
+    name: str
+    strict: bool
+
+    @abstractmethod
+    def messages(self, game: Game, pid: int) -> Messages:
+        """Return the prompt for ``pid``, who is to move. A message of role ``text`` gets no chat markup."""
+
+    @abstractmethod
+    def extract(self, text: str) -> tuple[str, bool]:
+        """Return the action in an answer, and whether the answer has the requested form."""
+
+    @abstractmethod
+    def answer(self, action: str) -> str:
+        """Return the exact answer that the template requests for ``action``."""
+
+
+class CheckedTemplate(PromptTemplate):
+    """Passes every call on to ``template``; an answer of the wrong kind is an EpisodeError that names the
+    method."""
+
+    def __init__(self, template: PromptTemplate) -> None:
+        for name, kind in (("name", str), ("strict", bool)):
+            if not isinstance(getattr(template, name, None), kind):
+                problem = f"{type(template).__name__} has no {name}"
+                fix = "Write strict = True or strict = False" if kind is bool else 'Write name = "..."'
+                raise InputError("env.template", problem, f"{fix} in the class")
+        self.template = template
+        self.name, self.strict = template.name, template.strict
+
+    def messages(self, game: Game, pid: int) -> Messages:
+        source, made = method_of(self.template, "messages"), self.template.messages(game, pid)
+        prompt: Messages = returned(made, list, source)
+        if not prompt:
+            raise EpisodeError(f"{source} returned no message")
+        try:
+            return as_messages(prompt)
+        except (TypeError, ValueError) as error:
+            raise EpisodeError(f"{source}: {error}") from error
+
+    def extract(self, text: str) -> tuple[str, bool]:
+        source, found = method_of(self.template, "extract"), self.template.extract(text)
+        pair = returned(found, tuple, source)
+        if len(pair) != 2:
+            raise EpisodeError(f"{source} returned {len(pair)} values, not an action and true or false")
+        return _text(pair[0], source), truth(pair[1], source)
+
+    def answer(self, action: str) -> str:
+        return _text(self.template.answer(action), method_of(self.template, "answer"))
+
+
+def _text(value: object, source: str) -> str:
+    text = returned(value, str, source)
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise EpisodeError(f"{source}: {error}") from error
+    return text
+
+
+_TOKEN = re.compile(r"\\boxed\s*\{|\\[{}\\]|[{}]")
+_WRAPPER = re.compile(
+    r"\\(?:boxed|text|texttt|textbf|textit|textrm|mathrm|mathbf|mathtt)\s*\{(.*)\}", re.DOTALL
+)
+
+
+def extract_boxed(text: str) -> str | None:
+    r"""Return the content of the last ``\boxed{...}`` in ``text``, or ``None`` if no box is closed.
+
+    Braces inside are balanced, the content may span lines, and a wrapper around the whole content
+    (``\text{4}``) is removed. Of nested boxes the outermost counts. Time is linear in the text's length.
+    """
+    content = None
+    open_boxes: list[int | None] = []
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token == "}":
+            start = open_boxes.pop() if open_boxes else None
+            if start is not None:
+                content = text[start : match.start()]
+        elif token == "{":
+            open_boxes.append(None)
+        elif token.startswith("\\boxed"):
+            open_boxes.append(match.end())
+    return None if content is None else _unwrap(content)
+
+
+def _unwrap(content: str) -> str:
+    content = content.strip()
+    while (match := _WRAPPER.fullmatch(content)) and _balanced(match.group(1)):
+        content = match.group(1).strip()
+    return content
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for char in text:
+        depth += (char == "{") - (char == "}")
+        if depth < 0:
+            return False
+    return depth == 0
+
 
 __all__ = ["BoxedTemplate", "FewshotTemplate", "PromptTemplate", "get_template", "template_names"]
 
@@ -21,19 +129,14 @@ _PLACEHOLDER = re.compile(r"(?<!\w)\{([A-Za-z_]\w*)\}")  # the argument of a com
 
 
 class BoxedTemplate(PromptTemplate):
-    r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``.
-
-    If there is no box or the box is empty, the whole answer is the action, and it is ill-formed.
+    r"""One instruction, one observation; the action is expected in the last ``\boxed{...}``. Without one, the
+    whole answer is the action, and it is ill-formed.
 
     Args:
         name: the template's name.
-        layout: text of the message; ``{observation}``, once, stands for the rules and the observation, with
-            an empty line between them.
+        layout: text of the message; ``{observation}``, once, stands for the rules and the observation.
         role: role of the message (``text`` for models without a chat template).
         system: text of a system message before it, if any.
-
-    Raises:
-        InputError: the layout has another placeholder, or not one ``{observation}``.
     """
 
     strict = False
@@ -51,24 +154,22 @@ class BoxedTemplate(PromptTemplate):
         self._head: Messages = [{"role": "system", "content": system}] if system else []
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """See PromptTemplate."""
         text = f"{self._before}{game.rules(pid)}\n\n{game.observation(pid)}{self._after}"
         return [*self._head, {"role": self._role, "content": text}]
 
     def extract(self, text: str) -> tuple[str, bool]:
-        """See PromptTemplate."""
         boxed = extract_boxed(text)
         return (boxed, True) if boxed else (text.strip(), False)
 
     def answer(self, action: str) -> str:
-        r"""Return ``\boxed{action}``."""
         return f"\\boxed{{{action}}}"
 
 
 class FewshotTemplate(PromptTemplate):
     """Example turns before the real one; an answer must be the bare move and nothing else.
 
-    The rules and the examples are the same in every prompt of a seat, so they are one shared prefix.
+    The rules and the examples are the same in every prompt of a seat, so they are one shared prefix. Games
+    that do not list legal moves get an instruction instead of examples.
     """
 
     strict = True
@@ -76,7 +177,6 @@ class FewshotTemplate(PromptTemplate):
     _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """See PromptTemplate. Games that do not list legal moves get an instruction instead of examples."""
         now = game.brief(pid)
         head = _fewshot_head(game.env_id, game.num_players, pid, game.rules(pid))
         if len(head) == 1:
@@ -84,21 +184,16 @@ class FewshotTemplate(PromptTemplate):
         return [*head, {"role": "user", "content": now}]
 
     def extract(self, text: str) -> tuple[str, bool]:
-        """Return the stripped answer, well formed if it looks like one move: one line, no prose."""
         action = text.strip()
         return action, self._MOVE.fullmatch(action) is not None
 
     def answer(self, action: str) -> str:
-        """Return the action itself."""
         return action
 
 
 @lru_cache(maxsize=256)
 def _fewshot_head(env_id: str, num_players: int, pid: int, rules: str) -> tuple[Message, ...]:
-    """Return everything before the real position: rules and examples, or rules and an instruction.
-
-    All prompts share these messages; do not modify them.
-    """
+    """Return everything before the real position, in messages that all prompts share: do not modify them."""
     examples = example_turns(env_id, num_players, pid)
     if not examples:
         return ({"role": "user", "content": f"{rules}\n{_BARE_MOVE_REQUEST}"},)
@@ -151,15 +246,8 @@ def template_names() -> list[str]:
 
 
 def get_template(name: str) -> PromptTemplate:
-    """Return the template with this name, or one of your own. Templates hold no state of a game.
-
-    Args:
-        name: a name, or the file and the name of a template, or of a subclass of PromptTemplate without
-            arguments: ``my_templates.py:terse``.
-
-    Raises:
-        InputError: there is no such template.
-    """
+    """Return the template with this name, or one of your own (``my_templates.py:terse``: a template, or a
+    subclass of PromptTemplate without arguments). Templates hold no state of a game."""
     if is_class_path(name):
         return CheckedTemplate(own_object(name, PromptTemplate, "env.template"))
     templates = _templates()

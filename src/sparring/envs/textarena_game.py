@@ -1,21 +1,62 @@
-"""TextArena games. Only this module imports TextArena."""
+"""TextArena games, and the interpreter's generators from which they draw. Only this module imports
+TextArena."""
 
 import importlib.util
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import textarena as ta
 from textarena.envs import registration
 
 from sparring.core import EpisodeError
 from sparring.core.text import indented
 from sparring.envs.game import Game
-from sparring.envs.generators import Generators
 from sparring.envs.textarena_moves import add_brackets, family_of
 
 T = TypeVar("T")
+
+_lent_for_good = False
+
+
+def lend_generators_for_good() -> None:
+    """Stop restoring the generators after each call into a game, in a process that only plays games: it takes
+    a considerable part of a collector's time."""
+    global _lent_for_good
+    _lent_for_good = True
+
+
+@dataclass(frozen=True)
+class Generators:
+    """The interpreter's global generators from which the code of a game may draw."""
+
+    python: bool
+    numpy: bool
+
+    def call(self, seed: int, function: Callable[..., T], *args: Any) -> T:
+        """Call ``function`` with these generators seeded; restore them unless they were lent for good."""
+        if _lent_for_good:
+            self._seed(seed)
+            return function(*args)
+        state = random.getstate()
+        numpy_state = np.random.get_state() if self.numpy else None
+        try:
+            self._seed(seed)
+            return function(*args)
+        finally:
+            random.setstate(state)
+            if numpy_state is not None:
+                np.random.set_state(numpy_state)
+
+    def _seed(self, seed: int) -> None:
+        random.seed(seed)
+        if self.numpy:
+            np.random.seed(seed % 2**32)
+
 
 _YOUR_TURN = "It is your turn."
 _PROMPT_TAG_LENGTH = 16
@@ -25,21 +66,12 @@ class TextArenaGame(Game):
     """A TextArena game in progress, of any number of players.
 
     TextArena draws from the interpreter's global generators. They are seeded before every call into it, from
-    this game's seed and the number of the call, and restored afterwards (see generators). Games therefore
-    disturb neither each other nor their caller, and a game in flight keeps no generator state (25 kB). Games
-    whose code draws no random numbers skip this.
+    this game's seed and the number of the call, and restored afterwards. Games therefore disturb neither each
+    other nor their caller. Games whose code draws no random numbers skip this.
 
-    Args:
-        env_id: a registered id.
-        num_players: number of seats.
-        seed: determines all randomness of the game.
-        error_allowance: number of consecutive invalid moves after which TextArena still asks the player
-            again; at 0 the first one ends the game or eliminates the player, by the game's rules.
-
-    ``state`` is TextArena's state object.
-
-    Raises:
-        EpisodeError: TextArena fails to start the game.
+    ``error_allowance`` is the number of consecutive invalid moves after which TextArena still asks the player
+    again; at 0 the first one ends the game or eliminates the player, by the game's rules. ``state`` is
+    TextArena's state object.
     """
 
     def __init__(self, env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> None:
@@ -68,11 +100,7 @@ class TextArenaGame(Game):
         return env, bare
 
     def _call(self, function: Callable[..., T], *args: Any, draws: bool = True) -> T:
-        """Call into TextArena with this game's own randomness, if the call may draw.
-
-        Raises:
-            EpisodeError: TextArena raised, so the game cannot continue.
-        """
+        """Call into TextArena with this game's own randomness, if the call may draw."""
         self._calls += 1
         try:
             if not (self._generators.python and draws):
@@ -88,7 +116,6 @@ class TextArenaGame(Game):
 
     @property
     def current_pid(self) -> int:
-        """Player id of the player to move."""
         return int(self.state.current_player_id)
 
     def rules(self, pid: int) -> str:
@@ -96,25 +123,17 @@ class TextArenaGame(Game):
         return self._rules[pid]
 
     def observation(self, pid: int) -> str:
-        """Return what the game shows ``pid``, the player to move, without the opening prompt.
-
-        Raises:
-            EpisodeError: TextArena raised.
-        """
         if self._observation is None:
             self._observation = self._read(pid)
         return self._observation
 
     def view(self, pid: int) -> str:
-        """Return the board as TextArena draws it if it suffices, otherwise the same as ``observation``."""
         return self._board or self.observation(pid)
 
     def brief(self, pid: int) -> str:
-        """Return only the board, without its drawing, if it suffices, else the same as ``observation``."""
         return _undrawn(self._board) if self._board else self.observation(pid)
 
     def legal_actions(self) -> list[str] | None:
-        """Return the legal moves in brackets, or ``None`` if unknown; see textarena_moves."""
         return self._family.legal(self._bare) if self._family else None
 
     def normalise(self, action: str) -> str:
@@ -123,11 +142,6 @@ class TextArenaGame(Game):
         return self._family.spell(action) if self._family else action
 
     def apply(self, action: str) -> bool:
-        """Play ``action``; see Game.
-
-        Raises:
-            EpisodeError: TextArena raised.
-        """
         state = self.state
         info = state.game_info[state.current_player_id]
         was_invalid = info["invalid_move"]
@@ -196,7 +210,7 @@ class TextArenaGame(Game):
 
 
 def tells_moves(env_id: str) -> bool:
-    """Return whether the legal moves of a registered environment are known; see textarena_moves."""
+    """Return whether the legal moves of a registered environment are known."""
     entry_point = registration.ENV_REGISTRY[env_id].entry_point
     return family_of(entry_point.split(":")[1]) is not None
 

@@ -17,9 +17,9 @@ _ROCK_PAPER_SCISSORS = {"[r]": "[rock]", "[p]": "[paper]", "[s]": "[scissors]"}
 class Family:
     """Functions that read the moves of the games of one TextArena class.
 
-    ``legal`` lists the current player's moves in the spelling of the game's prompt. ``spell`` converts other
-    spellings that the game accepts to that one. ``board_is_all`` means that the board shows everything that
-    matters, so that the messages about earlier moves can be left out.
+    ``legal`` lists the current player's moves in the spelling of the game's prompt; ``spell`` converts other
+    spellings that the game accepts. ``board_is_all``: the board shows everything that matters, so that the
+    messages about earlier moves can be left out.
     """
 
     legal: Callable[[Any], list[str]]

@@ -17,7 +17,7 @@ from sparring.core import (
     Rollout,
     derive_seed,
 )
-from sparring.core.retries import Failure, with_retries
+from sparring.core.concurrency import Failure, with_retries
 from sparring.envs.game_episode import GameEpisode
 from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
 

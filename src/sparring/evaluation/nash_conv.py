@@ -7,7 +7,7 @@ from itertools import starmap
 from time import perf_counter
 
 from sparring.core import InferenceClient, InputError, Messages, SparringError
-from sparring.core.gather import all_results
+from sparring.core.concurrency import all_results
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import (
     InformationState,

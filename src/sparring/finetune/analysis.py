@@ -20,9 +20,9 @@ from sparring.core import (
     MockInferenceClient,
     TransientError,
 )
+from sparring.core.concurrency import all_results
 from sparring.core.confidence_intervals import Interval, wilson_interval
 from sparring.core.files import LOCK, write_file
-from sparring.core.gather import all_results
 from sparring.finetune.analysers import (
     REQUEST,
     PureTextRolloutAnalyser,

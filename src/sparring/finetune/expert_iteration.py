@@ -14,7 +14,7 @@ from sparring.core import Rollout, derive_seed
 from sparring.finetune.model_groups import Example
 from sparring.finetune.trainer import PureTextRlTrainer
 from sparring.finetune.trees import check_kind
-from sparring.programs.proofs.decisions import decision_text
+from sparring.programs.proofs.answers import decision_text
 
 
 class PureTextEiTrainer(PureTextRlTrainer):

@@ -15,8 +15,7 @@ import openai
 from openai import AsyncOpenAI
 
 from sparring.core import InputError, SparringError
-from sparring.core.hosts import is_loopback
-from sparring.core.text import one_line
+from sparring.core.text import is_loopback, one_line
 from sparring.engine.api_answers import ApiHttpClient, UnusableAnswer, is_unusable
 from sparring.engine.api_errors import read_error, words_of
 from sparring.finetune.providers import (

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from sparring.core import Messages, MockInferenceClient, SparringError
 from sparring.core.text import one_line
-from sparring.programs.proofs.decisions import SCALES, stated
+from sparring.programs.proofs.answers import SCALES, stated
 from sparring.programs.proofs.protocol import Protocol
 
 JobMethod = Literal["supervised", "dpo"]

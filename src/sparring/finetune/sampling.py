@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from sparring.core import Arena, InferenceClient, Messages, ModelResponse, Rollout, SparringError
+from sparring.core.concurrency import all_results
 from sparring.core.errors import check_failures
-from sparring.core.gather import all_results
 from sparring.finetune.run_files import GrowingFile, RolloutLine
 from sparring.finetune.scenario import PureTextEnvironment, Row
 

@@ -13,9 +13,8 @@ from sparring.core.files import write_file
 from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, read_json, write_json
 from sparring.finetune.trees import ends_of
-from sparring.programs.proofs.measures import measures_of
 from sparring.programs.proofs.protocol import Protocol
-from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right, total_rewards
+from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right, measures_of, total_rewards
 
 
 class RunRecords:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from itertools import chain
 
 from sparring.core import Rollout, SparringError
-from sparring.core.gather import all_results
+from sparring.core.concurrency import all_results
 from sparring.finetune.experiment import Experiment
 from sparring.finetune.model_groups import PureTextSharedModelGroup
 from sparring.finetune.providers import ENDED, Job

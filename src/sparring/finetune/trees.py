@@ -10,8 +10,8 @@ from typing import Any, TypedDict, cast
 
 from sparring.config.finetune import PureTextMaltParameters
 from sparring.core import Arena, Episode, EpisodeState, InputError, Rollout, Rubric, Step, derive_seed
+from sparring.core.concurrency import all_results
 from sparring.core.current_episode import current_episode
-from sparring.core.gather import all_results
 from sparring.programs.proofs.episode import ProofEpisode
 from sparring.programs.proofs.protocol import Protocol
 from sparring.programs.proofs.rewards import max_reward, min_reward, reward_mid_point_estimate

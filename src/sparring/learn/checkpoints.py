@@ -37,9 +37,8 @@ from sparring.core.adapters import (
     STATE_FILE,
     TRAINED,
 )
-from sparring.core.delivery import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.files import put_in_place, scratch_for, sha256_of
-from sparring.core.manifest import check_files, damaged, seal
+from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation, check_files, damaged, seal
 from sparring.learn.adapter_weights import read_weights
 from sparring.learn.critic import Critic
 from sparring.learn.logprobs import plan_logprobs

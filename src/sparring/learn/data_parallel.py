@@ -29,7 +29,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.errors import reason_of
-from sparring.core.hosts import is_loopback
+from sparring.core.text import is_loopback
 from sparring.learn.batch import NOTHING_FITS, Counts, NoRecordFits
 from sparring.learn.frozen_weights import ShardedBase
 from sparring.learn.trie import TOKEN, as_bytes, shared_prefixes

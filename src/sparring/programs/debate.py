@@ -49,15 +49,10 @@ def make_debate_rubric(
 ) -> Rubric:
     """Return a rubric that gives the winner the judge's score, and the loser its negative.
 
-    The verdict is stored in ``rollout.extras["verdict"]``; it is ``None`` for a debate without a verdict.
-
-    Args:
-        aff_role: the role that argues for the motion.
-        neg_role: the role that argues against it.
-        judge: the judge; by default a TextJudge that calls the arena's client.
-        on_judge_failure: with ``fail``, scoring raises JudgeError where there is no verdict; with ``draw``,
-            both sides get 0. If the call to the judge's model fails temporarily, scoring raises
-            TransientError in both cases.
+    The verdict is stored in ``rollout.extras["verdict"]``, ``None`` without one. The default judge is a
+    TextJudge that calls the arena's client. Where there is no verdict, ``on_judge_failure`` raises JudgeError
+    (``fail``) or gives both sides 0 (``draw``); a temporary failure of the judge's model raises
+    TransientError.
     """
     decides = judge or TextJudge()
 
@@ -105,12 +100,10 @@ class DebateEpisode(AlternatingRolesEpisode):
 
     @property
     def rubric(self) -> Rubric:
-        """See :func:`make_debate_rubric`."""
         return self._rubric
 
     @property
     def roles(self) -> tuple[str, str]:
-        """The affirmative and the negative role id."""
         return self.aff_role_id, self.neg_role_id
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> dict[str, str]:
@@ -167,16 +160,10 @@ def _task(stance: str, topic: str) -> str:
 
 
 class DebateArena(Arena):
-    """Debates on the topics of the store ``topics``.
+    """Debates on the topics of the store ``topics``, compared with others of the topic in the step
+    (``meta["group"]``).
 
-    Debates on the same topic in one step are compared with each other (``meta["group"]``).
-
-    Args:
-        client: answers for both sides and the judge.
-        settings: the motions, the sides and the judge.
-        judge: the judge, if it is not the one that ``settings`` name; see :mod:`sparring.programs.judge`.
-        seed: seed of episodes and draws.
-        credit_assigner, logger: see Arena.
+    ``judge`` takes the place of the one that ``settings`` name.
     """
 
     def __init__(
@@ -202,7 +189,6 @@ class DebateArena(Arena):
             store.add(Artifact({"topic": topic}, id=topic))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """Return requests for ``batch_size`` debates on topics drawn from the store."""
         size = self.settings.batch_size
         topics = self.stores["topics"].sample(math.ceil(size / self.settings.debates_per_topic))
         drawn = [topics[index % len(topics)] for index in range(size)]
@@ -213,7 +199,7 @@ class DebateArena(Arena):
         return [] if is_unjudged(result.rollout) else super().outcomes(result)
 
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
-        """See Arena. ``batch.meta["metric/debate/unjudged"]`` is the share of debates without a verdict."""
+        """Add ``batch.meta["metric/debate/unjudged"]``, the share of debates without a verdict."""
         batch = super().end_step(number, results, verbose)
         unjudged = [is_unjudged(result.rollout) for result in results]
         batch.meta["metric/debate/unjudged"] = sum(unjudged) / max(len(unjudged), 1)

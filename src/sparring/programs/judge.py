@@ -1,7 +1,7 @@
 """Judges of debates. A judge is not a role: it is called without a role id and never trained.
 
 A verdict is accepted only if it is unambiguous. If an answer cannot be parsed, the judge is asked again, and
-after the last try the judge has failed. A verdict is never guessed or silently replaced by a draw.
+after the last try it has failed. A verdict is never guessed or silently replaced by a draw.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages, ModelResponse
-from sparring.core.call_slots import CallSlots
+from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import current_episode
 
 LOWEST_SCORE = 0.5
@@ -41,23 +41,16 @@ class Judge(ABC):
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
         """Decide which of the two ``sides`` (role ids, the affirmative first) won the text ``debate``.
 
-        Raises:
-            JudgeError: there is no verdict.
-            TransientError: the call to the judge's model failed, and another may succeed.
+        Raises JudgeError if there is no verdict, TransientError if another call to the judge's model may
+        succeed.
         """
 
 
 class TextJudge(Judge):
     """Asks a model for a verdict in words, first at temperature 0, then with other seeds at 0.7.
 
-    Args:
-        client: the client that answers; the arena's client if not given.
-        model: the model of that client; the client's default if not given.
-        tries: maximum number of calls per debate.
-        max_tokens: token limit of an answer.
-
-    Raises:
-        InputError: ``tries`` is less than 1.
+    Without a ``client`` the arena's answers, without a ``model`` the client's default; at most ``tries``
+    times.
     """
 
     def __init__(
@@ -77,7 +70,6 @@ class TextJudge(Judge):
         self._slots = CallSlots(MAX_JUDGE_CALLS)
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
-        """See Judge."""
         messages = text_judge_messages(topic, debate, sides)
         text = ""
         for number in range(self.tries):
@@ -111,14 +103,9 @@ class TextJudge(Judge):
 class ScoreJudge(Judge):
     """Compares how likely a model finds each side's name as the answer to "who won?".
 
-    It is for models that are too weak to write a verdict. The likelihood of a name itself is removed: only
-    the change of the odds relative to a debate without arguments counts (contextual calibration, Zhao et al.
-    2021). The score is the winner's probability at the changed odds. It needs a client with ``score``, which
-    is the embedded engine.
-
-    Args:
-        client: the client that answers; the arena's client if not given.
-        model: the model of that client; the client's default if not given.
+    It is for models that are too weak to write a verdict, and always gives one. Only the change of the odds
+    relative to a debate without arguments counts (contextual calibration, Zhao et al. 2021). The score is the
+    winner's probability at the changed odds. It needs a client with ``score``, which is the embedded engine.
     """
 
     def __init__(self, client: InferenceClient | None = None, model: str | None = None) -> None:
@@ -126,7 +113,6 @@ class ScoreJudge(Judge):
         self.model = model
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
-        """See Judge. A ScoreJudge always returns a verdict."""
         odds = await self._log_odds(arena, topic, debate, sides)
         odds -= await self._log_odds(arena, topic, "(Nobody spoke.)", sides)
         probability = 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
@@ -239,7 +225,6 @@ _LINE = re.compile(rf"\b{_NAME}(?:{_GAP}[.,;]?{_GAP}score{_GAP}[:=]{_GAP}{_NUMBE
 
 
 def _verdict(winner: Any, score: Any, sides: tuple[str, str]) -> Verdict | None:
-    """Return the verdict of a parsed winner and score; ``None`` if they are not valid."""
     named = [side for side in sides if isinstance(winner, str) and winner.strip().lower() == side.lower()]
     if len(named) != 1 or isinstance(score, bool):
         return None

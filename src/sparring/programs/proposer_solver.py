@@ -1,9 +1,9 @@
 """A proposer writes questions and solvers answer them; the best question is one that solvers half solve.
 
-Each proposal spawns solver episodes. The share of right answers is the question's pass rate. The nearer the
-pass rate is to the target, the more the proposer earns. Good questions go to the store ``questions`` and are
-asked again. A question earns its full reward only once: a repetition of a stored question earns the lowest
-reward of a valid one, and copies within one step share the rewards of one new question and repetitions.
+Each proposal spawns solver episodes. The share of right answers is the question's pass rate. The nearer it is
+to the target, the more the proposer earns. Good questions go to the store ``questions`` and are asked again.
+A question earns its full reward only once: a repetition of a stored question earns the lowest reward of a
+valid one, and copies within one step share the rewards of one new question and repetitions.
 """
 
 import random
@@ -21,6 +21,7 @@ from sparring.core import (
     GenerateResult,
     GRPOCredit,
     InferenceClient,
+    RewardFn,
     Role,
     Rollout,
     Rubric,
@@ -30,8 +31,7 @@ from sparring.core import (
     VerboseLogger,
     derive_seed,
 )
-from sparring.programs.arithmetic import Arithmetic
-from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
+from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question, Turns
 
 DEFAULTS = ProposerSolverSettings()
 INVALID_REWARD = -1.0
@@ -55,23 +55,20 @@ def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> R
         distance = abs(rollout.extras["pass_rate"] - target_pass_rate)
         return {proposer_role: max(LOWEST_VALID_REWARD, 1.0 - 2.0 * distance)}
 
-    def valid(rollout: Rollout, arena: Arena) -> dict[str, float]:
-        return {proposer_role: float(rollout.extras["valid"])}
+    def measured(name: str) -> RewardFn:
+        def measure(rollout: Rollout, arena: Arena) -> dict[str, float]:
+            return {proposer_role: float(rollout.extras[name])} if name in rollout.extras else {}
 
-    def repeated(rollout: Rollout, arena: Arena) -> dict[str, float]:
-        return {proposer_role: float(rollout.extras["repeated"])}
+        measure.__name__ = name
+        return measure
 
-    def pass_rate(rollout: Rollout, arena: Arena) -> dict[str, float]:
-        return {proposer_role: rollout.extras["pass_rate"]} if rollout.extras["valid"] else {}
-
-    def failed_solvers(rollout: Rollout, arena: Arena) -> dict[str, float]:
-        return {proposer_role: float(rollout.extras["failed_solvers"])}
-
-    return Rubric([goldilocks, valid, repeated, pass_rate, failed_solvers], [1.0, 0.0, 0.0, 0.0, 0.0])
+    metrics = [measured(name) for name in ("valid", "repeated", "pass_rate", "failed_solvers")]
+    return Rubric([goldilocks, *metrics], [1.0, 0.0, 0.0, 0.0, 0.0])
 
 
 class SolveEpisode(SingleTurnEpisode):
-    """One question and one answer, with reward 1 if it is right, else 0. The artifact is a Question."""
+    """One question and one answer, with reward 1 if it is right and not truncated, else 0. The artifact is a
+    Question."""
 
     episode_type = "solve"
 
@@ -84,15 +81,12 @@ class SolveEpisode(SingleTurnEpisode):
 
     @property
     def rubric(self) -> Rubric:
-        """The rubric: 1 for the right answer; 0 for a wrong, truncated or ill-formed answer."""
         return self._rubric
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        """Return the solver's role id."""
         return self.solver_role
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        """Return the prompt with the question; first add the domain's solved examples."""
         _show(state, self.solver_role, self._turns)
         return self.domain.solver_prompt(artifact)
 
@@ -112,18 +106,12 @@ class ProposerEpisode(SingleTurnEpisode):
     """One proposal, followed by ``solver_rollouts`` sub-episodes ``solve`` on it.
 
     The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed or is truncated is
-    invalid and has no sub-episodes. A question that is already in the arena's store ``questions`` is a
-    repetition; without that rule, a proposer soon writes the same good question every time. Failed
-    sub-episodes are left out of the pass rate and counted; if all of them fail, this episode fails too.
+    invalid and has no sub-episodes. One that is already in the arena's store ``questions`` is a repetition;
+    without that rule, a proposer soon writes the same good question every time. Failed sub-episodes are left
+    out of the pass rate and counted; if all of them fail, this episode fails too.
 
-    Args:
-        proposer_role: the role that writes the question.
-        solver_rollouts: number of times the question is asked.
-        target_pass_rate: the share of right answers that earns most.
-        domain: the kind of questions.
-        train_solvers: whether the sub-episodes are also trained on.
-        held_out: keys of questions that solvers are never trained on. Proposing one is valid, because the
-            proposer cannot know them, but its sub-episodes are left out of training.
+    Solvers are trained on sub-episodes with ``train_solvers``, but never on questions whose keys are
+    ``held_out``.
     """
 
     episode_type = "propose"
@@ -148,20 +136,16 @@ class ProposerEpisode(SingleTurnEpisode):
 
     @property
     def rubric(self) -> Rubric:
-        """See :func:`make_proposer_rubric`."""
         return self._rubric
 
     def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        """Return the proposer's role id."""
         return self.proposer_role
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        """Return the request for a question; first add the examples."""
         _show(state, self.proposer_role, self.domain.proposer_turns(artifact["examples"]))
         return self.domain.proposer_prompt()
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        """Let the proposer write a question, and solvers answer it."""
         state = await super().rollout(arena, artifact, state)
         step = state.trajectory[-1]
         cut = step.info["finish_reason"] == "length"
@@ -178,14 +162,8 @@ class ProposerEpisode(SingleTurnEpisode):
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return the question and the solvers' results.
-
-        Keys: ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``, ``solver_rewards``,
-        ``failed_solvers`` and, for a valid question, ``pass_rate``.
-
-        Raises:
-            EpisodeError: every solver failed.
-        """
+        """Return ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``,
+        ``solver_rewards``, ``failed_solvers`` and, for a valid question, ``pass_rate``."""
         solved = [result.rollout for result in state.child_results]
         finished = [rollout for rollout in solved if rollout.error is None]
         rewards = [sum(rollout.rewards.values()) for rollout in finished]
@@ -203,7 +181,6 @@ class ProposerEpisode(SingleTurnEpisode):
 
 
 def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
-    """Add example turns to the conversation, as if ``role_id`` had answered them."""
     for asked, answered in turns:
         state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
 
@@ -211,9 +188,7 @@ def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
 class ProposerSolverArena(Arena):
     """Proposals, their solvers, and repeated questions from the store ``questions``.
 
-    A proposer sees some of the initial ``questions``. If it saw the best questions of the store instead, a
-    small model would copy them and soon write the same question again and again.
-
+    A proposer sees some of the initial ``questions``, not the store's best: a small model would copy them.
     The proposals of a step come in groups that share a prompt and are compared with each other; so are the
     answers to a question. Of n copies of a new question in one step, one counts as new and the others as
     repetitions; each gets the mean of these rewards, and ``copies`` is a metric.
@@ -226,11 +201,12 @@ class ProposerSolverArena(Arena):
         client: answers for both roles.
         settings: the sizes of batches and evaluations, the roles' policies, and what earns most.
         questions: examples for the proposer and initial contents of the store; the domain's if not given.
-        domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without them.
+        domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without
+            them.
         held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
         seed: seed of episodes and draws.
         credit_assigner: by default GRPO within the groups, normalised.
-        logger: see Arena.
+        logger: where events are written.
     """
 
     def __init__(
@@ -303,7 +279,7 @@ class ProposerSolverArena(Arena):
                 rollout.set_reward("Proposer", (rollout.rewards["Proposer"] + repetitions) / count)
 
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
-        """See Arena. Afterwards store the step's questions, in the order of the requests."""
+        """Store the step's questions, in the order of the requests."""
         batch = super().end_step(number, results, verbose)
         again: dict[str, list[Rollout]] = {}
         for result in results:
@@ -329,11 +305,11 @@ class ProposerSolverArena(Arena):
         return [] if pass_rate is None else [{"Proposer": 1.0 - pass_rate, "Solver": pass_rate}]
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Measure the solver on the held-out questions and the proposer on new proposals.
+        """Measure the solver on the held-out questions and the proposer on new proposals, always the same.
 
         ``solver exact match``: 1 or 0 per question. ``proposer distance``: |pass rate - target| per proposal,
         with the largest possible value for an invalid one. ``proposer valid``: 1 or 0 per proposal. Failed
-        episodes are left out. Prompts and seeds are always the same.
+        episodes are left out.
         """
         solve = [
             EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)

@@ -1,5 +1,13 @@
-"""Questions: the prompts of proposers and solvers, and the parsing and checking of their answers."""
+"""Questions: the prompts of proposers and solvers, and the parsing and checking of their answers; in words,
+or arithmetic.
 
+The grammar of arithmetic is ``a + b``, ``a - b`` or ``a * b`` with one space on each side of the sign;
+differences are not negative. A solver answers ``23 + 48 = 71``: SmolLM2-135M gets the sum of two two-digit
+numbers right in 1% of its bare answers and in 18% of the answers that repeat the question.
+"""
+
+import operator
+import random
 import re
 from abc import ABC, abstractmethod
 from fractions import Fraction
@@ -12,7 +20,7 @@ Turns = list[tuple[str, str]]
 
 
 class Question(TypedDict):
-    """A question and its right answer; JSON-able, so that stores and logs can hold it."""
+    """A question and its right answer."""
 
     question: str
     ground_truth: str
@@ -72,14 +80,7 @@ class OpenQuestions(Domain):
     """Questions in words with short answers, which the proposer writes as well.
 
     An answer is right if it is the same text, ignoring case, spaces and a final full stop, or the same
-    number: 0.5, 1/2 and 50%; 1000 and 1,000. Any other answer is wrong; for symbolic equality, override
-    :meth:`is_correct`.
-
-    Args:
-        questions: the first examples; at least one.
-
-    Raises:
-        InputError: there is no question, or one lacks the texts ``question`` and ``ground_truth``.
+    number: 0.5, 1/2 and 50%; 1000 and 1,000. For symbolic equality, override :meth:`is_correct`.
     """
 
     proposal_tokens = 128
@@ -89,30 +90,24 @@ class OpenQuestions(Domain):
         self._questions = check_questions(questions)
 
     def seed_questions(self) -> list[Question]:
-        """Return the questions that the constructor was given."""
         return list(self._questions)
 
     def proposer_turns(self, examples: list[Question]) -> Turns:
-        """See Domain."""
         written = [f"Question: {one['question']}\nAnswer: {one['ground_truth']}" for one in examples]
         return [(_PROPOSER_REQUEST, text) for text in written]
 
     def proposer_prompt(self) -> str:
-        """See Domain."""
         return _PROPOSER_REQUEST
 
     def parse_question(self, text: str) -> Question | None:
-        """See Domain. The form is two lines, ``Question: ...`` and ``Answer: ...``, and nothing else."""
         match = _PROPOSAL.fullmatch(text.strip())
         question, answer = (part.strip() for part in match.groups()) if match is not None else ("", "")
         return {"question": question, "ground_truth": answer} if question and answer else None
 
     def solver_turns(self) -> Turns:
-        """Return one example, which shows the form."""
         return [(f"How many legs has a spider?\n\n{_SOLVER_REQUEST}", "The answer is: 8")]
 
     def solver_prompt(self, question: Question) -> str:
-        """Return the question, followed by the form of the answer."""
         return f"{question['question']}\n\n{_SOLVER_REQUEST}"
 
     def parse_answer(self, text: str) -> str | None:
@@ -122,7 +117,6 @@ class OpenQuestions(Domain):
         return match[1].strip() if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
-        """See the class."""
         truth = question["ground_truth"]
         if _plain(result) == _plain(truth):
             return True
@@ -130,16 +124,11 @@ class OpenQuestions(Domain):
         return number is not None and number == _number(result)
 
     def key(self, question: Question) -> str:
-        """Return the question's text in lower case with single spaces."""
         return " ".join(question["question"].lower().split())
 
 
 def check_questions(given: object) -> list[Question]:
-    """Return ``given`` if it is a list of at least one question.
-
-    Raises:
-        InputError: ``given`` is not such a list.
-    """
+    """Return ``given``; raise an InputError unless it is a list of at least one question."""
     if not isinstance(given, list) or not given:
         raise InputError("questions", f"{given!r} is not a list of questions", _FORM)
     for one in given:
@@ -177,3 +166,91 @@ def _number(text: str) -> Fraction | None:
         return None
     number = Fraction(numerator) / Fraction(denominator or "1")
     return number / 100 if match[2] else number
+
+
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_QUESTION = re.compile(r"(0|[1-9][0-9]?) ([+*-]) (0|[1-9][0-9]?)")
+_ANSWER = re.compile(r"(?:([0-9]{1,2} [+*-] [0-9]{1,2}) = )?(0|[1-9][0-9]{0,3})")
+_CALCULATION_REQUEST = "Write an arithmetic question."
+_RESULT_REQUEST = "Calculate. Write the question and its result."
+_SOLVED = ["12 + 7", "45 - 23", "6 * 7", "38 + 25", "90 - 8", "5 + 4"]
+_SEEDS = [
+    *("46 + 27", "58 + 64", "39 + 85", "15 + 62", "71 + 48", "24 + 38"),
+    *("48 - 16", "60 - 31", "82 - 47", "95 - 58", "73 - 29"),
+    *("12 * 4", "23 * 6", "35 * 7", "14 * 9", "41 * 3"),
+]
+_HELD_OUT_SEED = 2024
+_HELD_OUT_SIGNS = "+++-*"
+
+
+class Arithmetic(Domain):
+    """The domain of arithmetic questions."""
+
+    proposal_tokens = 10
+    answer_tokens = 16
+
+    def seed_questions(self) -> list[Question]:
+        """Return sixteen questions of all kinds, most of them too hard for SmolLM2-135M."""
+        return [_question(text) for text in _SEEDS]
+
+    def held_out_questions(self, count: int) -> list[Question]:
+        """Return questions not in this file: three fifths sums, one fifth differences, one fifth products."""
+        rng = random.Random(_HELD_OUT_SEED)
+        taken = {self.key(_question(text)) for text in [*_SOLVED, *_SEEDS]}
+        questions: list[Question] = []
+        while len(questions) < count:
+            question = _question(_draw(rng, _HELD_OUT_SIGNS[len(questions) % len(_HELD_OUT_SIGNS)]))
+            if self.key(question) not in taken:
+                taken.add(self.key(question))
+                questions.append(question)
+        return questions
+
+    def proposer_turns(self, examples: list[Question]) -> Turns:
+        return [(_CALCULATION_REQUEST, example["question"]) for example in examples]
+
+    def proposer_prompt(self) -> str:
+        return _CALCULATION_REQUEST
+
+    def parse_question(self, text: str) -> Question | None:
+        match = _QUESTION.fullmatch(text.strip())
+        if match is None:
+            return None
+        result = _OPERATIONS[match[2]](int(match[1]), int(match[3]))
+        return {"question": match[0], "ground_truth": str(result)} if result >= 0 else None
+
+    def solver_turns(self) -> Turns:
+        solved = map(_question, _SOLVED)
+        turns = [(one["question"], f"{one['question']} = {one['ground_truth']}") for one in solved]
+        (first, answer), *others = turns
+        return [(f"{_RESULT_REQUEST}\n\n{first}", answer), *others]
+
+    def solver_prompt(self, question: Question) -> str:
+        return question["question"]
+
+    def parse_answer(self, text: str) -> str | None:
+        """Return the result from ``71`` or ``23 + 48 = 71``, if the answer contains nothing else."""
+        match = _ANSWER.fullmatch(text.strip())
+        return match[2] if match is not None else None
+
+    def is_correct(self, result: str, question: Question) -> bool:
+        return result == question["ground_truth"]
+
+    def key(self, question: Question) -> str:
+        """Return the question, with the smaller operand first where the order does not matter."""
+        left, sign, right = question["question"].split(" ")
+        if sign != "-" and int(left) > int(right):
+            left, right = right, left
+        return f"{left} {sign} {right}"
+
+
+def _question(text: str) -> Question:
+    question = Arithmetic().parse_question(text)
+    assert question is not None
+    return question
+
+
+def _draw(rng: random.Random, sign: str) -> str:
+    if sign == "*":
+        return f"{rng.randint(2, 12)} * {rng.randint(2, 20)}"
+    left, right = rng.randint(1, 40), rng.randint(1, 40)
+    return f"{max(left, right)} - {min(left, right)}" if sign == "-" else f"{left} + {right}"

@@ -12,7 +12,7 @@ from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
 from sparring.core import InputError
 from sparring.core.adapters import BASE
-from sparring.core.own_classes import name_of
+from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player

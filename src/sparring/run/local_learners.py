@@ -7,8 +7,7 @@ from typing import Any
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.adapters import STATE_FILE
 from sparring.core.manifest import damaged
-from sparring.core.own_classes import is_own
-from sparring.core.own_code import own_code
+from sparring.core.own_code import is_own, own_code
 from sparring.learn.checkpoints import write_adapters
 from sparring.learn.learner import Learner
 from sparring.learn.policy import PolicyModel

@@ -20,15 +20,14 @@ from sparring.core import (
     TrainingBatch,
     TrainingRecord,
 )
-from sparring.core.agents import seated
-from sparring.core.credit.relative import equal_group_share
+from sparring.core.credit.assigners import equal_group_share
 from sparring.core.current_episode import episode_counts
 from sparring.core.errors import check_failures
 from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, list_of, own_code, returned, state_of
 from sparring.core.play import trajectories_of_roles
-from sparring.core.records import records_from_steps
-from sparring.core.training_batch import rewarded_without_step
+from sparring.core.records import records_from_steps, rewarded_without_step
+from sparring.core.types import seated
 from sparring.evaluation.figures import figure_text, figures_of
 from sparring.evaluation.results import evaluation_path, write_evaluation
 from sparring.population.standings import standings

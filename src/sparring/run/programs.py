@@ -31,8 +31,7 @@ from sparring.core import (
 )
 from sparring.core.adapters import BASE, RESERVED, is_reserved
 from sparring.core.errors import shown
-from sparring.core.own_classes import build_own, own_class
-from sparring.core.own_code import list_of, method_of, own_code, returned
+from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
 from sparring.core.text import counted
 from sparring.evaluation.results import MeasureResult

@@ -11,8 +11,7 @@ from rich.console import Console, RenderableType
 
 from sparring.config import Config
 from sparring.config.play import Games
-from sparring.core.shell_command import shell_command
-from sparring.core.text import counted, duration_text
+from sparring.core.text import counted, duration_text, shell_command
 from sparring.evaluation.match import Count, Progress
 from sparring.run.progress_views import print_line, view_of
 from sparring.view.warnings import WarningLog

@@ -26,7 +26,6 @@ from sparring.core import (
     TrainingBatch,
     trajectories_of,
 )
-from sparring.core.agents import AgentSpec
 from sparring.core.client import ModelResponse
 from sparring.core.errors import first_line, frames_of, module_of
 from sparring.core.own_code import (
@@ -39,6 +38,7 @@ from sparring.core.own_code import (
     returned,
 )
 from sparring.core.play import PlaySpec, trajectories_of_roles
+from sparring.core.types import AgentSpec
 from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
 from sparring.envs.game_episode import GameEpisode

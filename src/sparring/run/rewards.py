@@ -17,8 +17,8 @@ from sparring.config.rewards import (
     WinDrawLoss,
 )
 from sparring.core import CreditAssigner, EpisodicRewardCredit, RAECredit, SPOCredit, derive_seed
-from sparring.core.credit import relative
-from sparring.core.own_classes import build_own, own_class
+from sparring.core.credit import assigners
+from sparring.core.own_code import build_own, own_class
 from sparring.envs.catalog import reward_scale
 
 Composed = tuple[
@@ -28,10 +28,10 @@ Composed = tuple[
 ]
 
 CREDIT: dict[str, tuple[type[CreditAssigner], tuple[str, ...]]] = {
-    "grpo": (relative.GRPOCredit, ("normalize", "positive_only", "group")),
-    "rloo": (relative.RLOOCredit, ("group",)),
-    "reinforce_pp": (relative.ReinforcePPCredit, ()),
-    "reinforce_pp_baseline": (relative.ReinforcePPBaselineCredit, ("group",)),
+    "grpo": (assigners.GRPOCredit, ("normalize", "positive_only", "group")),
+    "rloo": (assigners.RLOOCredit, ("group",)),
+    "reinforce_pp": (assigners.ReinforcePPCredit, ()),
+    "reinforce_pp_baseline": (assigners.ReinforcePPBaselineCredit, ("group",)),
     "rae": (RAECredit, ("decay",)),
     "spo": (SPOCredit, ("half_life",)),
     "episodic": (EpisodicRewardCredit, ()),

@@ -13,10 +13,18 @@ from pathlib import Path
 from sparring.collection.start_log import note_failure
 from sparring.core import InputError, SparringError
 from sparring.core.errors import DamagedState
-from sparring.core.files import LOCK, check_kinds, is_locked, lock_directory, remove_directory, write_file
+from sparring.core.files import (
+    EPOCH_FILE,
+    LOCK,
+    Epoch,
+    check_kinds,
+    is_locked,
+    lock_directory,
+    remove_directory,
+    write_file,
+)
 from sparring.core.manifest import check_files
-from sparring.core.shell_command import shell_command
-from sparring.core.single_writer import EPOCH_FILE, Epoch
+from sparring.core.text import shell_command
 from sparring.run.run_layout import (
     BEFORE_TUNING,
     GIVEN,

@@ -6,9 +6,15 @@ from pathlib import Path
 
 from sparring.core import InputError
 from sparring.core.adapters import SAVED_FILES
-from sparring.core.files import LOCK, PARTIAL, finish_replacements, remove_directory, remove_partial
-from sparring.core.shell_command import shell_command
-from sparring.core.single_writer import EPOCH_FILE
+from sparring.core.files import (
+    EPOCH_FILE,
+    LOCK,
+    PARTIAL,
+    finish_replacements,
+    remove_directory,
+    remove_partial,
+)
+from sparring.core.text import shell_command
 from sparring.evaluation.tournament_files import PAGE as TOURNAMENT_PAGE
 from sparring.evaluation.tournament_files import SETTINGS as TOURNAMENT_FILE
 from sparring.finetune.run_files import RunFiles

@@ -9,7 +9,7 @@ from sparring.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters
 from sparring.config.programs import ProofsSettings
 from sparring.core import InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
-from sparring.core.own_classes import is_class_path, own_class
+from sparring.core.own_code import is_class_path, own_class
 from sparring.engine.client_adapters import FINE_TUNED
 from sparring.engine.openai_client import OpenAIClient, is_hosted, key_of
 from sparring.finetune.expert_iteration import PureTextEiTrainer

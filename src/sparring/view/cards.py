@@ -10,11 +10,11 @@ import msgspec
 
 from sparring.core import Rollout, Step
 from sparring.core.adapters import AVERAGE, TRAINED
-from sparring.core.agents import AgentSpec
 from sparring.core.episode import Utterance
 from sparring.core.messages import Messages
 from sparring.core.play import GameSummary
 from sparring.core.text import counted
+from sparring.core.types import AgentSpec
 from sparring.finetune.trees import Node
 from sparring.programs.proofs.state import ProofState, Round
 from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move

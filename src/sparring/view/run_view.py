@@ -5,7 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol
 
-from sparring.core.own_classes import name_of
+from sparring.core.own_code import name_of
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, unplayable_warnings
 from sparring.view.fine_tuning import FineTuning

@@ -18,7 +18,7 @@ from sparring.cluster.engines.load_window import LoadWindow
 from sparring.cluster.engines.resident_adapters import ResidentAdapters
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
 from sparring.core.adapters import BASE, AdapterRef
-from sparring.core.delivery import Expectation
+from sparring.core.manifest import Expectation
 from sparring.engine.adapter_check import Delivery, DeliveryError
 from sparring.engine.answering import PLAIN, AnswerOptions, ModelFacts
 from sparring.learn.model_files import check_base, fingerprint

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparring.core import SparringError
 from sparring.core.adapters import TRAINED
-from sparring.core.files import finish_replacements, remove_directory
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch, finish_replacements, remove_directory
 from sparring.run.learners import Records, Saved, UpdateBatch, learn
 from sparring.run.saved_state import load_learners, save_learners
 

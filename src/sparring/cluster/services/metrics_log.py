@@ -10,7 +10,7 @@ from sparring.collection.journal import Journal
 from sparring.collection.sinks import JsonlSink, Metrics, Sink, end_of_step, read_metrics
 from sparring.collection.tracker import Tracker
 from sparring.core import InputError
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 
 
 class MetricsLog:

@@ -15,7 +15,7 @@ from sparring.cluster.services.metrics_log import MetricsLog, finite
 from sparring.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put
 from sparring.collection.sinks import Metrics, Sink, TensorBoardSink, WandbSink
 from sparring.core import InputError, SparringError
-from sparring.core.single_writer import Epoch
+from sparring.core.files import Epoch
 from sparring.run.run_layout import OWNER_FILE
 from sparring.run.run_names import RUNS, new_run_directory
 from sparring.view.run_view import RunView

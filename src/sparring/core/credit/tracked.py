@@ -7,7 +7,7 @@ from itertools import islice
 from math import fsum, sqrt
 from typing import Any
 
-from sparring.core.credit.base import (
+from sparring.core.credit.assigners import (
     CreditAssigner,
     RolloutStepKey,
     steps_of_role,
@@ -33,20 +33,17 @@ batches, also where no answer is drawn again."""
 class RAECredit(CreditAssigner):
     """Role-conditioned baseline: A = R - b, with a moving average b for each episode type, role and policy.
 
-    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025), which trains one policy. In a league
-    several policies play one role, and one may win there what another loses, so each has its own b. As in
-    SPIRAL, ``decay`` applies per episode and the baselines begin at 0. SPIRAL's code updates
-    b <- decay * b + (1 - decay) * R after each episode. Here all advantages of a batch use the baselines from
-    before the batch, and its n episodes then update them together:
-    b <- decay^n * b + (1 - decay^n) * mean of the batch. The result therefore does not depend on the order
-    within a batch. ``baselines`` has the keys TYPE/ROLE/POLICY.
+    Role-conditioned advantage estimation (SPIRAL, Liu et al. 2025). As there, ``decay`` applies per episode
+    and the baselines begin at 0. SPIRAL's code updates b <- decay * b + (1 - decay) * R after each episode.
+    Here all advantages of a batch use the baselines from before it, and its n episodes then update them
+    together: b <- decay^n * b + (1 - decay^n) * mean of the batch, so their order does not matter.
+    ``baselines`` has the keys TYPE/ROLE/POLICY.
     """
 
     decay: float = 0.95
     baselines: dict[str, float] = field(default_factory=dict)
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return each step's advantage, and update the baselines."""
         weights: dict[RolloutStepKey, float] = {}
         rewards: dict[str, list[float]] = {}
         for rollout in trained_rollouts(results):
@@ -62,26 +59,21 @@ class RAECredit(CreditAssigner):
         return weights
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the baselines."""
         return {"baselines": dict(self.baselines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
         self.baselines = dict(state["baselines"])
 
 
 def position_of(episode_type: str, step: Step) -> str | None:
-    """Return the name of a step's position: a digest of type, role, policy and prompt ids.
-
-    ``None`` without ids.
-    """
+    """Return a digest of a step's type, role, policy and prompt ids; ``None`` without ids."""
     if not step.prompt_token_ids:
         return None
     return _digest([episode_type, step.role_id, step.policy, step.prompt_token_ids])
 
 
 def drawn_answer(step: Step) -> tuple[str, float] | None:
-    """Return an answer's name and the mean of its tokens' log-probabilities. ``None`` without them."""
+    """Return an answer's name and the mean of its tokens' log-probabilities; ``None`` without them."""
     if not step.completion_token_ids or step.completion_logprobs is None:
         return None
     # Eight bytes tell the few answers of one position apart, and keep checkpoints small.
@@ -106,10 +98,10 @@ class TrackedPosition:
         return self.rewards / self.samples
 
     def add(self, rewards: list[float], drawn: list[tuple[str, float]], half_life: float) -> None:
-        """Forget as far as the policy has moved, then add the samples of one batch.
+        """Forget as far as the policy has moved, then add the samples of one batch, whose order does not
+        matter.
 
-        Nothing depends on the order of ``rewards`` or ``drawn``. If a batch drew an answer several times, the
-        mean of its log-probabilities is kept.
+        If a batch drew an answer several times, the mean of its log-probabilities is kept.
         """
         rho = min(max(2.0 ** (-self._change(drawn) / half_life), LEAST_RHO), GREATEST_RHO)
         self.rewards = fsum([rho * self.rewards, *rewards])
@@ -161,53 +153,40 @@ class SPOCredit(CreditAssigner):
     """Single-stream policy optimisation: A = R - v with a tracked v (Xu and Ding 2025, arXiv 2509.13232).
 
     A position is what a policy is asked in a role: the ``prompt_token_ids`` of a step of one role, played by
-    one policy, in episodes of one type. Each position has v = S / N, and each step has an advantage of its
-    own. All samples of a batch read v before any of them changes it. Then for each position of the batch,
-    once,
+    one policy, in episodes of one type. Each has v = S / N. All samples of a batch read v before any of them
+    changes it. Then for each position of the batch, once,
 
         S <- rho * S + sum of the rewards of its samples,   N <- rho * N + their number,
         rho = 2^(-D / half_life), but at least 0.875 and at most 0.96.
 
-    So v is the mean of about the last 8 to 25 batches with this position. D says how far the policy has moved
-    there, in nats per token: the mean, over the samples whose answer was drawn there before, of the absolute
-    change of the answer's log-probability since it was last drawn, divided by the answer's number of tokens.
-    Without such a sample D is 0, and rho is 0.96.
+    D says how far the policy has moved there, in nats per token: the mean, over the samples whose answer was
+    drawn there before, of the absolute change of the answer's log-probability since it was last drawn,
+    divided by the answer's number of tokens; 0 without such a sample.
 
     At a position without a v, the baseline is the mean reward of the policy in this role, in other rollouts
     of this batch of the same episode type, each counted once; without any, it is 0. A step without token ids
-    has no v, and none is tracked for it.
+    has no v. Finally all advantages of the batch are divided by their standard deviation about 0, sqrt(mean
+    of A^2); if it is at most 1e-8, all are 0.
 
-    Finally all advantages of the batch are divided by their standard deviation about 0, sqrt(mean of A^2). If
-    it is at most 1e-8, all advantages are 0.
+    ``half_life`` and the bounds of rho are those of the authors' code (volcengine/verl, ``recipe/spo``), from
+    which this class differs in five ways:
 
-    The bounds of rho and ``half_life`` are those of the authors' code (volcengine/verl, ``recipe/spo``). This
-    class differs from it in five ways:
-
-    - Their v is the mean of a Beta distribution, for rewards of 0 or 1: alpha <- rho * alpha + R and
-      beta <- rho * beta + 1 - R. That is S = alpha and N = alpha + beta. A weighted mean does the same for
-      all rewards, also negative ones.
-    - Their v begins with eight answers of the untrained model to each prompt, which weigh as 8 samples do.
-      The positions of a game are not known before it is played, so here v begins without an estimate.
+    - Their v is the mean of a Beta distribution, for rewards of 0 or 1. A weighted mean does the same for all
+    rewards.
+    - Their v begins with eight answers of the untrained model to each prompt. The positions of a game are not
+    known before it is played, so here v begins without an estimate.
     - Their batch asks each prompt once. Here a position may have many samples in a batch, for one rho.
     - Their D is the mean absolute change of the tokens of a prompt's last answer, which the model reads once
-      more when the prompt comes back. Here no answer is read again: only answers that are drawn again say how
-      far the policy has moved, and the changes of an answer's tokens are added up before their absolute value
-      is taken. That is at most as much, and as much if all tokens become likelier or all less likely.
+    more. Here only answers that are drawn again say how far the policy has moved, and the changes of an
+    answer's tokens are added up before their absolute value is taken.
     - Their advantages are (A - mean) / (deviation + 1e-8). Here v is the only baseline: centring would also
-      take from each position what v did not expect at the others, and everything from a batch whose samples
-      are equally surprising. The deviation is about 0 for the same reason: that about the mean can be far
-      smaller than the advantages.
-
-    Args:
-        half_life: the change of log-probabilities, in nats per token, at which a position would forget half
-            of what it remembers if rho had no bounds.
+    take from each position what v did not expect at the others.
     """
 
     half_life: float = 0.06
     positions: dict[str, TrackedPosition] = field(default_factory=dict)
 
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        """Return each step's advantage, and update the positions."""
         samples = _samples(results)
         advantages = [sample.reward - self._baseline(sample) for sample in samples]
         self._remember(samples)
@@ -241,12 +220,10 @@ class SPOCredit(CreditAssigner):
         return {"positions": [[name, one.to_state()] for name, one in self.positions.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`."""
         self.positions = {name: TrackedPosition.from_state(one) for name, one in state["positions"]}
 
 
 def _samples(results: list[GenerateResult]) -> list[_Sample]:
-    """Return the trained steps of all levels."""
     rewards: dict[tuple[str, str, str], list[float]] = {}
     for rollout in trained_rollouts(results):
         for role_id, policy in {(step.role_id, step.policy) for step in rollout.steps if step.policy}:

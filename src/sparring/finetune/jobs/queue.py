@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from sparring.core import InputError, SparringError
-from sparring.core.delivery import Expectation
 from sparring.core.errors import reason_of
+from sparring.core.manifest import Expectation
 from sparring.engine.adapter_check import DeliveryError
 from sparring.engine.answering import Publisher
 from sparring.engine.server_schema import ApiError

@@ -27,7 +27,7 @@ from sparring.core.files import (
     sha256_of,
     write_file,
 )
-from sparring.core.sealed_json import sealed, unsealed
+from sparring.core.manifest import sealed, unsealed
 from sparring.core.text import one_line
 from sparring.engine.server_schema import ApiError
 from sparring.finetune.jobs.records import FINE_TUNE, JOB_FILE, RESULTS, TRAINING, StoredFile, StoredJob

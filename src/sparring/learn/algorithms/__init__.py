@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from sparring.config.algorithms import Algorithm, PythonAlgorithm
-from sparring.core.own_classes import build_own, own_class
+from sparring.core.own_code import build_own, own_class
 from sparring.learn.algorithms.base import BaseAlgo
 from sparring.learn.algorithms.reinforce import Reinforce
 from sparring.learn.algorithms.token_loss import TokenLoss

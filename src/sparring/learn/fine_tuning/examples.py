@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparring.core import InputError, Message, Messages, SparringError, TrainingRecord
-from sparring.core.chat_tokens import ChatTokens
-from sparring.core.token_lengths import most_characters_of_a_token
+from sparring.core.chat_tokens import ChatTokens, most_characters_of_a_token
 
 
 class WrongLine(SparringError):

@@ -20,9 +20,8 @@ from sparring.core import (
 from sparring.programs.proofs.claim_files import claims_of
 from sparring.programs.proofs.claims import split
 from sparring.programs.proofs.episode import ProofEpisode
-from sparring.programs.proofs.measures import measures_of
 from sparring.programs.proofs.protocols import build_protocol
-from sparring.programs.proofs.state import ProofState
+from sparring.programs.proofs.state import ProofState, measures_of
 
 TOKENS_PER_WORD = 1.5
 
@@ -31,19 +30,9 @@ class ProofArena(Arena):
     """Interactive proofs of the claims of the store ``claims``, which holds their ids.
 
     Each agent of the protocol is a role. The proofs of one claim in a step are compared with each other
-    (``meta["group"]``).
-
-    A token learner sees only the answers that are kept. With ``num_invalid_generation_retries`` it never sees
-    the invalid ones, so it cannot learn to avoid them: set it to 0 for training by tokens.
-
-    Args:
-        client: answers for all agents.
-        settings: the protocol, what is judged, and the sizes of batches and evaluations.
-        seed: seed of episodes and draws.
-        credit_assigner, logger: see Arena.
-
-    Raises:
-        InputError: the protocol is wrong, or the claims cannot be read.
+    (``meta["group"]``). A token learner sees only the answers that are kept. With
+    ``num_invalid_generation_retries`` it never sees the invalid ones, so it cannot learn to avoid them: set
+    it to 0 for training by tokens.
     """
 
     def __init__(
@@ -78,7 +67,6 @@ class ProofArena(Arena):
             store.add(Artifact(None, claim.id))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """Return requests for ``batch_size`` proofs of claims drawn from the store."""
         size = self.settings.batch_size
         drawn = self.stores["claims"].sample(math.ceil(size / self.settings.proofs_per_claim))
         claims = [self.claims[drawn[index % len(drawn)].id] for index in range(size)]
@@ -92,10 +80,8 @@ class ProofArena(Arena):
         return [rewards] if len({stances[name] for name in rewards}) > 1 else []
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Judge held-out claims, each several times, with seeds of their own.
-
-        See :func:`sparring.programs.proofs.measures.measures_of`. Failed episodes are left out.
-        """
+        """Judge held-out claims, each several times, with seeds of their own; failed episodes are left
+        out."""
         requests = [
             EpisodeRequest(
                 "proof",
@@ -113,11 +99,7 @@ class ProofArena(Arena):
         return measures_of([cast(ProofState, one.extras) for one in rollouts if one.error is None])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict`.
-
-        Raises:
-            InputError: the state was saved with other claims.
-        """
+        """Continue from :meth:`state_dict`; other claims raise an InputError."""
         super().load_state_dict(state)
         unknown = [one.id for one in self.stores["claims"].all() if one.id not in self.claims]
         if unknown:

@@ -28,23 +28,16 @@ MAX_MISSES = 1000
 
 @dataclass(frozen=True)
 class _Worked:
-    """The steps of a calculation, and its result."""
-
     steps: list[str]
     result: int
 
 
 def arithmetic_claims(count: int, difficulty: int = 2, seed: int = 0) -> list[Claim]:
-    """Return a right and a wrong claim on each of ``count / 2`` questions.
+    """Return a right and a wrong claim on each of ``count / 2`` questions; of an odd number, the last is
+    right.
 
-    Args:
-        count: how many claims; of an odd number, the last is a right one.
-        difficulty: 1: numbers of two digits with numbers of one digit; n from 2: numbers of n digits. The
-            second factor of a product has one digit.
-        seed: decides all of them.
-
-    Raises:
-        InputError: the difficulty is less than 1, or there are not as many questions.
+    ``difficulty`` 1: numbers of two digits with numbers of one digit; n from 2: numbers of n digits. The
+    second factor of a product has one digit. An InputError is raised if there are not as many questions.
     """
     if difficulty < 1:
         raise InputError("difficulty", f"{difficulty} is too low", "Give 1 or more")
@@ -80,10 +73,8 @@ def _operands(rng: random.Random, sign: str, difficulty: int) -> tuple[int, int]
 def _pair(
     rng: random.Random, text: str, left: int, sign: str, right: int, slip: Slip
 ) -> tuple[Claim, Claim] | None:
-    """Return the right claim, and one with the slip at a random place where it changes the result.
-
-    It is ``None`` if there is no such place.
-    """
+    """Return the right claim, and one with the slip at a random place where it changes the result, if there
+    is one."""
     work = {"+": _sum, "-": _difference, "*": _product}[sign]
     worked = work(left, right, None, 0, rng)
     for place in rng.sample(range(len(str(left))), len(str(left))):
@@ -100,12 +91,10 @@ def _claim(text: str, worked: _Worked, slip: Slip | None) -> Claim:
 
 
 def _digits(number: int, places: int) -> list[int]:
-    """Return the last ``places`` digits of a number, the ones first."""
     return [number // 10**place % 10 for place in range(places)]
 
 
 def _off_by(rng: random.Random, number: int, least: int, most: int) -> int:
-    """Return a number near another one."""
     near = [number + change for change in (-2, -1, 1, 2)]
     return rng.choice([one for one in near if least <= one <= most])
 

@@ -33,11 +33,7 @@ counts the buggy solutions by the right ones; here all of both lists are read.
 
 
 def claims_of(settings: Claims) -> list[Claim]:
-    """Return all claims, before they are split.
-
-    Raises:
-        InputError: they cannot be read or made.
-    """
+    """Return all claims, before they are split; raise an InputError if they cannot be read or made."""
     match settings:
         case ArithmeticClaims():
             return arithmetic_claims(settings.count, settings.difficulty, settings.seed)
@@ -50,11 +46,7 @@ def claims_of(settings: Claims) -> list[Claim]:
 
 
 def claims_of_file(path: str, columns: ColumnSettings | None = None) -> list[Claim]:
-    """Return the claims of a JSON Lines file.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a claim.
-    """
+    """Return the claims of a JSON Lines file."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,9 +70,6 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
 
     Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
     and ``y``.
-
-    Raises:
-        InputError: the package is not installed, the dataset cannot be loaded, or a row is not a claim.
     """
     try:
         from datasets import load_dataset
@@ -101,20 +90,14 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
 
 
 def code_claims() -> list[Claim]:
-    """Return the bundled claims on 72 small Python functions, half of them mutants that fail a test.
-
-    ``benchmarks/make_code_claims.py`` makes them.
-    """
+    """Return the bundled claims on 72 small Python functions (``benchmarks/make_code_claims.py``), half of
+    them mutants that fail a test."""
     data = files("sparring.programs.proofs").joinpath("code_claims.jsonl").read_text(encoding="utf-8")
     return [Claim(**json.loads(line)) for line in data.splitlines()]
 
 
 def claims_of_rows(rows: Iterable[tuple[str, Any]], columns: ColumnSettings, source: str) -> list[Claim]:
-    """Return the claims of rows, each given with its place in the source, which is also the claim's id.
-
-    Raises:
-        InputError: a row lacks a column or has another kind of value in it, or no row is left.
-    """
+    """Return the claims of rows, each given with its place in the source, which is also the claim's id."""
     claims: list[Claim] = []
     for claim_id, row in rows:
         place = f"{claim_id} of {source}"

@@ -24,11 +24,7 @@ class Claim:
 
 
 def balanced(claims: Iterable[Claim], seed: int) -> list[Claim]:
-    """Return right and wrong claims in turn, in an order drawn by the seed; the surplus is left out.
-
-    Raises:
-        InputError: there are no right claims, or no wrong ones.
-    """
+    """Return right and wrong claims in turn, in an order drawn by the seed; the surplus is left out."""
     drawn = list(claims)
     random.Random(derive_seed(seed, "balance")).shuffle(drawn)
     right, wrong = [[claim for claim in drawn if claim.y == y] for y in (1, 0)]
@@ -41,15 +37,8 @@ def balanced(claims: Iterable[Claim], seed: int) -> list[Claim]:
 def split(claims: Iterable[Claim], test_size: float, seed: int) -> tuple[list[Claim], list[Claim]]:
     """Return claims to train on and claims to test, both balanced, that never share a question.
 
-    Questions that differ only in case or white space are the same one.
-
-    Args:
-        claims: all claims.
-        test_size: the share of the questions that is for testing.
-        seed: decides which.
-
-    Raises:
-        InputError: there are no two questions, or a part has no right or no wrong claims.
+    ``test_size`` is the share of the questions that is for testing. Questions that differ only in case or
+    white space are the same one.
     """
     by_question: dict[str, list[Claim]] = {}
     for claim in claims:

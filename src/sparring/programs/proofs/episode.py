@@ -3,33 +3,31 @@
 from typing import Any
 
 from sparring.core import Arena, Episode, EpisodeState, InputError, Rubric, Step, derive_seed
+from sparring.core.concurrency import all_results
 from sparring.core.current_episode import current_episode
-from sparring.core.gather import all_results
 from sparring.core.records import mark_prefix
-from sparring.programs.proofs.answers import legal_answers, read_answer
-from sparring.programs.proofs.decisions import NO_DECISION, Decision
-from sparring.programs.proofs.measures import make_proof_rubric
+from sparring.programs.proofs.answers import NO_DECISION, Decision, legal_answers, read_answer
 from sparring.programs.proofs.prompts import messages_for
 from sparring.programs.proofs.protocol import Protocol, Stance, Turn
 from sparring.programs.proofs.rewards import RoundOutcome, round_rewards
-from sparring.programs.proofs.state import ProofState, RoundAnswer, total_rewards, without_token_ids
+from sparring.programs.proofs.state import (
+    ProofState,
+    RoundAnswer,
+    make_proof_rubric,
+    total_rewards,
+    without_token_ids,
+)
 
 
 class ProofEpisode(Episode):
     """An interactive proof. The artifact is a claim: ``question``, ``claim``, ``y`` (1 or 0) and ``id``.
 
-    An invalid answer is asked for again, with another seed; the last one allowed is kept as what it is, with
-    no message and no decision. Only answers that are kept are steps.
+    An invalid answer is asked for again, with another seed, at most ``num_invalid_generation_retries`` times;
+    the last one is kept as what it is, with no message and no decision. Only answers that are kept are steps.
+    ``examples``: prompts begin with two short proofs, which show small models the form.
 
-    ``extras`` are a :class:`sparring.programs.proofs.state.ProofState` and the ``rewards`` of all agents. A
-    state is plain data, so a tree of responses is made of :meth:`begin`, :meth:`play_round` with several
-    branches, and :meth:`is_over`.
-
-    Args:
-        protocol: who speaks when, and what they earn.
-        max_response_words: the word limit that the agents are told.
-        num_invalid_generation_retries: how often an invalid answer is asked for again.
-        examples: whether prompts begin with two short proofs, which show small models the form.
+    ``extras`` are a ProofState and the ``rewards`` of all agents. A state is plain data, so a tree of
+    responses is made of :meth:`begin`, :meth:`play_round` with several branches, and :meth:`is_over`.
     """
 
     episode_type = "proof"
@@ -50,7 +48,6 @@ class ProofEpisode(Episode):
 
     @property
     def rubric(self) -> Rubric:
-        """See :func:`sparring.programs.proofs.measures.make_proof_rubric`."""
         return self._rubric
 
     def begin(self, claim: dict[str, Any], seed: int) -> ProofState:
@@ -85,9 +82,6 @@ class ProofEpisode(Episode):
         The agents of a round answer at once, and do not see each other's answers of that round. Seeds follow
         from the state's seed, the round, the branches, the agent and the attempt, so neither the order in
         which answers arrive nor other branches change an answer.
-
-        Raises:
-            InputError: the episode is over.
         """
         if self.is_over(state):
             raise InputError("state", "the episode is over", "Ask is_over first")
@@ -109,7 +103,6 @@ class ProofEpisode(Episode):
         return after, [step for _, step in answered]
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        """Play rounds until the episode is over."""
         state = state or EpisodeState()
         episode = current_episode.get()
         seed = episode.seed if episode is not None else None
@@ -125,7 +118,6 @@ class ProofEpisode(Episode):
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return the final state and ``rewards``, the sum of every agent's."""
         proof: ProofState = state.data["proof"]
         return {**without_token_ids(proof), "rewards": total_rewards(proof)}
 
@@ -169,8 +161,5 @@ class ProofEpisode(Episode):
 
 
 def stance_of(question: str, claim: str) -> Stance:
-    """Return the verdict that provers argue for where stances are drawn.
-
-    It depends on the text alone, so all proofs of a claim have the same stance, and not on the truth.
-    """
+    """Return the verdict that provers argue for where stances are drawn: it depends on the text alone."""
     return "accept" if derive_seed(0, "stance", question, claim) % 2 else "reject"

@@ -1,20 +1,120 @@
-"""The prompts of an interactive proof: strings, in which nothing is escaped and no template is filled.
+"""The prompts of an interactive proof, in which nothing is escaped and no template is filled, and their two
+examples.
 
 Each turn ends its prompt with a short request that names the exact form of the answer, because small models
 follow the last line best. Requests stay in the conversation, so a later prompt begins with the earlier one.
 """
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sparring.core import Messages, derive_seed
-from sparring.core.history import History, shown
-from sparring.core.messages import said
+from sparring.core.messages import History, remembered, said
 from sparring.core.text import speech
-from sparring.programs.proofs.answers import is_last_turn
-from sparring.programs.proofs.decisions import choices_text
-from sparring.programs.proofs.examples import example_proofs
+from sparring.programs.proofs.answers import (
+    NO_DECISION,
+    choices_text,
+    decision_text,
+    is_last_turn,
+    read_answer,
+)
 from sparring.programs.proofs.protocol import Agent, Protocol, Stance, Turn
 from sparring.programs.proofs.state import ProofState
+
+
+@dataclass(frozen=True)
+class _Example:
+    """A claim, what provers say about it by stance, and how often the verifier asks before it decides."""
+
+    question: str
+    claim: str
+    y: int
+    said: Mapping[Stance, str]
+    questions: int
+
+
+_EXAMPLES = (
+    _Example(
+        "What is 3 + 4?",
+        "3 + 4 = 7.",
+        1,
+        {
+            "accept": "3 and 4 make 7, so the claim is right.",
+            "reject": "3 and 4 do not make 7, so the claim is wrong.",
+        },
+        1,
+    ),
+    _Example(
+        "What is 9 - 5?",
+        "9 - 5 = 3.",
+        0,
+        {
+            "accept": "9 less 5 is 3, so the claim is right.",
+            "reject": "9 less 5 is 4 and not 3, so the claim is wrong.",
+        },
+        0,
+    ),
+)
+_QUESTION = "How do you know?"
+
+
+def example_proofs(protocol: Protocol, agent: str, stances: Mapping[str, Stance]) -> list[ProofState]:
+    """Return a proof of a right claim and one of a wrong claim, with the right verdicts.
+
+    The verifier asks once before it decides on the first, if it may, and decides on the second at its first
+    turn that counts. An agent that a coin may silence has its turn.
+    """
+    return [_played(protocol, agent, stances, example, seed) for seed, example in enumerate(_EXAMPLES)]
+
+
+def _played(
+    protocol: Protocol, agent: str, stances: Mapping[str, Stance], example: _Example, seed: int
+) -> ProofState:
+    if protocol.coin is not None and agent in protocol.coin:
+        seed = protocol.coin.index(agent)
+    state: ProofState = {
+        "protocol": protocol.name,
+        "question": example.question,
+        "claim": example.claim,
+        "y": example.y,
+        "id": "example",
+        "seed": seed,
+        "stances": dict(stances),
+        "branches": [],
+        "rounds": [],
+        "decision": NO_DECISION.to_dict(),
+        "decided_by": None,
+        "terminated": False,
+    }
+    asked = 0
+    for number in range(protocol.last_round + 1):
+        turns = protocol.turns(number, seed)
+        texts = {turn.agent: _text(protocol, stances, example, turn, number, asked) for turn in turns}
+        answers = {
+            turn.agent: read_answer(protocol, turn, number, example.y, texts[turn.agent]) for turn in turns
+        }
+        state["rounds"].append({"answers": answers, "rewards": {}})
+        if any(answer["decision"]["verdict"] != "none" for answer in answers.values()):
+            break
+        asked += any(protocol.is_verifier(name) for name in answers)
+    return state
+
+
+def _text(
+    protocol: Protocol, stances: Mapping[str, Stance], example: _Example, turn: Turn, number: int, asked: int
+) -> str:
+    if protocol.is_verifier(turn.agent):
+        may_decide = number in protocol.deciding_rounds
+        if may_decide and (asked >= example.questions or is_last_turn(protocol, turn.agent, number)):
+            return decision_text(protocol.scale, 1.0 if example.y else -1.0)
+        text = _QUESTION
+    else:
+        text = example.said[stances.get(turn.agent, "accept" if example.y else "reject")]
+    if len(turn.channels) == 1:
+        return text
+    return "\n".join(f"{channel}: {text}" for channel in turn.channels)
+
 
 _SAYS: dict[Stance, str] = {"accept": "right", "reject": "wrong"}
 
@@ -31,18 +131,10 @@ def messages_for(
     """Return the prompt of an agent's next turn.
 
     The system message has the rules, and the agent's first user message the question and the claim. The
-    agent's own turns are assistant messages, exactly as it wrote them. What it heard since its last turn is a
-    user message: each message of another agent after its name, with further lines indented, so that no text
-    can imitate another agent.
-
-    Args:
-        protocol: the protocol.
-        state: the rounds so far; the turn is in the next one.
-        turn: the agent and the channels that it may write to.
-        max_words: the word limit that the agent is told.
-        with_examples: whether two short proofs precede the conversation, as if the agent had taken part in
-            them; models of some hundred million parameters do not find the form without.
-        history: what the prompt shows of the agent's own answers.
+    agent's own turns are assistant messages. What it heard since its last turn is a user message: each
+    message of another agent after its name, with further lines indented, so that no text can imitate another
+    agent. With ``with_examples`` two short proofs come first, as if the agent had taken part in them.
+    ``history`` says what the prompt shows of the agent's own answers.
     """
     messages = [said("system", system_prompt(protocol, state, turn.agent, max_words))]
     if with_examples:
@@ -51,7 +143,7 @@ def messages_for(
     beginning = len(messages) + 1
     taken = _taken_turns(protocol, state, turn.agent, max_words)
     asked = _asked(protocol, state, turn, len(state["rounds"]), max_words)
-    return shown([*messages, *taken, {"role": "user", "content": asked}], history, beginning)
+    return remembered([*messages, *taken, {"role": "user", "content": asked}], history, beginning)
 
 
 def system_prompt(protocol: Protocol, state: ProofState, agent: str, max_words: int) -> str:
@@ -115,11 +207,8 @@ def _rules(protocol: Protocol, agent: str, max_words: int) -> str:
 
 
 def _asked(protocol: Protocol, state: ProofState, turn: Turn, number: int, max_words: int) -> str:
-    """Return the user message of a turn in round ``number``.
-
-    It has the subject if it is the agent's first, what the agent has heard since its last turn, and the
-    request.
-    """
+    """Return the user message of a turn: the subject if it is the agent's first, what it has heard since its
+    last turn, and the request."""
     taken = [n for n in range(number) if turn.agent in state["rounds"][n]["answers"]]
     subject = [] if taken else [f"Question: {state['question']}\n\nClaim: {state['claim']}"]
     heard = _heard(protocol, state, turn, range(taken[-1] if taken else 0, number))
@@ -176,7 +265,6 @@ def _verifier_request(protocol: Protocol, turn: Turn, number: int) -> str:
 
 
 def _in_form(task: str, channels: tuple[str, ...]) -> str:
-    """Return a task, and the form of messages to several channels."""
     if len(channels) == 1:
         return f"{task}."
     return "\n".join([f"{task} in each channel, in this form:", *(f"{name}: ..." for name in channels)])

@@ -44,11 +44,11 @@ class Turn:
 class Protocol:
     """Who speaks when to whom.
 
-    In round n (from 0) the turns ``cycle[n % len(cycle)]`` are taken at once: nobody sees what the others
-    say in that round. The first decision that a verifier makes in round ``min_rounds`` - 1 or later ends the
-    episode; what verifiers say before is a message, whatever it says. If the last turn of a verifier within
-    ``max_rounds`` passes without a decision, the episode ends as terminated: no later message could change
-    its outcome. (In the original, the rounds that are left are played first.)
+    In round n (from 0) the turns ``cycle[n % len(cycle)]`` are taken at once: nobody sees what the others say
+    in that round. The first decision that a verifier makes in round ``min_rounds`` - 1 or later ends the
+    episode; what verifiers say before is a message. If the last turn of a verifier within ``max_rounds``
+    passes without a decision, the episode ends as terminated. (In the original, the rounds that are left are
+    played first.)
 
     Args:
         name: names the protocol.
@@ -57,16 +57,12 @@ class Protocol:
         cycle: the turns of each round, repeated.
         max_rounds: the greatest number of rounds.
         min_rounds: the least number of rounds before a decision counts.
-        coin: two agents, of which only one takes its turns: the first one in an episode with an even seed,
-            the second one in an episode with an odd seed.
+        coin: two agents, of which only one takes its turns: the first one in an episode with an even
+            seed.
         anonymous: whether provers are all called "prover" in what others read.
-        random_stance: whether all provers get the stance that the claim's text decides; see
-            :func:`sparring.programs.proofs.episode.stance_of`.
+        random_stance: whether all provers get the stance that the claim's text decides.
         shuffled_channels: whether a verifier reads its channels in an order that the seed decides.
         settings: what the agents earn, the scale of decisions and the decision that is forced, if one is.
-
-    Raises:
-        InputError: the table contradicts itself.
     """
 
     name: str

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from sparring.config.proofs import ProtocolSettings
 from sparring.core import InputError
 from sparring.core.errors import shown
-from sparring.core.own_classes import is_class_path, own_function
-from sparring.core.own_code import own_code
+from sparring.core.own_code import is_class_path, own_code, own_function
 from sparring.programs.proofs.protocol import Agent, Channel, Protocol, Stance, Turn
 
 MakeProtocol = Callable[[ProtocolSettings], Protocol]
@@ -55,10 +54,8 @@ def mnip(given: ProtocolSettings) -> Protocol:
 
 
 def merlin_arthur(given: ProtocolSettings) -> Protocol:
-    """A coin decides which of two opposed, anonymous provers says one thing, and the verifier decides.
-
-    The coin is the episode's seed: prover0 speaks if it is even, prover1 if it is odd.
-    """
+    """A coin, the episode's seed, decides which of two opposed, anonymous provers says one thing, and the
+    verifier decides."""
     everybody = ("prover0", "prover1", "verifier")
     return Protocol(
         "merlin_arthur",
@@ -95,16 +92,8 @@ PROTOCOLS: dict[str, MakeProtocol] = {
 
 
 def build_protocol(name: str, given: ProtocolSettings | None = None) -> Protocol:
-    """Return the table of a protocol.
-
-    Args:
-        name: one of the six, or the file and the name of a function of your own (``court.py:court``), which
-            takes ProtocolSettings and returns a Protocol.
-        given: its parameters.
-
-    Raises:
-        InputError: there is no such protocol, or the parameters contradict each other.
-    """
+    """Return the table of a protocol: one of the six, or a function of your own (``court.py:court``), which
+    takes ProtocolSettings and returns a Protocol."""
     given = given or ProtocolSettings()
     if is_class_path(name):
         return _own_protocol(name, given)

@@ -14,20 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparring.config.proofs import ProtocolSettings
-from sparring.programs.proofs.decisions import NO_DECISION, SCALES, Decision
+from sparring.programs.proofs.answers import NO_DECISION, SCALES, Decision
 from sparring.programs.proofs.protocol import Protocol, Stance
 
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """How a round ended.
-
-    Args:
-        spoke: the agents that took a turn.
-        decision: the decision that counts.
-        terminated: whether the episode ends without a decision.
-        invalid: the provers whose answer was invalid, where that ends the episode.
-    """
+    """How a round ended: who took a turn, the decision that counts, whether the episode ends without one, and
+    the provers whose ``invalid`` answer ends it."""
 
     spoke: tuple[str, ...]
     decision: Decision = NO_DECISION
@@ -60,11 +54,7 @@ def round_rewards(
 ) -> dict[str, float]:
     """Return what every agent earns for a round.
 
-    Args:
-        protocol: the protocol.
-        outcome: how the round ended.
-        y: the claim's truth, 1 or 0.
-        stances: what the provers argue for in this episode; one without a stance earns as the verifier does.
+    ``y`` is the claim's truth, 1 or 0. A prover without one of the ``stances`` earns as the verifier does.
     """
     given = protocol.settings
     penalty = given.prover_invalid_response_penalty
