@@ -30,7 +30,7 @@ from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
 from sparring.finetune.jobs.launch import LocalWorker
 from sparring.finetune.jobs.records import ServedBase
-from sparring.learn.checkpoints import save_adapter, save_proven_adapter
+from sparring.learn.checkpoints import save_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 from sparring.run.assembly import publish_models
 from tiny_models import perturb_adapter, tiny_model
@@ -315,7 +315,7 @@ def test_words_of_a_file_or_client_come_back_short_and_printable(serving_base, t
 def test_an_adapter_is_what_its_delivery_file_says(serving_base, tmp_path, changed, problem):
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0))
     perturb_adapter(policy, seed=3)
-    save_proven_adapter(tmp_path / "proven", policy, "tiny", "default", 7)
+    save_adapter(tmp_path / "proven", policy, "tiny", version=7)
     file = tmp_path / "proven" / "delivery.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert load(serving_base, "mine", "first").status_code == 200

@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,13 +15,11 @@ from magnet_records import (
     UNIFORM,
     YES,
     answer_logprobs,
-    learned,
     learner_with,
     magnet_of,
     magnet_policy,
     scaled,
 )
-from matrices import first_of
 from sparring.core import InputError, SparringError, TrainingRecord
 from sparring.core.adapters import reference_of
 from sparring.learn import trie
@@ -30,7 +27,6 @@ from sparring.learn.algorithms import Reinforce
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.batch import Batch
-from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import TRAINED, PolicyModel
 from tiny_models import algorithm_of, constant, make_record
 
@@ -143,38 +139,10 @@ def test_answers_that_plans_divide_have_the_same_gradient(monkeypatch, gradient)
     assert_equal(gradients(all_actions(gradient=gradient), policy, records), expected)
 
 
-def test_a_prompt_that_was_answered_at_two_temperatures_has_the_answers_of_each():
-    policy = magnet_policy()
-    records = [
-        make_record([1, 2, 3], YES, 1.0, alternatives=LEGAL, temperature=temperature)
-        for temperature in (1.0, 0.5, 1.0)
-    ]
-    batch = packed(policy, records)
-    with torch.no_grad(), policy.adapter(TRAINED):
-        logprobs = [plan_logprobs(policy, plan).numpy().astype(np.float64) for plan in batch.plans]
-    found = batch.answers.sums(batch.plans, logprobs, batch.num_answers)
-    with torch.no_grad():
-        expected = [answer_logprobs(policy, TRAINED, [1, 2, 3], LEGAL, one) for one in (1.0, 0.5)]
-    assert found == pytest.approx(torch.cat(expected).numpy(), abs=1e-4)
-    assert batch.answers.visits_P == pytest.approx([2 / 3, 1 / 3])
-
-
 def packed(policy: PolicyModel, records: list[TrainingRecord]) -> Batch:
     algorithm = AllActions()
     algorithm.initialize(policy, max_generation_len=7)
     return algorithm.prepare_batch(records)
-
-
-def test_a_batch_whose_prompts_are_whole_has_one_pass_besides_that_of_the_reference(monkeypatch):
-    policy, plans = magnet_policy(), []
-    algorithm = AllActions()
-    algorithm.initialize(policy, max_generation_len=7)
-    algorithm.begin(RECORDS)
-    batch = algorithm.prepare_batch(RECORDS)
-    run = policy.hidden_states
-    monkeypatch.setattr(policy, "hidden_states", lambda *args: plans.append(1) or run(*args))
-    algorithm.update(batch)
-    assert len(plans) == 2 * len(batch.plans)
 
 
 @pytest.mark.parametrize("gradient", ["policy", "neurd"])
@@ -184,20 +152,6 @@ def test_the_stakes_of_a_game_do_not_matter(gradient):
         gradients(all_actions(gradient=gradient), policy, scaled(RECORDS, factor)) for factor in (1.0, 13.0)
     ]
     assert_equal(found[1], found[0])
-
-
-@pytest.mark.parametrize("gradient", first_of(["policy", "neurd"]))
-def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones(gradient):
-    yes, no = learned(all_actions(gradient=gradient, alpha=0.5), -1.0)
-    assert no > yes + 0.5
-    assert np.exp(yes) + np.exp(no) > 0.25
-
-
-def test_a_batch_without_legal_answers_is_an_error_and_not_an_update_that_teaches_nothing():
-    algorithm = AllActions()
-    algorithm.initialize(magnet_policy(), max_generation_len=4)
-    with pytest.raises(SparringError, match="all_actions learns from legal answers, and this batch has none"):
-        algorithm.begin([make_record([7], [1], 1.0)])
 
 
 def test_the_scale_goes_on_where_a_saved_learner_left_it_and_begins_anew_with_its_policy():
@@ -212,14 +166,6 @@ def test_the_scale_goes_on_where_a_saved_learner_left_it_and_begins_anew_with_it
     assert other.update(scaled(RECORDS, 3.0))["value_scale"] == pytest.approx(expected)
     other.start_again(untrained)
     assert other.update(RECORDS)["value_scale"] == pytest.approx(SCALE)
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
-    learner = learner_with(epochs, AllActions(), max_mismatch=1e-9)
-    with pytest.raises(SparringError, match="engine and learner disagree"):
-        learner.update(scaled(RECORDS, 9.0))
-    assert not [name for name in learner.tensors() if name.startswith("algorithm.")]
 
 
 @pytest.mark.parametrize("other", [Reinforce, Magnet])

@@ -1,21 +1,15 @@
 """AnswerMemory: what earlier batches say of answers, by hand; its state; learners that remember."""
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from magnet_records import LEGAL, NO, RECORDS, YES, learner_with
-from sparring.config import load_config
-from sparring.core import SparringError
 from sparring.learn.action_values import ActionValues, AnswerMemory, ListedStep, key_of, key_of_prompt
-from sparring.learn.algorithms import build_algorithm
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.legal_answers import LegalAnswers, Position
 from sparring.learn.trie import bytes_of
-from tiny_models import make_record, tiny_policy
+from tiny_models import make_record
 
 ASKED = key_of_prompt(1.0, b"prompt")
 
@@ -58,27 +52,6 @@ def test_only_prompts_of_the_batch_are_returned_and_the_others_are_forgotten_in_
     assert len(memory.state()["prompts"]) == 1
 
 
-@given(
-    st.lists(
-        st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.floats(-2, 2), st.booleans())),
-        max_size=4,
-    )
-)
-def test_a_memory_goes_on_from_its_state(batches):
-    def add_to(memory, batch):
-        steps = [
-            step(drawn.encode(), advantage, prompt=prompt.encode(), legal=legal)
-            for prompt, drawn, advantage, legal in batch
-        ]
-        return memory.add(steps)
-
-    memory = AnswerMemory(most=4)
-    for batch in batches:
-        other = AnswerMemory(most=4)
-        other.load_state(memory.state())
-        assert add_to(other, batch) == add_to(memory, batch)
-
-
 def test_values_are_means_over_this_batch_and_the_memory():
     memory = AnswerMemory(most=16)
     ActionValues.of([make_record([1], YES, 2.0, alternatives=LEGAL)], memory=memory)
@@ -115,31 +88,3 @@ def test_a_learner_remembers_across_a_restart_and_forgets_where_its_policy_start
     assert all(torch.equal(after[name], same[name]) for name in after)
     other.start_again(untrained)
     assert not [name for name in other.tensors() if name.startswith("algorithm.")]
-
-
-@pytest.mark.parametrize("algorithm", [Magnet, AllActions])
-def test_an_update_that_fails_leaves_the_memory_as_it_was(algorithm):
-    learner = learner_with(1, algorithm(), max_mismatch=1e6)
-    learner.update(RECORDS)
-    before = learner.tensors()
-    learner.settings = learner.settings.model_copy(update={"max_mismatch": 0.0})
-    with pytest.raises(SparringError, match="engine and learner disagree"):
-        learner.update(RECORDS)
-    after = learner.tensors()
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.parametrize("name", ["magnet", "all_actions"])
-def test_algorithms_remember_sixteen_answers_and_another_number_on_request(name):
-    def tallies(overrides):
-        fields = {"learning.algorithm": f'{{type = "{name}"}}'} | overrides
-        algorithm = build_algorithm(load_config("quickstart", fields).learning.algorithm)
-        algorithm.initialize(tiny_policy(), max_generation_len=1)
-        for _ in range(2):
-            algorithm.begin([make_record([1], YES, 1.0, alternatives=LEGAL)] * 100)
-        return algorithm.state().get("memory.tallies")
-
-    assert tallies({})[0, 0] == pytest.approx(16 + 100)
-    assert tallies({"learning.algorithm.memory": "3"})[0, 0] == pytest.approx(3 + 100)
-    assert tallies({"learning.algorithm.memory": "0"}) is None

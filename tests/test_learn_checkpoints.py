@@ -3,26 +3,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
 
 from sparring.core import InputError
-from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, MANIFEST_FILE, STATE_FILE
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, LEARNER_FILE, STATE_FILE
 from sparring.core.errors import DamagedState
 from sparring.learn.checkpoints import (
     SavedLearner,
     check_lora_shape,
     load_adapter,
     load_checkpoint,
-    save_adapter,
     save_checkpoint,
 )
-from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.policy import ALL_LINEAR, TRAINED, LoraSettings, PolicyModel
+from sparring.learn.policy import TRAINED, PolicyModel
 from sparring.learn.saved_states import newest_whole
-from sparring.learn.trie import build_plan
-from sparring.run.given_adapters import adapter_in
-from tiny_models import ARCHITECTURES, perturb_adapter, tiny_model, tiny_policy
+from tiny_models import perturb_adapter, tiny_policy
 
 LEARNER = {"optimizer.0.step": torch.tensor(3.0), "weights.w": torch.arange(4.0)}
 STATE = {"step": 3, "nested": {"list": [1, 2.5, None]}}
@@ -37,20 +31,6 @@ def save(directory: Path, policy: PolicyModel, result: str = TRAINED) -> Path:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return save(tmp_path / "step-3", tiny_policy())
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_saved_adapter_loads_with_plain_peft_and_gives_the_same_log_probabilities(architecture, tmp_path):
-    policy = tiny_policy(architecture)
-    save_adapter(tmp_path, policy, policy.model_name)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model(architecture))
-    plain = PeftModel.from_pretrained(base, tmp_path)
-    with torch.no_grad():
-        logits_TV = plain(input_ids=torch.tensor([PROMPT + COMPLETION])).logits[0, len(PROMPT) - 1 : -1]
-        ours = plan_logprobs(policy, build_plan([PROMPT], [COMPLETION]))
-    expected = torch.log_softmax(logits_TV, dim=-1).gather(1, torch.tensor(COMPLETION)[:, None])[:, 0]
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_checkpoint_restores_what_was_saved(checkpoint):
@@ -93,24 +73,6 @@ def test_an_interrupted_save_leaves_no_checkpoint(tmp_path):
     assert not (tmp_path / "step-1").exists()
     save(tmp_path / "step-1", tiny_policy())
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
-
-
-def test_a_checkpoint_with_only_the_default_policy_has_all_files_at_the_top(checkpoint):
-    names = {path.name for path in checkpoint.rglob("*")}
-    assert names == {ADAPTER_FILE, ADAPTER_CONFIG, LEARNER_FILE, STATE_FILE, MANIFEST_FILE}
-
-
-def test_an_unrelated_folder_in_a_checkpoint_is_ignored(checkpoint):
-    (checkpoint / ".snapshots").mkdir()
-    assert list(load_checkpoint(checkpoint).learners) == [TRAINED]
-
-
-def test_the_adapter_configuration_names_shape_and_base(checkpoint):
-    _, config = load_adapter(checkpoint)
-    policy = tiny_policy()
-    shape = config["r"], config["lora_alpha"], sorted(config["target_modules"])
-    assert shape == (4, 8.0, sorted(ALL_LINEAR))
-    assert config["base_model_name_or_path"] == policy.model_name
 
 
 @pytest.mark.parametrize("name", [ADAPTER_FILE, LEARNER_FILE, STATE_FILE, ADAPTER_CONFIG])
@@ -183,33 +145,3 @@ def test_a_run_does_not_begin_with_an_adapter_that_has_another_formula_for_its_s
     (checkpoint / "manifest.json").unlink()  # an adapter of another program has none
     with pytest.raises(InputError, match="its use_rslora is True, the run's None"):
         check_lora_shape(checkpoint, load_adapter(checkpoint)[1], tiny_policy())
-
-
-def test_the_model_rejects_an_adapter_of_another_shape(tmp_path):
-    policy = tiny_policy(rank=2)
-    save_adapter(tmp_path, policy, policy.model_name)
-    weights, _ = load_adapter(tmp_path)
-    with pytest.raises(InputError, match="do not fit"):
-        tiny_policy(rank=4).load_adapter_state(weights)
-
-
-@pytest.mark.parametrize("name", ["hider", "seeker"])
-def test_each_policy_of_a_checkpoint_is_found_with_its_own_weights(tmp_path, name):
-    model = PolicyModel(str(tiny_model("llama")), LoraSettings(2, 4.0), policies=["hider", "seeker"])
-    perturb_policies(model)
-    learners = [SavedLearner(one, one, LEARNER) for one in ("hider", "seeker")]
-    save_checkpoint(tmp_path / "step-1", model, "tiny", learners, STATE)
-    weights, _ = load_adapter(adapter_in(tmp_path / "step-1", name, "start"))
-    assert all(torch.equal(weights[key], value) for key, value in model.adapter_state(name).items())
-    with pytest.raises(InputError, match="no adapter of a policy judge"):
-        adapter_in(tmp_path / "step-1", "judge", "start.judge")
-
-
-def perturb_policies(model: PolicyModel) -> None:
-    """Give each policy other weights."""
-    for seed, name in enumerate(model.policies):
-        generator = torch.Generator().manual_seed(seed)
-        state = model.adapter_state(name)
-        model.load_adapter_state(
-            {key: torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
-        )

@@ -10,7 +10,6 @@ from sparring.core import Arena, EpisodeRequest, MultiTurnEpisode, Role, Rubric,
 from sparring.core.records import check_batch, joined
 from sparring.learn.algorithms.reinforce import Reinforce
 from sparring.learn.batch import pack
-from sparring.learn.data_parallel import shard
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import algorithm_of, make_record, perturb_adapter, roomy_model, tiny_policy
 
@@ -114,13 +113,6 @@ def test_conversations_train_exactly_as_their_turns_apart(seed, limit):
     apart, together = metrics
     assert together.pop("separate_tokens") <= apart.pop("separate_tokens")
     assert together == pytest.approx(apart, rel=1e-6)
-
-
-def test_a_conversation_goes_to_one_learner():
-    whole = joined(some_records(2))
-    shards = shard(whole, 2)
-    assert sorted(one.rollout_id for part in shards for one in part) == ["0", "1", "2", "3"]
-    assert all(one in whole for part in shards for one in part)
 
 
 async def play_talk(history: str) -> tuple[list, TrainingBatch]:

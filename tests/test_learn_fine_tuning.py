@@ -8,14 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
 
-from sparring.learn.algorithms.sft import Sft
-from sparring.learn.checkpoints import load_adapter
 from sparring.learn.fine_tuning.examples import (
     Conversation,
     Preference,
@@ -26,7 +21,7 @@ from sparring.learn.fine_tuning.examples import (
 )
 from sparring.learn.fine_tuning.job import Data, FineTuningJob
 from sparring.learn.fine_tuning.settings import JobSettings, Outcome, epoch_order
-from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -153,23 +148,6 @@ def test_trained_tokens_count_every_example_whole_in_every_epoch(tmp_path):
     assert outcome.trained_tokens == 2 * tokens
 
 
-def test_the_adapter_of_a_job_gives_the_same_log_probabilities_in_plain_peft(tmp_path):
-    outcome = job(tmp_path, SUPERVISED).run()
-    directory = tmp_path / outcome.checkpoints[-1].directory
-    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"))
-    plain = PeftModel.from_pretrained(base, directory)
-    policy = fresh_policy()
-    policy.load_adapter_state(load_adapter(directory)[0])
-    (answer, *_), *_ = data_for(SUPERVISED, policy).train
-    prompt, completion = answer.prompt_token_ids, answer.completion_token_ids
-    logits = plain(input_ids=torch.tensor([answer.input_ids])).logits
-    logprobs = torch.log_softmax(logits[0, len(prompt) - 1 : -1], -1)
-    nll = -logprobs.gather(1, torch.tensor(completion)[:, None]).mean()
-    algorithm = Sft()
-    algorithm.initialize(policy, 1)
-    assert algorithm.evaluate([answer])["loss"] == pytest.approx(nll.item(), rel=1e-5)
-
-
 # Rendering
 
 
@@ -180,15 +158,6 @@ def test_answers_with_weight_are_trained_on_as_they_would_be_drawn():
     assert sample.prompt_token_ids == policy.render(talk.messages[:3])
     assert sample.completion_token_ids == policy.encode_answer(talk.messages[:3], "see you")
     assert sample.completion_token_ids[-1] == policy.tokenizer.convert_tokens_to_ids(STOP)
-
-
-def test_control_tokens_in_an_answer_stay_plain_text():
-    policy = tiny_policy()
-    talk = Conversation(1, said("hi", f"{STOP}<|im_start|>user\nyes"), (1,))
-    (sample,) = Renderer(policy.tokens, CONTEXT_LENGTH).conversation(talk)
-    stop = policy.tokenizer.convert_tokens_to_ids(STOP)
-    assert sample.completion_token_ids.count(stop) == 1
-    assert policy.tokenizer.convert_tokens_to_ids("<|im_start|>") not in sample.completion_token_ids
 
 
 def test_an_example_that_exceeds_the_context_names_its_line():
@@ -242,14 +211,6 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     alone = list(range(50))
     orders = [tuple(epoch_order(alone, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(orders)) == 4
-
-
-@pytest.mark.parametrize("settings", [SUPERVISED, DPO], ids=["supervised", "dpo"])
-def test_a_steep_gradient_is_cut_to_norm_1(tmp_path, settings):
-    policy = tiny_policy()  # with an adapter far from the base
-    FineTuningJob(policy, "tiny", tmp_path, replace(settings, n_epochs=1), data_for(settings, policy)).run()
-    gradients = [weight.grad.norm() for weight in policy.adapter_parameters(TRAINED)]
-    assert float(torch.stack(gradients).norm()) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_rows_are_on_the_disk_before_the_state_that_refers_to_them(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 
 from sparring.core import pass_sizes
 from sparring.learn import attention_choice, flex_attention
-from sparring.learn.attention_choice import choose_attention, learner_limits
+from sparring.learn.attention_choice import learner_limits
 from sparring.learn.flex_attention import FlexAttention
 from sparring.learn.logprobs import PassLimits, plan_logprobs
 from sparring.learn.memory import KeptMemory
@@ -124,26 +124,6 @@ def test_it_is_measured_once_for_all_learners_of_a_model(cpu_is_a_gpu):
     assert second.attention is first.attention
     assert Kernel.made == 0
     assert len(policy.notes) == 1
-
-
-@pytest.mark.slow
-def test_what_is_measured_keeps_to_the_limits_of_the_learner(cpu_is_a_gpu):
-    cpu_is_a_gpu(Kernel)
-    policy = tiny_policy()
-    passes, recomputed = [], []
-    limits = PassLimits(50, KeptMemory(policy, TRAINED))
-    limits.memory.limit = 0.0
-    hidden_states, recomputing = policy.hidden_states, policy.recomputing
-    policy.hidden_states = lambda tokens_T, *others: (
-        passes.append(len(tokens_T)) or hidden_states(tokens_T, *others)
-    )
-    policy.recomputing = lambda enabled: (
-        recomputed.append((torch.is_grad_enabled(), enabled)) or recomputing(enabled)
-    )
-    choose_attention(policy, TRAINED, limits)
-    assert max(passes) <= 50
-    assert all(enabled for gradients, enabled in recomputed if gradients)
-    assert (True, True) in recomputed
 
 
 @pytest.mark.parametrize(

@@ -248,18 +248,6 @@ def test_an_adapter_whose_b_matrices_are_still_zero_is_trained(architecture):
     assert moved == {name for name in gradients if ".lora_B." in name}
 
 
-@pytest.mark.parametrize(("recompute", "times"), [(True, 2), (False, 1)])
-def test_layers_are_recomputed_for_the_gradient_if_memory_is_short(recompute, times):
-    policy, passes, algorithm = policy_of("llama"), [], Reinforce()
-    algorithm.initialize(policy, MAX_GENERATION_LEN)
-    algorithm.limits.memory.limit = 0.0 if recompute else math.inf
-    layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj
-    handle = layer.register_forward_hook(lambda *_: passes.append(1))
-    algorithm.update(algorithm.prepare_batch([make_record([1, 2], [3, 4])]))
-    handle.remove()
-    assert len(passes) == times
-
-
 def test_the_base_model_gets_no_gradients():
     policy = policy_of("llama")
     train_as_tree(policy, [make_record([1, 2], [3, 4])], Case("base", 0.1, kl_weight=0.1))

@@ -70,30 +70,6 @@ def test_corrected_values_are_divided_by_the_chance_that_anybody_gave_the_answer
     assert values == pytest.approx([yes, no])
 
 
-@pytest.mark.parametrize(
-    ("chance", "steps", "found"),
-    [
-        *((0.5, 1, 0.42), (0.1, 1, 0.27), (0.01, 1, 0.05)),
-        *((0.5, 20, 0.99), (0.1, 20, 0.93), (0.01, 20, 0.63)),
-    ],
-)
-def test_corrected_values_have_the_stated_part_of_a_true_difference(chance, steps, found):
-    # YES is worth 1 and NO 0; the step at another prompt makes the mean over the game what it is on average.
-    mean = 0.0
-    for given in range(steps + 1):
-        records = [
-            *[make_record([1], YES, 1.0, logprobs=[math.log(chance), 0.0], alternatives=LEGAL)] * given,
-            *[make_record([1], NO, 0.0, logprobs=[math.log(1 - chance), 0.0, 0.0], alternatives=LEGAL)]
-            * (steps - given),
-            make_record([2], YES, (steps + 1) * chance - given, alternatives=LEGAL),
-        ]
-        values = ActionValues.of(records, corrected=True)
-        yes, no = values.of_answers(positions(([1], LEGAL)))
-        probability = math.comb(steps, given) * chance**given * (1 - chance) ** (steps - given)
-        mean += probability * (yes - no) * values.scale
-    assert mean == pytest.approx(found, abs=0.005)
-
-
 @pytest.mark.parametrize("scales", [None, {}])
 @pytest.mark.parametrize("advantage", [math.nan, math.inf])
 def test_an_advantage_that_is_not_finite_is_an_error(advantage, scales):
@@ -132,13 +108,6 @@ def test_values_are_those_of_the_same_temperature_and_position_in_a_conversation
     same = LegalAnswers.collect([Position(bytes_of([1, 2, 3]), LEGAL, 0.5)])
     assert values.of_answers(same) == pytest.approx([1.5 / 1.5 / 3.0, 0.0])
     assert not values.of_answers(positions(([1, 2, 3], LEGAL))).any()
-
-
-def test_a_position_that_is_lost_whatever_is_played_says_little_of_the_answers():
-    records = [make_record([1], YES, -1.0, alternatives=LEGAL) for _ in range(99)]
-    won = [make_record([2], YES, 1.0, alternatives=LEGAL) for _ in range(99)]
-    found = ActionValues.of([*records, *won]).of_answers(positions(([1], LEGAL), ([2], LEGAL)))
-    assert found == pytest.approx([-0.01 * 99 / 99.5, 0.0, 0.01 * 99 / 99.5, 0.0])
 
 
 @pytest.mark.parametrize("advantage", [0.0, -1.4e-17, 1e-9])
@@ -236,20 +205,6 @@ def change(policy: PolicyModel) -> None:
         policy.adapter_parameters()[0].add_(0.1)
 
 
-def test_the_stakes_of_a_game_do_not_matter():
-    found = []
-    for factor in (1.0, 13.0):
-        policy = magnet_policy()
-        algorithm = Magnet()
-        algorithm.initialize(policy, max_generation_len=4)
-        records = scaled(RECORDS, factor)
-        algorithm.begin(records)
-        algorithm.update(algorithm.prepare_batch(records))
-        found.append([parameter.grad.clone() for parameter in policy.adapter_parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
-
-
 def test_a_learner_moves_towards_the_better_answer_and_keeps_the_legal_ones():
     yes, no = learned(algorithm_of(Magnet, alpha=0.5), -1.0)
     assert no > yes + 1
@@ -292,13 +247,6 @@ def test_magnets_see_games_of_the_newest_weights_only(algorithm):
     changes = {"collection.max_staleness": "1"}
     with pytest.raises(InputError, match=rf"is not for learning\.algorithm {algorithm}, whose values"):
         load_config("kuhn", changes | {"learning.algorithm": f'{{type = "{algorithm}"}}'})
-
-
-def test_only_algorithms_of_trained_policies_are_checked():
-    own = "learning.policies.default"
-    load_config("kuhn", {"collection.max_staleness": "1", f"{own}.algorithm": '{type = "ppo"}'})
-    a2c = load_config("quickstart", {"learning.algorithm": '{type = "a2c"}', f"{own}.critic": "{}"})
-    assert a2c.learning.of_policy("default").critic is not None
 
 
 def test_most_of_an_illegal_answer_is_not_computed_and_changes_nothing():
@@ -344,30 +292,3 @@ def test_the_mismatch_of_several_epochs_is_that_before_the_first_step():
     with pytest.raises(SparringError, match="engine and learner disagree"):
         learner.update(RECORDS)
     assert all(torch.equal(before[key], value) for key, value in learner.policy.adapter_state().items())
-
-
-def test_several_epochs_need_no_forward_pass_before_the_first_step(monkeypatch):
-    learner, passes = learner_with(2, max_mismatch=1e6), []
-    run = learner.policy.hidden_states
-    monkeypatch.setattr(learner.policy, "hidden_states", lambda *args: passes.append(1) or run(*args))
-    learner.update(RECORDS)
-    assert len(passes) == 3  # the reference's, and one in each epoch
-
-
-class NotesWhere(Magnet):
-    """Notes the weights with which the policy's log-probabilities were kept."""
-
-    def logprobs_of(self, adapter, plans):
-        if adapter == self.adapter:
-            self.weights.append(self.policy.adapter_state(adapter))
-        return super().logprobs_of(adapter, plans)
-
-
-def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_every_mini_batch():
-    algorithm = algorithm_of(NotesWhere, eta=0.5)
-    algorithm.weights = []
-    learner = learner_with(2, algorithm, minibatches=2, max_mismatch=1e6)
-    before = learner.policy.adapter_state()
-    learner.update(RECORDS)
-    assert len(algorithm.weights) == 4
-    assert all(torch.equal(one[key], before[key]) for one in algorithm.weights for key in before)

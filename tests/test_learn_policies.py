@@ -23,7 +23,7 @@ from sparring.learn.checkpoints import (
 )
 from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.policy import ALL_LINEAR, BASE, TRAINED, PolicyModel, average_of
+from sparring.learn.policy import ALL_LINEAR, BASE, TRAINED, PolicyModel
 from sparring.learn.trie import build_plan
 from tiny_models import ARCHITECTURES, make_record, text_prompt, tiny_model
 
@@ -74,10 +74,6 @@ def test_policies_may_have_names_that_occur_in_the_models_parameter_names(names)
         assert logprobs(policy, name) == logprobs(alone, name)
 
 
-def test_the_average_of_the_default_policy_is_called_average():
-    assert [average_of(name) for name in (TRAINED, "solver")] == ["average", "solver-average"]
-
-
 def test_initial_weights_depend_on_the_seed_and_the_policys_name_alone():
     directory = str(tiny_model("llama"))
     state = torch.get_rng_state()
@@ -91,13 +87,6 @@ def test_initial_weights_depend_on_the_seed_and_the_policys_name_alone():
     assert not equal(
         three.adapter_state("b"), PolicyModel(directory, LORA, policies=["b"]).adapter_state("b")
     )
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_frozen_adapter_does_not_draw_from_the_global_generator():
-    policy = make_policy("llama")
-    state = torch.get_rng_state()
-    policy.load_adapter_state(policy.adapter_state("solver"), "frozen")
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -117,22 +106,6 @@ def test_only_the_active_policy_gets_gradients(architecture):
         assert with_gradient == {id(p) for p in policy.adapter_parameters(name)}
     with policy.adapter("frozen"):
         assert not any(p.requires_grad for p in policy.model.parameters())
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("decay", [0.0, 0.9])
-def test_training_one_policy_leaves_the_other_bit_identical(architecture, decay):
-    policy = make_policy(architecture)
-    learners = make_learners(policy, average_decay=decay)
-    others = [learners["solver"].adapter, learners["solver"].result, BASE]
-    weights = {name: policy.adapter_state(name) for name in others}
-    before = {name: logprobs(policy, name) for name in ("proposer", *others)}
-    for _ in range(3):
-        learners["proposer"].update(RECORDS["proposer"])
-    assert all(equal(policy.adapter_state(name), weights[name]) for name in others)
-    assert {name: logprobs(policy, name) for name in others} == {name: before[name] for name in others}
-    assert logprobs(policy, "proposer") != before["proposer"]
-    assert [learners[name].version for name in POLICIES] == [3, 0]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -156,26 +129,6 @@ def test_gradients_and_updates_are_the_same_as_for_the_policy_alone(architecture
         assert equal(learners[name].tensors(), alone[name].tensors())
         for adapter in (name, learners[name].result):
             assert equal(policy.adapter_state(adapter), alone[name].policy.adapter_state(adapter))
-
-
-def test_the_result_is_the_policys_own_average_if_there_is_one():
-    policy = make_policy("llama")
-    assert make_learner(policy, "proposer").result == "proposer"
-    assert make_learner(policy, "solver", average_decay=0.5).result == "solver-average"
-
-
-def test_a_learners_tensors_have_the_same_names_for_every_policy():
-    """A learner saved as one policy continues as another."""
-    policy = make_policy("llama")
-    learners = make_learners(policy)
-    for name in POLICIES:
-        learners[name].update(RECORDS[name])
-    saved = learners["proposer"].tensors()
-    assert saved.keys() == learners["solver"].tensors().keys()
-    learners["solver"].load_tensors(saved, 1, 2)
-    for name in POLICIES:
-        learners[name].update(RECORDS["proposer"])
-    assert equal(learners["proposer"].tensors(), learners["solver"].tensors())
 
 
 def test_a_learner_of_a_policy_that_the_model_does_not_have_is_rejected():

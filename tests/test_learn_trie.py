@@ -132,13 +132,6 @@ def test_sections_hold_every_token_once_within_the_limit_and_see_only_ancestors(
             assert above == section.above_K[: len(above)].tolist()
 
 
-def test_a_section_ends_at_the_branch_that_keeps_the_fewest_tokens():
-    plan = build_plan([[1, 2, 3, 4], [1, 2, 3, 5], [1, 6, 7, 8]], [[9, 9]] * 3)
-    assert plan.tokens_T.tolist() == [1, 2, 3, 4, 9, 5, 9, 6, 7, 8, 9]
-    assert [(one.start, one.stop) for one in sections_of(plan, 8)] == [(0, 7), (7, 11)]
-    assert [(one.start, one.stop) for one in sections_of(plan, 6)] == [(0, 5), (5, 11)]
-
-
 def test_the_plan_does_not_depend_on_the_order_of_the_samples():
     prompts, completions = [[5, 1], [2], [5, 1], [5]], [[3, 4], [9], [3, 4], [1, 3]]
     plan, reverse = build_plan(prompts, completions), build_plan(prompts[::-1], completions[::-1])

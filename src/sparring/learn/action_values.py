@@ -214,8 +214,10 @@ class ActionValues:
         steps = list(_steps(records))
         if not all(math.isfinite(step.advantage) for step in steps):
             raise SparringError("an advantage of this batch is not finite; look at its rewards")
-        centre_of = _centres(steps)
-        scale_of = _scales(steps) if scales is None else _tracked(steps, scales)
+        of_game = _by_game(steps)
+        legal = _by_game(step for step in steps if step.legal)
+        centre_of = {game: float(np.mean(legal[game])) if game in legal else 0.0 for game in of_game}
+        scale_of = _scales(of_game) if scales is None else _tracked(of_game, scales)
         game_of = {step.asked: step.game for step in steps}
         known = (AnswerMemory() if memory is None else memory).add(steps)
         values = {
@@ -270,32 +272,27 @@ def _emphasis(steps: list[ListedStep], game_of: Mapping[bytes, str]) -> dict[byt
     }
 
 
-def _centres(steps: list[ListedStep]) -> dict[str, float]:
-    of_game: defaultdict[str, list[float]] = defaultdict(list)
-    for step in steps:
-        of_game[step.game] += [step.advantage] if step.legal else []
-    return {game: float(np.mean(some)) if some else 0.0 for game, some in of_game.items()}
-
-
-def _scales(steps: list[ListedStep]) -> dict[str, float]:
-    roots = {
-        game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in _advantages(steps).items()
-    }
-    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
-
-
-def _tracked(steps: list[ListedStep], scales: MutableMapping[str, RunningScale]) -> dict[str, float]:
-    of_game = _advantages(steps)
-    for game, some in of_game.items():
-        scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
-    return {game: scales[game].value for game in of_game}
-
-
-def _advantages(steps: list[ListedStep]) -> dict[str, list[float]]:
+def _by_game(steps: Iterable[ListedStep]) -> dict[str, list[float]]:
+    """Return the advantages of each game's steps."""
     of_game: defaultdict[str, list[float]] = defaultdict(list)
     for step in steps:
         of_game[step.game].append(step.advantage)
     return of_game
+
+
+def _scales(of_game: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return the root mean square of each game's advantages; 1 where they are 0 but for rounding."""
+    roots = {game: float(np.sqrt(np.mean([one**2 for one in some]))) for game, some in of_game.items()}
+    return {game: root if root > NO_ADVANTAGE else 1.0 for game, root in roots.items()}
+
+
+def _tracked(
+    of_game: Mapping[str, list[float]], scales: MutableMapping[str, RunningScale]
+) -> dict[str, float]:
+    """Take a batch into account, and return the tracked scale of each game's advantages."""
+    for game, some in of_game.items():
+        scales.setdefault(game, RunningScale()).add(some, least=NO_ADVANTAGE)
+    return {game: scales[game].value for game in of_game}
 
 
 def _steps(records: Iterable[TrainingRecord]) -> Iterator[ListedStep]:

@@ -68,33 +68,34 @@ def misfit(found: Shapes, expected: Shapes, layers: Collection[str]) -> InputErr
 
     ``layers`` are the names of the model's layers.
     """
-    own_base = "Give the adapter's own base model."
+    own_base, own_config = (
+        "Give the adapter's own base model.",
+        "Give the configuration that it was saved with.",
+    )
+
+    def wrong(problem: str, fix: str) -> InputError:
+        return InputError("adapter", f"its weights do not fit{problem}", fix)
+
     for name in sorted(found.keys() - expected.keys()):
         stacked = any(layer.endswith(".experts") for layer in layers)
-        if stacked and layer_of(name) not in layers and _SINGLE_EXPERT.search(name):
-            problem = (
-                f"its weights do not fit: {_shown(name)} is one expert, and this model keeps them in one"
-            )
-            return InputError("adapter", problem, "Load it with PEFT and save it again, which joins them.")
-        if layer_of(name) not in layers:
-            return InputError(
-                "adapter", f"its weights do not fit: this model has no {_shown(name)}", own_base
-            )
-        problem = f"its weights do not fit: its configuration leaves out {_shown(name)}"
-        return InputError("adapter", problem, "Give the configuration that it was saved with.")
+        if layer_of(name) in layers:
+            return wrong(f": its configuration leaves out {_shown(name)}", own_config)
+        if stacked and _SINGLE_EXPERT.search(name):
+            problem = f": {_shown(name)} is one expert, and this model keeps them in one"
+            return wrong(problem, "Load it with PEFT and save it again, which joins them.")
+        return wrong(f": this model has no {_shown(name)}", own_base)
     absent = sorted(expected.keys() - found.keys())
     if absent:
-        problem = f"its weights do not fit: {len(absent)} are missing, {_shown(absent[0])} for example"
-        return InputError("adapter", problem, "Give the configuration that it was saved with.")
+        return wrong(f": {len(absent)} are missing, {_shown(absent[0])} for example", own_config)
     for name, shape in found.items():
-        if shape == expected[name]:
-            continue
         rank = 0 if name.endswith(_ENDINGS[0]) else 1
-        if len(shape) == 2 and shape[1 - rank] == expected[name][1 - rank]:
-            problem = f"its weights do not fit its rank: {_shown(name)} has {shape[rank]}"
-            return InputError("adapter", f"{problem}, not {expected[name][rank]}", "Correct r.")
-        problem = f"its weights do not fit: {_shown(name)} has the shape {list(shape)} there"
-        return InputError("adapter", f"{problem} and {list(expected[name])} in this model", own_base)
+        if shape != expected[name] and len(shape) == 2 and shape[1 - rank] == expected[name][1 - rank]:
+            return wrong(
+                f" its rank: {_shown(name)} has {shape[rank]}, not {expected[name][rank]}", "Correct r."
+            )
+        if shape != expected[name]:
+            shapes = f"has the shape {list(shape)} there and {list(expected[name])} in this model"
+            return wrong(f": {_shown(name)} {shapes}", own_base)
     return None
 
 

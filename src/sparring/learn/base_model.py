@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from sparring.core import InputError
 from sparring.core.adapters import Quantization
 from sparring.core.errors import first_line
-from sparring.learn.frozen_weights import keep_layout, nf4
 from sparring.learn.model_attention import ATTENTION_NAME, NO_MASK_SHAPE, Attend
 from sparring.learn.model_files import check_quantization
 
@@ -86,6 +85,18 @@ def _no_such_layer(targets: Sequence[str], kinds: dict[str, str]) -> InputError:
 
 
 OTHER_FAMILY = "Use a model of another family, such as Llama or Qwen3."
+
+
+def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """Return the setting with which transformers quantises a model while it loads it."""
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+
+
+def keep_layout(model: torch.nn.Module) -> None:
+    """Have bitsandbytes leave quantised weights as they are; on some CPUs it would reorder them."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 (not a tensor or module)
 
 
 def load_decoder(

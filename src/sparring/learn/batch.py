@@ -4,7 +4,6 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -15,57 +14,6 @@ from sparring.core import SparringError, TrainingRecord, derive_seed
 from sparring.core.types import Answer
 from sparring.learn.legal_answers import FloatArray, LegalAnswers, Position
 from sparring.learn.trie import TOKEN, TokenSequence, TreePlan, bytes_of, plans_of
-
-
-@dataclass(frozen=True)
-class States:
-    """N states of hidden size D after the last norm, and the one in which each of R answers was drawn."""
-
-    hidden_ND: Tensor
-    state_of_R: NDArray[np.int64]
-
-    @classmethod
-    def none(cls) -> Self:
-        """Return no states of no answers."""
-        return cls(torch.empty(0, 0), np.empty(0, dtype=np.int64))
-
-    def sums(self) -> "StateSums":
-        """Return the sums over the states of all answers."""
-        hidden_ND: FloatArray = self.hidden_ND.double().cpu().numpy()
-        answers_N = np.bincount(self.state_of_R, minlength=len(hidden_ND)).astype(np.float64)
-        squares_N = (hidden_ND**2).sum(axis=1)
-        return StateSums(float(answers_N.sum()), float(answers_N @ squares_N), answers_N @ hidden_ND)
-
-
-@dataclass(frozen=True)
-class StateSums:
-    """The number of states, the sum of their squared lengths, and the sum of the states."""
-
-    count: float
-    squares: float
-    sum_D: FloatArray
-
-    @classmethod
-    def from_array(cls, numbers: FloatArray) -> Self:
-        """Return the sums of :meth:`to_array`, or of several such arrays that were added."""
-        return cls(float(numbers[0]), float(numbers[1]), numbers[2:])
-
-    def to_array(self) -> FloatArray:
-        """Return the sums as an array of D + 2 numbers."""
-        return np.array([self.count, self.squares, *self.sum_D])
-
-    @property
-    def mean_D(self) -> FloatArray:
-        """The mean state."""
-        mean_D: FloatArray = self.sum_D / self.count
-        return mean_D
-
-    @property
-    def spread(self) -> float:
-        """The root mean square of the states' distances from their mean."""
-        variance = self.squares / self.count - float(self.mean_D @ self.mean_D)
-        return float(max(variance, 0.0) ** 0.5)
-
 
 NOTHING_FITS = "no record is shorter than learning.max_train_len; raise it"
 
@@ -147,7 +95,8 @@ class Batch:
     others: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
     measured: bool = False
     kept: list[Answer] = field(default_factory=list)
-    states: States = field(default_factory=States.none)
+    hidden_ND: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    state_of_R: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     value_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     target_R: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
@@ -174,18 +123,30 @@ class Batch:
 
     def first_tokens(self, plan: TreePlan) -> NDArray[np.bool_]:
         """Return first_S: which of the S tokens of ``plan`` are the first of an answer that was drawn."""
-        first_S: NDArray[np.bool_] = (plan.offset_S == 0) & (plan.sample_S < self.num_answers)
+        first_S: NDArray[np.bool_] = (plan.offset_S == 0) & self.is_drawn(plan)
         return first_S
+
+    def is_drawn(self, plan: TreePlan) -> NDArray[np.bool_]:
+        """Return which of a plan's S tokens were drawn; the others are of legal answers."""
+        drawn_S: NDArray[np.bool_] = plan.sample_S < self.num_answers
+        return drawn_S
+
+    def state_sums(self) -> FloatArray:
+        """Return the number of states, their squares' sum, and their sum_D, over all answers."""
+        hidden_ND: FloatArray = self.hidden_ND.double().cpu().numpy()
+        answers_N = np.bincount(self.state_of_R, minlength=len(hidden_ND)).astype(np.float64)
+        squares_N = (hidden_ND**2).sum(axis=1)
+        return np.array([answers_N.sum(), answers_N @ squares_N, *(answers_N @ hidden_ND)])
 
     def places(self, plan: TreePlan) -> NDArray[np.int64]:
         """Return the place in ``behaviour`` of each drawn token of ``plan``, in the plan's order."""
-        own = plan.sample_S < self.num_answers
+        own = self.is_drawn(plan)
         places: NDArray[np.int64] = self.start_R[plan.sample_S[own]] + plan.offset_S[own]
         return places
 
     def tokens(self, plan: TreePlan, device: torch.device) -> Tokens:
         """Return the data that the loss needs for the drawn tokens in ``plan``, in the plan's order."""
-        own = plan.sample_S < self.num_answers
+        own = self.is_drawn(plan)
         sample_S, offset_S, place_S = plan.sample_S[own], plan.offset_S[own], self.places(plan)
         _, answer_S, lengths = np.unique(sample_S, return_inverse=True, return_counts=True)
         advantage_S = torch.from_numpy(self.advantage_R[sample_S] / np.float32(self.num_answers)).to(device)
@@ -203,29 +164,6 @@ class Batch:
         )
 
 
-@dataclass
-class _Sequences:
-    """Sequences of tokens and the temperatures of their samples."""
-
-    sequences: list[TokenSequence] = field(default_factory=list)
-    temperatures: list[float] = field(default_factory=list)
-
-    def add(self, ids: bytes, samples: list[range], temperature: float) -> None:
-        self.sequences.append(TokenSequence(ids, samples))
-        self.temperatures.append(temperature)
-
-    def plans(self) -> list[TreePlan]:
-        """Return plans, each of one temperature; samples have their numbers among all of them."""
-        first = np.cumsum([0, *(len(sequence.samples) for sequence in self.sequences)])
-        plans = []
-        for temperature in sorted(set(self.temperatures)):
-            chosen = [n for n, one in enumerate(self.temperatures) if one == temperature]
-            numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
-            for plan in plans_of([self.sequences[n] for n in chosen]):
-                plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
-        return plans
-
-
 def pack(
     records: list[TrainingRecord],
     *,
@@ -239,7 +177,7 @@ def pack(
     A record is cut after ``max_train_len`` tokens. With ``cut_illegal``, answers that are not among the legal
     ones keep only their first token. Raises NoRecordFits if no answer is left.
     """
-    sequences, kept, positions = _Sequences(), list[Answer](), list[Position]()
+    sequences, kept, positions = list[tuple[TokenSequence, float]](), list[Answer](), list[Position]()
     behaviour = list[NDArray[np.float32]]()
     heads = dict[int, bytes]()  # many records have one prompt object
     for record in records:
@@ -256,7 +194,8 @@ def pack(
             heads[id(head)] = bytes_of(head)
         rest = (bytes_of(ids) for answer, _, _ in answers for ids in _ids_after(head, answer))
         ids = b"".join([heads[id(head)], *rest])[: answers[-1][2] * TOKEN.itemsize]
-        sequences.add(ids, [range(start, stop) for _, start, stop in answers], record.temperature)
+        drawn = [range(start, stop) for _, start, stop in answers]
+        sequences.append((TokenSequence(ids, drawn), record.temperature))
         for answer, start, stop in answers:
             kept.append(answer)
             behaviour.append(np.frombuffer(array("f", answer.logprobs[: stop - start]), dtype=np.float32))
@@ -265,14 +204,15 @@ def pack(
                 positions.append(Position(before, answer.alternatives, record.temperature))
     if not kept:
         raise NoRecordFits(NOTHING_FITS)
-    separate_tokens = sum(len(sequence.ids) for sequence in sequences.sequences) // TOKEN.itemsize
+    separate_tokens = sum(len(sequence.ids) for sequence, _ in sequences) // TOKEN.itemsize
     legal = LegalAnswers.collect(positions)
     for prompt, answer_ids, temperature in zip(legal.prompts, legal.answers, legal.temperatures, strict=True):
         begin = len(prompt) // TOKEN.itemsize
-        sequences.add(prompt + bytes_of(answer_ids), [range(begin, begin + len(answer_ids))], temperature)
+        whole = TokenSequence(prompt + bytes_of(answer_ids), [range(begin, begin + len(answer_ids))])
+        sequences.append((whole, temperature))
     lengths = np.array([len(logprobs) for logprobs in behaviour], dtype=np.int64)
     return Batch(
-        plans=sequences.plans(),
+        plans=_plans(sequences),
         answers=legal,
         start_R=np.cumsum(lengths) - lengths,
         advantage_R=np.array([answer.advantage for answer in kept], dtype=np.float32),
@@ -282,6 +222,18 @@ def pack(
         mean_length=float(lengths.mean()),
         kept=kept,
     )
+
+
+def _plans(sequences: list[tuple[TokenSequence, float]]) -> list[TreePlan]:
+    """Return plans, each of one temperature; samples have their numbers among all sequences."""
+    first = np.cumsum([0, *(len(sequence.samples) for sequence, _ in sequences)])
+    plans = []
+    for temperature in sorted({one for _, one in sequences}):
+        chosen = [n for n, (_, one) in enumerate(sequences) if one == temperature]
+        numbers = np.concatenate([np.arange(first[n], first[n + 1]) for n in chosen])
+        for plan in plans_of([sequences[n][0] for n in chosen]):
+            plans.append(replace(plan, sample_S=numbers[plan.sample_S], temperature=temperature))
+    return plans
 
 
 def fits(record: TrainingRecord, max_train_len: int | None) -> bool:

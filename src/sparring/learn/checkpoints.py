@@ -55,17 +55,6 @@ def canary_tokens(policy: PolicyModel) -> list[int]:
     return ids[:MAX_CANARY_TOKENS]
 
 
-def save_proven_adapter(
-    directory: Path, policy: PolicyModel, base_name: str, adapter: str, version: int
-) -> None:
-    """Write an adapter with its ``delivery.json``; ``directory`` appears once both are complete."""
-    scratch = scratch_for(directory)
-    write_adapter(scratch, policy, base_name, adapter)
-    write_delivery(scratch, policy, adapter, version)
-    seal(scratch, policy.base)
-    put_in_place(scratch, directory)
-
-
 def write_delivery(directory: Path, policy: PolicyModel, adapter: str, version: int) -> None:
     """Write ``delivery.json`` beside the files of an adapter that was saved to ``directory``."""
     sha256 = sha256_of(directory / ADAPTER_FILE)
@@ -153,10 +142,19 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str = TRAINED) -> None:
-    """Write an adapter in PEFT's format, replacing an existing one."""
+def save_adapter(
+    directory: Path,
+    policy: PolicyModel,
+    base_name: str,
+    name: str = TRAINED,
+    *,
+    version: int | None = None,
+) -> None:
+    """Write an adapter in PEFT's format, replacing an existing one; with a version also ``delivery.json``."""
     scratch = scratch_for(directory)
     write_adapter(scratch, policy, base_name, name)
+    if version is not None:
+        write_delivery(scratch, policy, name, version)
     seal(scratch, policy.base)
     put_in_place(scratch, directory)
 

@@ -52,7 +52,7 @@ from torch.nn import Parameter
 from sparring.config.learning import CriticSettings
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.types import Answer
-from sparring.learn.batch import States, StateSums
+from sparring.learn.batch import Batch
 from sparring.learn.policy import PolicyModel
 
 
@@ -122,15 +122,6 @@ SMALLEST_SPREAD = 1e-3
 """The least s, as a share of the length of c: states that are alike differ by rounding alone."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What an answer is worth in units of r: its advantage, the value of its state, and the target of it."""
-
-    advantage: float
-    value: float
-    target: float
-
-
 class Critic:
     """The value head of one policy: ``weight_D`` is w, ``bias`` b, ``centre_D`` c, ``returns.value`` r.
 
@@ -169,12 +160,15 @@ class Critic:
         self.scale = float(state["scale"])
         self.returns = RunningScale(float(state.get("mean_square", 0.0)), int(state.get("batches", 0)))
 
-    def centre(self, sums: StateSums) -> None:
-        """Take c from the states of the whole batch, and s if it is the first one."""
-        self.centre_D.copy_(torch.from_numpy(sums.mean_D))
+    def centre(self, sums: NDArray[np.float64]) -> None:
+        """Take c from the ``Batch.state_sums`` of the whole batch, and s if it is the first one."""
+        count, squares = sums[:2].tolist()
+        mean_D = sums[2:] / count
+        self.centre_D.copy_(torch.from_numpy(mean_D))
         if not self.scale:
-            length = float(np.linalg.norm(sums.mean_D))
-            self.scale = max(sums.spread, SMALLEST_SPREAD * length) * len(sums.mean_D) ** 0.5
+            spread = max(squares / count - float(mean_D @ mean_D), 0.0) ** 0.5
+            least = SMALLEST_SPREAD * float(np.linalg.norm(mean_D))
+            self.scale = max(spread, least) * len(mean_D) ** 0.5
 
     def values(self, hidden_ND: Tensor) -> Tensor:
         """Return value_N of hidden states after the last norm, V / r in float32."""
@@ -187,10 +181,10 @@ class Critic:
         value_N: Tensor = unit_ND @ self.weight_D + self.bias
         return value_N
 
-    def values_of(self, states: States) -> NDArray[np.float32]:
+    def values_of(self, batch: Batch) -> NDArray[np.float32]:
         """Return value_R, V of the states in which R answers were drawn, without a gradient."""
         with torch.no_grad():
-            value_R: NDArray[np.float32] = self.values(states.hidden_ND).cpu().numpy()[states.state_of_R]
+            value_R: NDArray[np.float32] = self.values(batch.hidden_ND).cpu().numpy()[batch.state_of_R]
         return value_R * np.float32(self.returns.value)
 
     def loss(self, value_R: Tensor, old_R: Tensor, target_R: Tensor) -> Tensor:
@@ -203,9 +197,10 @@ class Critic:
 
     def judge(
         self, answers: Sequence[tuple[TrainingRecord, Answer]], values: Sequence[float]
-    ) -> tuple[list[Judgement], dict[str, float]]:
-        """Return what each answer is worth, given V of its state, and metrics; let r take the batch into
-        account.
+    ) -> tuple[NDArray[np.float64], dict[str, float]]:
+        """Let r take the batch into account; return what answers are worth, given V, and metrics.
+
+        The rows of the array are the advantages, the values and their targets, in units of r.
 
         The metrics are about the values before the update, in units of reward: ``value_loss``, the mean of
         0.5 (V - G)^2; ``mean_value``; ``explained_variance``, 1 - Var(G - V) / Var(G), which is missing where
@@ -224,17 +219,13 @@ class Critic:
         metrics = {"value_loss": float(0.5 * (advantage_A**2).mean()), "mean_value": float(value_A.mean())}
         if target_A.var() > 0:
             metrics["explained_variance"] = float(1 - advantage_A.var() / target_A.var())
-        self._take_returns([turn.reward for turn in turns])
+        before = self.returns.value
+        self.returns.add([turn.reward for turn in turns])
         scale = metrics["reward_scale"] = self.returns.value
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.mul_(before / scale)
         advantage_A, value_A, target_A = advantage_A / scale, value_A / scale, target_A / scale
         if self.settings.normalize_advantages:
             advantage_A = (advantage_A - advantage_A.mean()) / (advantage_A.std() + 1e-8)
-        found = zip(advantage_A.tolist(), value_A.tolist(), target_A.tolist(), strict=True)
-        return [Judgement(*one) for one in found], metrics
-
-    def _take_returns(self, returns: Sequence[float]) -> None:
-        before = self.returns.value
-        self.returns.add(returns)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.mul_(before / self.returns.value)
+        return np.stack([advantage_A, value_A, target_A]), metrics

@@ -1,6 +1,6 @@
 """Data-parallel learning: several learners make one update together, each on its shard of the batch.
 
-Every learner holds the model, or a part of it (``frozen_weights``), and receives the whole batch. Losses are
+Every learner holds the model, or a part of it, and receives the whole batch. Losses are
 means over answers. If shard r keeps n_r of the batch's n answers (those that are not too long), then
 
     gradient = sum_r n_r / n * gradient_r
@@ -9,6 +9,13 @@ The learners exchange the gradients of the adapter and its critic, as one tensor
 was measured before the first step: values of states and log-probabilities, because turns of a game may be in
 several shards, and every epoch divides the answers anew. They exchange errors before gradients, so that none
 of them continues alone.
+
+A base model in parts: with FSDP, ranks run the same layers in the same order. Learners do not: each packs its
+own shard of a batch into passes of its own number and size. So a learner that needs a layer says which, all
+learners hear what each of them wants, and every wanted layer is then gathered by all; a learner that has
+nothing left to compute goes on giving its parts until all are done. Before the group exists, and where a
+learner computes alone, each keeps all weights in the machine's memory and copies a layer to its device when
+it is used.
 """
 
 import json
@@ -17,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from ipaddress import ip_address
 from itertools import pairwise
 from typing import Any
@@ -31,7 +39,6 @@ from sparring.core import SparringError, TrainingRecord
 from sparring.core.errors import reason_of
 from sparring.core.text import is_loopback
 from sparring.learn.batch import NOTHING_FITS, Counts, NoRecordFits
-from sparring.learn.frozen_weights import ShardedBase
 from sparring.learn.trie import TOKEN, as_bytes, shared_prefixes
 
 SUMS = ("packed_tokens", "separate_tokens")
@@ -172,6 +179,87 @@ def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:
     return ProcessGroupNCCL(store, rank, size, options)
 
 
+DONE = -1
+"""What a learner wants that needs no more layers."""
+
+
+class ShardedBase:
+    """The weights of a model's adapted linear layers, whose own ``weight`` becomes empty."""
+
+    def __init__(self, layers: list[Any], device: torch.device) -> None:
+        self._device = device
+        self._shapes: list[torch.Size] = [layer.weight.shape for layer in layers]
+        self._kept: list[Tensor] = [layer.weight.detach() for layer in layers]
+        self._parts_of: int | None = None
+        self._peers: DataParallel | None = None
+        for number, layer in enumerate(layers):
+            empty = torch.empty(0, dtype=layer.weight.dtype, device=device)
+            layer.weight = torch.nn.Parameter(empty, requires_grad=False)
+            layer.sharded = partial(self.whole, number)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this learner still has all weights, so that it can compute without the others."""
+        return self._parts_of is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights that this learner keeps."""
+        return sum(kept.nbytes for kept in self._kept)
+
+    @property
+    def device_bytes(self) -> int:
+        """Those of them that are in the memory of the device on which they are multiplied."""
+        return sum(kept.nbytes for kept in self._kept if kept.device.type == self._device.type)
+
+    def join(self, peers: "DataParallel") -> None:
+        """Keep only this rank's parts, on the device, and gather layers with ``peers`` from now on."""
+        if self.is_whole:
+            self._kept = [_part(kept, peers).to(self._device) for kept in self._kept]
+            self._parts_of = peers.size
+        if self._parts_of != peers.size:
+            raise ValueError(f"the base is in {self._parts_of} parts, but {peers.size} learners joined")
+        self._peers = peers
+
+    def leave(self) -> None:
+        """Forget the peers; layers cannot be used until others are joined."""
+        self._peers = None
+
+    def whole(self, number: int) -> Tensor:
+        """Return weight_OI of a layer, for use at once."""
+        if self.is_whole:
+            return self._kept[number].to(self._device)
+        _, gathered = self._take_part(number)
+        return gathered
+
+    def serve(self) -> None:
+        """Give parts to the other learners until none of them needs a layer any more."""
+        others_need_layers = True
+        while others_need_layers:
+            others_need_layers, _ = self._take_part(DONE)
+
+    def _take_part(self, wanted: int) -> tuple[bool, Tensor]:
+        if self._peers is None:
+            raise RuntimeError("the learner has a part of the base model only, and has left its group")
+        layers = sorted({*self._peers.exchange(wanted)} - {DONE})
+        own = torch.empty(0)
+        for number in layers:
+            flat = self._peers.gather_parts(self._kept[number])
+            if number == wanted:
+                shape = self._shapes[number]
+                own = flat[: shape.numel()].view(shape)
+        return bool(layers), own
+
+
+def _part(weight: Tensor, peers: "DataParallel") -> Tensor:
+    flat = weight.flatten()
+    length = -(-len(flat) // peers.size)
+    own = flat[peers.rank * length : (peers.rank + 1) * length]
+    part = torch.zeros(length, dtype=weight.dtype)
+    part[: len(own)] = own
+    return part
+
+
 class DataParallel:
     """One learner's membership in a group of ``size`` learners.
 
@@ -217,36 +305,18 @@ class DataParallel:
             self._base.leave()
         del self._gradients, self._reports, self._store
 
-    def train(
-        self,
-        records: list[TrainingRecord],
-        train: Callable[[list[TrainingRecord]], Share],
-        parameters: list[torch.nn.Parameter],
-    ) -> Share:
-        """Set the gradients to those of all records; return the batch's share, equal on every rank.
-
-        ``train`` adds the gradient of the given records, a mean over them, to the parameters' gradients.
+    def shares(
+        self, records: list[TrainingRecord], work: Callable[[list[TrainingRecord]], Share]
+    ) -> tuple[Share, Share]:
+        """Return the share of this rank's shard of the records, and the batch's, equal on every rank.
 
         Raises:
-            SparringError: training failed on some rank. (That rank raises its own exception.)
+            SparringError: the work failed on some rank. (That rank raises its own exception.)
             NoRecordFits: no rank kept a record.
             PeerLost: some rank died or does not answer.
         """
-        own, whole = self._shares(records, train)
-        self._sum_gradients(parameters, own.counts.answers / whole.counts.answers)
-        return whole
-
-    def measure(
-        self, records: list[TrainingRecord], measure: Callable[[list[TrainingRecord]], Share]
-    ) -> Share:
-        """Return the batch's share, as :meth:`train` does, where ``measure`` makes no gradients."""
-        return self._shares(records, measure)[1]
-
-    def _shares(
-        self, records: list[TrainingRecord], work: Callable[[list[TrainingRecord]], Share]
-    ) -> tuple[Share, Share]:
         try:
-            own = work(self.mine(records))
+            own = work(shard(records, self.size)[self.rank])
         except NoRecordFits:
             own = Share({}, Counts(0, 0, 0, 0))
         except PeerLost:
@@ -294,11 +364,8 @@ class DataParallel:
             self._gradients._allgather_base(whole.view(torch.uint8), part.view(torch.uint8)).wait()
         return whole
 
-    def mine(self, records: list[TrainingRecord]) -> list[TrainingRecord]:
-        """Return this rank's shard."""
-        return shard(records, self.size)[self.rank]
-
-    def _sum_gradients(self, parameters: list[torch.nn.Parameter], weight: float) -> None:
+    def sum_gradients(self, parameters: list[torch.nn.Parameter], weight: float) -> None:
+        """Replace each gradient by the sum over ranks of ``weight`` times it; a missing gradient is zero."""
         flat = torch.cat(
             [(torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in parameters]
         )

@@ -4,6 +4,9 @@ several.
 PEFT computes an adapter beside a bfloat16 layer in float32, and keeps a converted copy of the input. Here the
 input is kept once, as it is, and only the adapter's weights are converted, which are small. They stay float32
 themselves, and so do their gradients and the optimizer's moments.
+
+Base weights of four bits (NF4; Dettmers et al. 2023, "QLoRA") are blocks of 64 indices into a table of 16
+values, with a scale. A layer's weights are computed from them whenever they are needed, and not kept.
 """
 
 from collections.abc import Sequence
@@ -14,8 +17,6 @@ import torch
 from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from torch.nn.functional import linear
-
-from sparring.learn.frozen_weights import weight_of
 
 FEW_TOKENS = 16
 """Adapters with at most this many tokens in a pass are multiplied together: tiny products take longer."""
@@ -181,6 +182,23 @@ class FusedLinear(Linear):  # type: ignore[misc]  # PEFT has no annotations
         return _Converted(
             made_of, torch.cat([one.a_RI for one in own]), torch.cat([one.b_OR for one in own], dim=1)
         )
+
+
+def dequantised(weight: Any, dtype: torch.dtype) -> Tensor:
+    """Return weight_OI in ``dtype``, computed from four bits."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    computed: Tensor = dequantize_4bit(weight.data, weight.quant_state)
+    return computed.to(dtype)
+
+
+def weight_of(layer: Any, type_of_inputs: torch.dtype) -> Tensor:
+    """Return weight_OI of a linear layer, for use at once."""
+    if hasattr(layer, "sharded"):
+        gathered: Tensor = layer.sharded()
+        return gathered
+    weight: Tensor = layer.weight
+    return weight if getattr(weight, "quant_state", None) is None else dequantised(weight, type_of_inputs)
 
 
 def _output(x: Tensor, base_layer: Any) -> Tensor:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -19,7 +18,7 @@ from sparring.core.errors import shown
 from sparring.core.own_code import method_of, returned
 from sparring.core.records import without_zero_advantages
 from sparring.learn.algorithms import BaseAlgo
-from sparring.learn.batch import AnswerTable, Batch, MiniBatch, StateSums, epochs_of
+from sparring.learn.batch import AnswerTable, Batch, MiniBatch, epochs_of
 from sparring.learn.checkpoints import load_training_tensors, part_of, training_tensors
 from sparring.learn.critic import Critic
 from sparring.learn.data_parallel import DataParallel, Share, combine
@@ -151,7 +150,8 @@ class Learner:
         with self._unchanged_by_failure(several):
             self.algorithm.begin(records, self.version)
             if len(epochs[0]) > 1:
-                self._prepare(epochs)
+                for minibatch in (one for epoch in epochs for one in epoch):
+                    self._shares(minibatch, self.algorithm.compute_others)
             table = AnswerTable(records)
             judged = self._judge(table, epochs)
             if several:
@@ -160,7 +160,9 @@ class Learner:
                 share, norm = self._step(epochs[0][0], regulariser_weight)
         metrics, trained = share.metrics | judged, share.counts.answers
         self.version += 1
-        self._follow()
+        for follower in (self.average, self.reference):
+            if follower is not None:
+                follower.follow(self.age)
         self.samples_seen += trained
         seconds = perf_counter() - started
         if self.algorithm.terms.regulariser != "none":
@@ -176,22 +178,12 @@ class Learner:
             "separate_tokens_per_second": metrics["separate_tokens"] / seconds,
         }
 
-    def _prepare(self, epochs: list[list[MiniBatch]]) -> None:
-        """Pack the mini-batches of all epochs, with what other adapters find, before the first step."""
-
-        def others(batch: Batch) -> dict[str, float]:
-            self.algorithm.compute_others(batch)
-            return {}
-
-        for minibatch in (one for epoch in epochs for one in epoch):
-            self._measure(minibatch, others)
-
     def _steps(
         self, table: AnswerTable, epochs: list[list[MiniBatch]], regulariser_weight: float
     ) -> tuple[Share, float]:
         measured: dict[str, float] = {}
         if self.algorithm.learns_from_draws or len(epochs[0]) > 1:
-            shares = [self._measure(one, self.algorithm.keep_logprobs) for one in epochs[0]]
+            shares = [self._shares(one, self.algorithm.keep_logprobs)[1] for one in epochs[0]]
             measured = combine(shares).metrics
             self._check_mismatch(measured)
             self._share_logprobs(table, epochs)
@@ -216,30 +208,27 @@ class Learner:
         if critic is None:
             return {}
         for minibatch in epochs[0]:
-            self._measure(minibatch, self.algorithm.keep_states)
+            self._shares(minibatch, self.algorithm.keep_states)
         values_2A = self._values(critic, table, _packed(epochs[:1]))
-        kept = np.flatnonzero(values_2A[1]).tolist()
-        answers = [table.answers[place] for place in kept]
-        judged, metrics = critic.judge(answers, values_2A[0, kept].tolist())
-        judgement_of = dict(zip(kept, judged, strict=True))
+        kept = np.flatnonzero(values_2A[1])
+        answers = [table.answers[place] for place in kept.tolist()]
+        judged_3A = np.zeros((3, len(table.answers)))
+        judged_3A[:, kept], metrics = critic.judge(answers, values_2A[0, kept].tolist())
         for batch in _packed(epochs):
-            places = table.places(batch)
-            own = [judgement_of[place] for place in places.tolist()]
-            batch.advantage_R = np.array([one.advantage for one in own], dtype=np.float32)
-            batch.value_R = np.array([one.value for one in own], dtype=np.float32)
-            batch.target_R = np.array([one.target for one in own], dtype=np.float32)
+            own_3R = judged_3A[:, table.places(batch)].astype(np.float32)
+            batch.advantage_R, batch.value_R, batch.target_R = own_3R
         return metrics
 
     def _values(self, critic: Critic, table: AnswerTable, batches: list[Batch]) -> NDArray[np.float64]:
         """Return value_A of the answers of an update, and 1 for each that is trained on; [2, A]."""
         sums = np.zeros(self.policy.hidden_size + 2)
         for batch in batches:
-            sums += batch.states.sums().to_array()
-        critic.centre(StateSums.from_array(self._over_group(sums)))
+            sums += batch.state_sums()
+        critic.centre(self._over_group(sums))
         values_2A = np.zeros((2, len(table.answers)))
         for batch in batches:
             own = table.places(batch)
-            values_2A[0, own], values_2A[1, own] = critic.values_of(batch.states), 1
+            values_2A[0, own], values_2A[1, own] = critic.values_of(batch), 1
         return self._over_group(values_2A)
 
     def _over_group(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -249,11 +238,9 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         adapter = self.policy.adapter_parameters(self.adapter)
         head = [] if self.critic is None else self.critic.parameters()
-        work = partial(self._work, minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
-        if self.group is None:
-            share = work(minibatch.records)
-        else:
-            share = self.group.train(minibatch.records, work, [*adapter, *head])
+        own, share = self._shares(minibatch, lambda batch: self.algorithm.update(batch, regulariser_weight))
+        if self.group is not None:
+            self.group.sum_gradients([*adapter, *head], own.counts.answers / share.counts.answers)
         self._check_mismatch(share.metrics)
         norm = float(torch.nn.utils.clip_grad_norm_(adapter, self.settings.grad_clip))
         # The head's gradient is clipped apart: a wrong value must not slow the policy.
@@ -264,21 +251,20 @@ class Learner:
         self.optimizer.step()
         return share, norm
 
-    def _measure(self, minibatch: MiniBatch, measure: Callable[[Batch], dict[str, float]]) -> Share:
-        work = partial(self._work, minibatch, measure)
-        if self.group is None:
-            return work(minibatch.records)
-        return self.group.measure(minibatch.records, work)
+    def _shares(
+        self, minibatch: MiniBatch, work: Callable[[Batch], dict[str, float] | None]
+    ) -> tuple[Share, Share]:
+        """Work on this learner's shard of a mini-batch, packed once; return its share and the whole."""
 
-    def _work(
-        self,
-        minibatch: MiniBatch,
-        work: Callable[[Batch], dict[str, float]],
-        records: list[TrainingRecord],
-    ) -> Share:
-        if minibatch.packed is None:
-            minibatch.packed = self.algorithm.prepare_batch(records, self.version)
-        return Share(work(minibatch.packed), minibatch.packed.counts)
+        def work_on(records: list[TrainingRecord]) -> Share:
+            if minibatch.packed is None:
+                minibatch.packed = self.algorithm.prepare_batch(records, self.version)
+            return Share(work(minibatch.packed) or {}, minibatch.packed.counts)
+
+        if self.group is not None:
+            return self.group.shares(minibatch.records, work_on)
+        share = work_on(minibatch.records)
+        return share, share
 
     @contextmanager
     def _unchanged_by_failure(self, several: bool) -> Iterator[None]:
@@ -317,12 +303,6 @@ class Learner:
                 "learning.learning_rate or collection.max_staleness"
             )
 
-    def _follow(self) -> None:
-        if self.average is not None:
-            self.average.follow(self.age)
-        if self.reference is not None:
-            self.reference.follow(self.age)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return all that later updates depend on: weights, AdamW's state, reference, critic, algorithm.
 
@@ -330,7 +310,8 @@ class Learner:
         """
         tensors = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
         if self.reference is not None:
-            tensors |= {REFERENCE_PREFIX + key: value for key, value in self.reference.state().items()}
+            weights = self.policy.adapter_state(self.reference.name)
+            tensors |= {REFERENCE_PREFIX + key: value for key, value in weights.items()}
         state = _state_of(self.algorithm)
         return tensors | {ALGORITHM_PREFIX + key: value for key, value in state.items()}
 
@@ -362,7 +343,7 @@ class Learner:
                     "the saved state has no reference",
                     "Resume with the settings of the run",
                 )
-            self.reference.load(weights)
+            self.policy.load_adapter_state(weights, self.reference.name)
         self.version = version
         self.started = started
         self.samples_seen = samples_seen

@@ -7,7 +7,6 @@ log-probabilities differ from those of the model's own forward pass, with its ow
 sequence.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,26 +30,11 @@ FIX = "Use a model that mixes tokens only by attention, such as Llama or Qwen3."
 LENGTH = "Write its longest context, in tokens, into its config.json."
 
 
-@dataclass(frozen=True)
-class ContextLimit:
-    """The maximum context length, in tokens, for which a tree is exact, and why it is shorter than the
-    model's.
-    """
+def check_tree(model_name: str, causal_lm: Any) -> tuple[int, str]:
+    """Return the context length for which a tree is exact, and why it is shorter than the model's own, or "".
 
-    tokens: int
-    reason: str | None = None
-
-    def note(self) -> str | None:
-        """Return a line for the user if the limit is shorter than the model's own, else ``None``."""
-        if self.reason is None:
-            return None
-        return f"prompt and answer are limited to {self.tokens} tokens: {self.reason}"
-
-
-def check_tree(model_name: str, causal_lm: Any) -> ContextLimit:
-    """Compare a packed tree, and a sequence continued from cached keys and values, with the model's own pass.
-
-    Raises InputError if they differ, or the model cannot be run over a tree.
+    Raises InputError if a packed tree, or a sequence continued from cached keys and values, differs from the
+    model's own pass, or the model cannot be run over a tree.
     """
     try:
         config = causal_lm.config.get_text_config()
@@ -156,27 +140,25 @@ def _own_logprobs(causal_lm: Any, sequence_L: Tensor) -> Tensor:
     return torch.log_softmax(logits_1LV[0].float(), dim=-1)
 
 
-def _context_limit(config: Any, windows: dict[int, int | None]) -> ContextLimit:
+def _context_limit(config: Any, windows: dict[int, int | None]) -> tuple[int, str]:
     longest = getattr(config, "max_position_embeddings", None)
     if not longest:
         raise InputError("model", "its configuration has no max_position_embeddings", LENGTH)
     if getattr(config, "attn_temperature_tuning", None):
         raise InputError("model", "it scales queries by their index in the pass, not by their position", FIX)
-    limits = [ContextLimit(int(longest))]
+    limits = [(int(longest), "")]
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk:
-        limits.append(ContextLimit(int(chunk), "beyond that it attends in chunks"))
+        limits.append((int(chunk), "beyond that it attends in chunks"))
     window = getattr(config, "sliding_window", None)
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or [])
     if window and sliding and not any(windows.values()):
-        limits.append(ContextLimit(int(window), "its attention does not pass on its sliding window"))
+        limits.append((int(window), "its attention does not pass on its sliding window"))
     for rope in _ropes(config):
         original = rope.get("original_max_position_embeddings")
         if rope.get("rope_type") == "longrope" and original:
-            limits.append(
-                ContextLimit(int(original), "beyond that its rotary embedding changes for all positions")
-            )
-    return min(limits, key=lambda limit: limit.tokens)
+            limits.append((int(original), "beyond that its rotary embedding changes for all positions"))
+    return min(limits, key=lambda limit: limit[0])
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:

@@ -7,8 +7,7 @@ large: no score keeps one until the backward pass.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,31 +23,38 @@ from sparring.learn.policy import PolicyModel
 from sparring.learn.tree_attention import KeptKeys, RunAttention, Section, sections_of, whole
 from sparring.learn.trie import TreePlan
 
-Score = Callable[[PolicyModel, Tensor, Tensor, Tensor, float], Tensor]
-"""(policy, hidden_ND, rows_c, tokens_c, temperature) -> values[..., c] of the predictions at some nodes."""
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(logits_NV, rows_c, tokens_c) -> the log-probabilities of the tokens and a further number, as two rows."""
 
 
-def drawn_logprobs(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    """Return logprobs_c of the tokens."""
-    logprobs_c: Tensor = _DrawnLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, policy, rows_c, tokens_c, temperature
-    )
-    return logprobs_c
+def logprobs_and_hits(logits_NV: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
+    """Return 1 beside the log-probability where the token is the likeliest."""
+    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+    hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
+    return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
+
+
+def logprobs_and_entropies(logits_NV: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
+    """Return the entropy, in nats, of the distribution over the vocabulary beside the log-probability."""
+    logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
 
 
 class _DrawnLogprobs(torch.autograd.Function):
-    """With p the softmax of a row of logits, the gradient of log p(token) is 1 at the token, less p."""
+    """Log-probabilities of tokens; the logits are made again for the gradient, which is computed in place.
+
+    With p the softmax of a row of logits, the gradient of log p(token) is 1 at the token, less p.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, policy: PolicyModel, rows_c: Tensor, tokens_c: Tensor, temperature: float
+        ctx: Any, hidden_ND: Tensor, logits: Callable[[Tensor], Tensor], rows_c: Tensor, tokens_c: Tensor
     ) -> Tensor:
-        logits_NV = _logits(policy, hidden_ND, temperature)
+        logits_NV = logits(hidden_ND)
         normaliser_N = torch.logsumexp(logits_NV, dim=-1)
         ctx.save_for_backward(hidden_ND, normaliser_N, rows_c, tokens_c)
-        ctx.policy, ctx.temperature = policy, temperature
+        ctx.logits = logits
         return logits_NV[rows_c, tokens_c] - normaliser_N[rows_c]
 
     @staticmethod
@@ -57,73 +63,12 @@ class _DrawnLogprobs(torch.autograd.Function):
         hidden_ND, normaliser_N, rows_c, tokens_c = ctx.saved_tensors
         with torch.enable_grad():
             hidden_ND = hidden_ND.detach().requires_grad_()
-            logits_NV = _logits(ctx.policy, hidden_ND, ctx.temperature)
+            logits_NV = ctx.logits(hidden_ND)
         into_N = torch.zeros_like(normaliser_N).index_add_(0, rows_c, into_c)
         into_NV = (logits_NV.detach() - normaliser_N[:, None]).exp_().mul_(-into_N[:, None])
         into_NV.index_put_((rows_c, tokens_c), into_c, accumulate=True)
         torch.autograd.backward(logits_NV, into_NV)
-        return hidden_ND.grad, None, None, None, None
-
-
-def _logits(policy: PolicyModel, hidden_ND: Tensor, temperature: float) -> Tensor:
-    """Return logits_NV at a temperature."""
-    logits_NV = policy.logits(hidden_ND)
-    return logits_NV if temperature == 1 else logits_NV / temperature
-
-
-def _recomputed(score: Score) -> Score:
-    def scored(
-        policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-    ) -> Tensor:
-        arguments = (policy, hidden_ND, rows_c, tokens_c, temperature)
-        if not torch.is_grad_enabled():
-            return score(*arguments)
-        found: Tensor = checkpoint(score, *arguments, use_reentrant=False, preserve_rng_state=False)
-        return found
-
-    return scored
-
-
-@_recomputed
-def logprobs_and_hits(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    """Return logprobs_c, and 1 where the token is the likeliest, as two rows."""
-    logits_NV = _logits(policy, hidden_ND, temperature)
-    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
-    hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
-    return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
-
-
-@_recomputed
-def logprobs_and_entropies(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    """Return logprobs_c, and the entropy in nats of the distributions over the vocabulary, as two rows."""
-    logprobs_NV = torch.log_softmax(_logits(policy, hidden_ND, temperature), dim=-1)
-    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
-    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
-
-
-def states(
-    policy: PolicyModel, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor, temperature: float
-) -> Tensor:
-    """Return the hidden states, hidden_Dc."""
-    return hidden_ND[rows_c].T
-
-
-def with_values(
-    score: Score,
-    values: Callable[[Tensor], Tensor],
-    policy: PolicyModel,
-    hidden_ND: Tensor,
-    rows_c: Tensor,
-    tokens_c: Tensor,
-    temperature: float,
-) -> Tensor:
-    """Return another score's rows, and the values of the hidden states as one more row."""
-    scores = score(policy, hidden_ND, rows_c, tokens_c, temperature)
-    return torch.cat([scores[None] if scores.ndim == 1 else scores, values(hidden_ND)[rows_c][None]])
+        return hidden_ND.grad, None, None, None
 
 
 @dataclass
@@ -149,8 +94,9 @@ def plan_logprobs(
     ``temperature`` divides the logits, by default the plan's. Without ``limits``, one pass keeps its
     activations.
     """
-    temperature = plan.temperature if temperature is None else temperature
-    return _PlanPass(policy, plan, drawn_logprobs, temperature, limits)()
+    if temperature is not None:
+        plan = replace(plan, temperature=temperature)
+    return _PlanPass(policy, plan, limits)()
 
 
 @dataclass(frozen=True)
@@ -181,38 +127,39 @@ def plan_outputs(
     ``values`` returns value_N of hidden_ND. With ``hits``, nothing else is returned beside the
     log-probabilities.
     """
-    if hits:
-        logprobs_C, hits_C = _PlanPass(policy, plan, logprobs_and_hits, plan.temperature, limits)()
-        return PlanOutputs(logprobs_C, hits_C=hits_C.detach())
-    score = logprobs_and_entropies if entropies else drawn_logprobs
-    if values is not None:
-        score = partial(with_values, score, values)
-    scores = _PlanPass(policy, plan, score, plan.temperature, limits)()
+    score = logprobs_and_hits if hits else logprobs_and_entropies if entropies else None
+    scores = _PlanPass(policy, plan, limits, score, values)()
     if scores.ndim == 1:
         return PlanOutputs(scores)
     return PlanOutputs(
         scores[0],
-        scores[1] if entropies else None,
+        scores[1] if entropies and not hits else None,
         scores[-1] if values is not None else None,
+        scores[1].detach() if hits else None,
     )
 
 
 def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None = None) -> Tensor:
     """Return hidden_DC, the hidden states after the last norm from which the predictions are made."""
-    return _PlanPass(policy, plan, states, plan.temperature, limits)()
+    return _StatesPass(policy, plan, limits)()
 
 
 class _PlanPass:
     """A forward pass over a plan, section by section, that a backward pass can follow."""
 
     def __init__(
-        self, policy: PolicyModel, plan: TreePlan, score: Score, temperature: float, limits: PassLimits | None
+        self,
+        policy: PolicyModel,
+        plan: TreePlan,
+        limits: PassLimits | None,
+        score: Score | None = None,
+        state_values: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.policy = policy
         self.plan = plan
-        self.score = score
-        self.temperature = temperature
         self.limits = limits
+        self.score = score
+        self.state_values = state_values
         self.sections = [whole(plan)] if limits is None else sections_of(plan, limits.max_tokens)
         self.keys = KeptKeys.of(self.sections, policy.device) if len(self.sections) > 1 else None
         self.kept: dict[int, Tensor] = {}
@@ -291,8 +238,31 @@ class _PlanPass:
             hidden_ND = hidden_TD[torch.from_numpy(nodes_P[begin : begin + ROWS_AT_ONCE]).to(device)]
             rows_c = torch.from_numpy(row_C[some] - begin).to(device)
             tokens_c = torch.from_numpy(token_C[some]).to(device)
-            pieces.append(self.score(self.policy, hidden_ND, rows_c, tokens_c, self.temperature))
+            pieces.append(self.scores(hidden_ND, rows_c, tokens_c))
         return torch.cat(pieces, dim=-1)
+
+    def scores(self, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
+        """Return values[..., c] of predictions of tokens at N nodes; no logits are kept for the gradient."""
+        scores: Tensor
+        if self.score is None:
+            scores = _DrawnLogprobs.apply(hidden_ND, self._logits, rows_c, tokens_c)  # type: ignore[no-untyped-call]
+        elif torch.is_grad_enabled():
+            arguments = (self._scored, hidden_ND, rows_c, tokens_c)
+            scores = checkpoint(*arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            scores = self._scored(hidden_ND, rows_c, tokens_c)
+        if self.state_values is None:
+            return scores
+        own = scores[None] if scores.ndim == 1 else scores
+        return torch.cat([own, self.state_values(hidden_ND)[rows_c][None]])
+
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        logits_NV, temperature = self.policy.logits(hidden_ND), self.plan.temperature
+        return logits_NV if temperature == 1 else logits_NV / temperature
+
+    def _scored(self, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
+        assert self.score is not None
+        return self.score(self._logits(hidden_ND), rows_c, tokens_c)
 
     def _first_kept(self) -> int:
         if self.limits is None:
@@ -318,3 +288,10 @@ class _InSections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
         ctx.plan_pass.backward(gradients[0])
         return None, None
+
+
+class _StatesPass(_PlanPass):
+    """A pass that returns hidden states."""
+
+    def scores(self, hidden_ND: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
+        return hidden_ND[rows_c].T

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from sparring.core import InputError
 from sparring.core.adapters import Quantization
 from sparring.core.chat_tokens import ChatTokens, configured_stops
@@ -238,19 +240,11 @@ def _json_object(file: Path) -> dict[str, Any]:
 
 def _check_safetensors(directory: Path) -> None:
     for file in sorted(directory.glob("*.safetensors")):
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            header_size = int.from_bytes(stream.read(8), "little")
-            header = stream.read(header_size) if 8 + header_size <= size else b""
         try:
-            entries = json.loads(header)
-            end = max((e["data_offsets"][1] for k, e in entries.items() if k != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            end = size
-        if 8 + header_size + end != size:
-            raise InputError(
-                "model", f"{file.name} in {directory} is damaged or truncated", "Download it again."
-            )
+            safe_open(file, framework="np")
+        except (OSError, SafetensorError) as error:
+            problem = f"{file.name} in {directory} is damaged or truncated"
+            raise InputError("model", problem, "Download it again.") from error
 
 
 def _bundled_model(say: Callable[[str], None]) -> Path:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from sparring.core import InputError, Messages
 from sparring.core.adapters import ALL_LINEAR
 
@@ -38,7 +40,11 @@ def _has_chat_template(directory: Path) -> bool:
 def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:
     if "expert" in (directory / "config.json").read_text(encoding="utf-8"):
         return
-    layers = {name.rpartition(".")[0] for name in _weights(directory) if name.endswith(".weight")}
+    names: list[str] = []
+    for file in directory.glob("*.safetensors"):
+        with safe_open(file, "np") as weights:
+            names += list(weights.keys())
+    layers = {name.rpartition(".")[0] for name in names if name.endswith(".weight")}
     if not layers:
         return
     lacking = [one for one in target_modules if not any(f".{layer}".endswith(f".{one}") for layer in layers)]
@@ -47,15 +53,6 @@ def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:
         named = ", ".join(one for one in repeated if "norm" not in one)
         problem = f"{', '.join(lacking)}: no such layer in this model"
         raise InputError("lora.target_modules", problem, f"It has {named}")
-
-
-def _weights(directory: Path) -> list[str]:
-    names: list[str] = []
-    for file in sorted(directory.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        names += header
-    return names
 
 
 def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> list[str]:

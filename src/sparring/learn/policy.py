@@ -40,8 +40,8 @@ from sparring.core.errors import first_line
 from sparring.learn import base_model
 from sparring.learn.adapter_weights import layer_of, misfit, read_shapes
 from sparring.learn.base_model import check_targets, left_out_by_lora, linear_kinds, name_output_layer
+from sparring.learn.data_parallel import ShardedBase
 from sparring.learn.flex_attention import TreeAttention
-from sparring.learn.frozen_weights import ShardedBase
 from sparring.learn.fused_lora import AdapterRows, FusedLinear
 from sparring.learn.load_check import check_tree
 from sparring.learn.model_attention import Attend
@@ -151,7 +151,7 @@ class PolicyModel:
         self.device = torch.device(device)
         place = torch.device("cpu") if shard_base else self.device
         base = base_model.load_decoder(model_name, dtype, place, quantization).eval()
-        limit = check_tree(model_name, base)
+        self.context_length, limited = check_tree(model_name, base)
         kinds = linear_kinds(base)
         check_targets(kinds, [*lora.target_modules, *lora.more.get("target_parameters", ())])
         self.tokenizer = load_tokenizer(model_name)
@@ -161,7 +161,8 @@ class PolicyModel:
         first, *others = self.policies
         with _drawing_from(_initial_seed(seed, first)):
             self.model = _add_lora(base, config, first)
-        self.sharded = _shard_base(self.model, self.device) if shard_base else None
+        linear = [layer.base_layer for layer in self.model.modules() if isinstance(layer, FusedLinear)]
+        self.sharded = ShardedBase(linear, self.device) if shard_base else None
         self.model.to(self.device).eval()
         if len(self.adapter_parameters(first)) != sum(p.requires_grad for p in self.model.parameters()):
             raise InputError(
@@ -181,9 +182,9 @@ class PolicyModel:
         stops = configured_stops(generation.eos_token_id if generation else None, model_name)
         self.tokens = ChatTokens(self.tokenizer, model_name, stops)
         self.stop_token_ids = self.tokens.stop_token_ids
-        self.context_length = limit.tokens
-        notes = (left_out, limit.note(), *self.tokens.notes())
-        self.notes = [line for line in notes if line is not None]
+        if limited:
+            limited = f"prompt and answer are limited to {self.context_length} tokens: {limited}"
+        self.notes = [line for line in (left_out, limited, *self.tokens.notes()) if line]
         self.tree_attention: TreeAttention | None = None
 
     @property
@@ -216,36 +217,33 @@ class PolicyModel:
         return base_model.hidden_states(self._causal_lm, tokens_T, positions_T, attend)
 
     @contextmanager
-    def recomputing(self, enabled: bool) -> Iterator[None]:
-        """Run the body so that layers keep only their input and compute the rest again for the gradient."""
-        self._set_recomputing(enabled)
+    def recomputing(self, enabled: bool, afterwards: bool = False) -> Iterator[None]:
+        """Run the body so that layers keep only their input and compute the rest again for the gradient.
+
+        Layers recompute only in training mode; that of their submodules does not change.
+        """
+        for layer in self._layers:
+            layer.training = enabled
         try:
             yield
         finally:
-            self._set_recomputing(False)
+            for layer in self._layers:
+                layer.training = afterwards
 
     def _prepare_recomputing(self) -> None:
+        """Enable the recomputation of layers if this family has it, without dropout or random numbers."""
         if not self._causal_lm.supports_gradient_checkpointing:
             return
-        options = {"use_reentrant": False, "preserve_rng_state": False}
+
+        def contexts() -> tuple[Any, Any]:  # a layer runs in the mode of inference, as it runs again
+            return self.recomputing(False, afterwards=True), nullcontext()
+
         with warnings.catch_warnings():
             # transformers still uses its old name.
             warnings.filterwarnings("ignore", ".*gradient_checkpointing", FutureWarning)
             self._causal_lm.gradient_checkpointing_enable(
-                options | {"context_fn": lambda: (self._without_dropout(), nullcontext())}
+                {"use_reentrant": False, "preserve_rng_state": False, "context_fn": contexts}
             )
-
-    @contextmanager
-    def _without_dropout(self) -> Iterator[None]:
-        self._set_recomputing(False)
-        try:
-            yield
-        finally:
-            self._set_recomputing(True)
-
-    def _set_recomputing(self, enabled: bool) -> None:
-        for layer in self._layers:
-            layer.training = enabled
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV in float32."""
@@ -416,8 +414,3 @@ def _add_lora(base: PreTrainedModel, config: LoraConfig, name: str) -> Any:
                 "lora.target_modules", first_line(error), "Name linear layers of this model."
             ) from error
     return model
-
-
-def _shard_base(model: torch.nn.Module, device: torch.device) -> ShardedBase:
-    layers = [layer.base_layer for layer in model.modules() if isinstance(layer, FusedLinear)]
-    return ShardedBase(layers, device)

@@ -12,7 +12,7 @@ from sparring.core import InputError
 from sparring.core.adapters import STATE_FILE
 from sparring.core.errors import DamagedState
 from sparring.core.files import remove_directory
-from sparring.core.manifest import check_files, damaged, is_sealed
+from sparring.core.manifest import check_files, damaged
 
 DAMAGED = ".damaged"
 """``.NAME.damaged`` is a saved state that could not be read."""
@@ -37,26 +37,18 @@ def read_state(directory: Path, form: type[State], expected: int) -> tuple[State
 
     Raises DamagedState if a file is damaged or a field has another type, InputError if it has another format.
     """
-    if not is_sealed(directory) and (directory / STATE_FILE).is_file():  # it may be older
-        _check_format(directory, read_json(directory / STATE_FILE), expected)
     check_files(directory)
     state = read_json(directory / STATE_FILE)
     if not isinstance(state.get("format"), int):
         raise damaged(directory / STATE_FILE)
-    _check_format(directory, state, expected)
+    if state["format"] != expected:
+        problem = f"{directory} was saved by another version of sparring"
+        fix = "Resume with the version that started the run, or start a new run."
+        raise InputError("checkpoint", problem, fix)
     try:
         return msgspec.convert(state, form), state
     except msgspec.ValidationError as error:
         raise damaged(directory / STATE_FILE) from error
-
-
-def _check_format(directory: Path, state: dict[str, Any], expected: int) -> None:
-    if state.get("format") != expected:
-        raise InputError(
-            "checkpoint",
-            f"{directory} was saved by another version of sparring",
-            "Resume with the version that started the run, or start a new run.",
-        )
 
 
 def newest_whole(

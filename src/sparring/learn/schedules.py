@@ -15,7 +15,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from sparring.learn.policy import PolicyModel
 
@@ -74,15 +73,3 @@ class Follower:
         with torch.no_grad():
             for follower, weight in zip(followers, self.model.adapter_parameters(self.leader), strict=True):
                 follower.lerp_(weight, 1 - decay)
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Continue from :meth:`state`.
-
-        Raises:
-            InputError: they are not the weights of this follower.
-        """
-        self.model.load_adapter_state(weights, self.name)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the weights, under PEFT's names."""
-        return self.model.adapter_state(self.name)

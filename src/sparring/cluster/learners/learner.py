@@ -10,6 +10,7 @@ module.
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,11 +221,11 @@ class LearnerService:
         return self.learners[policy].age > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
-        from sparring.learn.checkpoints import save_proven_adapter
+        from sparring.learn.checkpoints import save_adapter
 
         self._check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version
-        self.group.compute(lambda: save_proven_adapter(place, self.model, self.base_name, adapter, version))
+        self.group.compute(partial(save_adapter, place, self.model, self.base_name, adapter, version=version))
 
     def _tidy(self, used: set[Path]) -> None:
         self._check_epoch()

@@ -20,7 +20,7 @@ from sparring.learn.algorithms.terms import (
     with_kl_in_advantage,
 )
 from sparring.learn.attention_choice import learner_limits
-from sparring.learn.batch import Batch, States, Tokens, mean_answer_length, pack
+from sparring.learn.batch import Batch, Tokens, mean_answer_length, pack
 from sparring.learn.critic import Critic
 from sparring.learn.legal_answers import FloatArray
 from sparring.learn.logprobs import plan_logprobs, plan_outputs, plan_states
@@ -165,17 +165,15 @@ class BaseAlgo(ABC):
     def keep_logprobs(self, batch: Batch) -> dict[str, float]:
         """Keep the log-probabilities before the first of several steps; return the mismatch metrics."""
         mismatch, old = Mismatch(), np.empty_like(batch.behaviour)
-        with torch.no_grad(), self.policy.adapter(self.adapter):
-            for plan in batch.plans:
-                logprobs_C = plan_logprobs(self.policy, plan, limits=self.limits)
-                drawn_S = self.gathered(logprobs_C, plan)[self._is_drawn(plan, batch)]
-                mismatch.add(drawn_S, batch.tokens(plan, self.policy.device))
-                old[batch.places(plan)] = drawn_S.float().cpu().numpy()
+        for plan, logprobs_C in zip(batch.plans, self.logprobs_of(self.adapter, batch.plans), strict=True):
+            drawn_S = logprobs_C[plan.prediction_S[batch.is_drawn(plan)]].astype(np.float32)
+            mismatch.add(torch.from_numpy(drawn_S), batch.tokens(plan, torch.device("cpu")))
+            old[batch.places(plan)] = drawn_S
         batch.old, batch.measured = old, True
         return mismatch.metrics(batch.counts)
 
-    def keep_states(self, batch: Batch) -> dict[str, float]:
-        """Keep the states, by the present policy, in which the answers were drawn. There are no metrics."""
+    def keep_states(self, batch: Batch) -> None:
+        """Keep the states, by the present policy, in which the answers were drawn."""
         hidden, state_of_R = list[Tensor](), np.zeros(batch.num_answers, dtype=np.int64)
         number = 0
         with torch.no_grad(), self.policy.adapter(self.adapter):
@@ -184,8 +182,7 @@ class BaseAlgo(ABC):
                 hidden.append(plan_states(self.policy, states, self.limits).T)
                 state_of_R[states.sample_S] = number + states.prediction_S
                 number += len(hidden[-1])
-        batch.states = States(torch.cat(hidden), state_of_R)
-        return {}
+        batch.hidden_ND, batch.state_of_R = torch.cat(hidden), state_of_R
 
     def compute_others(self, batch: Batch) -> None:
         """Set ``batch.others`` to the log-probabilities that the policy is compared with, once."""
@@ -266,7 +263,7 @@ class BaseAlgo(ABC):
             hits=self.counts_hits,
         )
         logprobs_S = self.gathered(found.logprobs_C, plan)
-        drawn_S = logprobs_S[self._is_drawn(plan, batch)]
+        drawn_S = logprobs_S[torch.from_numpy(batch.is_drawn(plan)).to(self.policy.device)]
         tokens = batch.tokens(plan, self.policy.device)
         if not batch.measured:
             mismatch.add(drawn_S, tokens)
@@ -286,11 +283,11 @@ class BaseAlgo(ABC):
             if terms.kl_in == "loss":
                 loss = loss + terms.kl_weight * self.aggregate(kl_S, tokens) / batch.num_answers
         if found.entropy_C is not None:
-            entropy_S = self.gathered(found.entropy_C, plan)[self._is_drawn(plan, batch)]
+            entropy_S = self._drawn(found.entropy_C, plan, batch)
             self.add_metric("entropy", entropy_S)
             loss = loss - terms.entropy_weight * self.aggregate(entropy_S, tokens) / batch.num_answers
         if found.hits_C is not None:
-            self.add_metric("accuracy", self.gathered(found.hits_C, plan)[self._is_drawn(plan, batch)])
+            self.add_metric("accuracy", self._drawn(found.hits_C, plan, batch))
         if critic is not None and found.value_C is not None:
             loss = loss + value_loss(critic, found.value_C, plan, batch)
         return loss, found.logprobs_C
@@ -298,11 +295,11 @@ class BaseAlgo(ABC):
     def _other(self, batch: Batch, index: int) -> Tensor:
         """Return other_S, the log-probabilities of a plan's drawn tokens by what ``kl_to`` names."""
         plan, other_C = batch.plans[index], batch.others[self._adapter_of(self.terms.kl_to)][index]
-        other_S = self.gathered(torch.from_numpy(other_C.astype(np.float32)).to(self.policy.device), plan)
-        return other_S[self._is_drawn(plan, batch)]
+        return self._drawn(torch.from_numpy(other_C.astype(np.float32)).to(self.policy.device), plan, batch)
 
-    def _is_drawn(self, plan: TreePlan, batch: Batch) -> Tensor:
-        return torch.from_numpy(plan.sample_S < batch.num_answers).to(self.policy.device)
+    def _drawn(self, number_C: Tensor, plan: TreePlan, batch: Batch) -> Tensor:
+        """Return the numbers of a plan's C predictions for its drawn tokens."""
+        return self.gathered(number_C, plan)[torch.from_numpy(batch.is_drawn(plan)).to(self.policy.device)]
 
     def _adapter_of(self, name: str) -> str:
         return reference_of(self.adapter) if name == "reference" else BASE

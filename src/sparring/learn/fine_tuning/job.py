@@ -33,7 +33,7 @@ from sparring.core.files import finish_replacements, put_in_place, scratch_for, 
 from sparring.core.manifest import check_files, seal
 from sparring.learn.algorithms.dpo import Dpo, with_reference
 from sparring.learn.algorithms.sft import GivenAnswers, Sft
-from sparring.learn.checkpoints import read_tensors, save_proven_adapter
+from sparring.learn.checkpoints import read_tensors, save_adapter
 from sparring.learn.fine_tuning.settings import (
     COLUMNS,
     LEARNING_RATES,
@@ -50,7 +50,7 @@ from sparring.learn.fine_tuning.settings import (
     read_rows,
 )
 from sparring.learn.learner import DEFAULTS, Learner
-from sparring.learn.policy import TRAINED, PolicyModel
+from sparring.learn.policy import PolicyModel
 from sparring.learn.saved_states import read_json
 
 LEARNING = DEFAULTS.model_copy(
@@ -131,7 +131,7 @@ class FineTuningJob:
             self.report(row)
             if step in self.checkpoints:
                 name = self.directory / _name(step)
-                save_proven_adapter(name, self.policy, self.base_name, TRAINED, step)
+                save_adapter(name, self.policy, self.base_name, version=step)
             if time.monotonic() - saved_at >= self.save_seconds:
                 state = {"step": step, "samples": self.learner.samples_seen, "metrics": log.offset()}
                 self._save(STATE, self.learner.tensors(), state)
