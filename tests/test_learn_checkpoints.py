@@ -43,15 +43,6 @@ def test_a_checkpoint_restores_what_was_saved(checkpoint):
     )
 
 
-def test_the_adapter_of_a_checkpoint_is_the_one_saved_as_the_result(tmp_path):
-    policy = tiny_policy()
-    perturb_adapter(policy, "average", seed=8)
-    loaded = load_checkpoint(save(tmp_path / "step-1", policy, "average"))
-    assert all(
-        torch.equal(loaded.adapters[TRAINED][k], v) for k, v in policy.adapter_state("average").items()
-    )
-
-
 def test_a_checkpoint_replaces_one_of_the_same_name_and_leaves_nothing_else_behind(checkpoint):
     policy = tiny_policy()
     perturb_adapter(policy, seed=9)

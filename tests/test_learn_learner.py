@@ -5,7 +5,7 @@ import torch
 
 from sparring.core import SparringError, TrainingRecord
 from sparring.learn.algorithms import Reinforce
-from sparring.learn.batch import Tokens, pack
+from sparring.learn.batch import pack
 from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import AVERAGE, TRAINED, PolicyModel
@@ -124,24 +124,6 @@ def test_tokens_of_an_older_version_may_differ_by_what_an_update_changes():
     record = make_record([1, 2], [3, 4], logprobs=[logprobs[0] - 0.3, logprobs[1]], policy_version=4)
     metrics = learner.update([record])
     assert metrics["stale_mismatch"] == pytest.approx(0.15, rel=1e-3)
-
-
-def test_importance_weights_are_truncated_ratios_for_stale_and_for_fresh_tokens():
-    behaviour_S = torch.log(torch.tensor([0.5, 0.1, 0.4, 0.4]))
-    logprobs_S = torch.log(torch.tensor([0.25, 0.4, 0.1, 0.4])).requires_grad_()
-    tokens = Tokens(
-        advantage_S=torch.ones(4),
-        credit_S=torch.ones(4),
-        behaviour_S=behaviour_S,
-        stale_S=torch.tensor([True, True, False, False]),
-        answer_S=torch.arange(4),
-        offset_S=torch.zeros(4, dtype=torch.int64),
-        length_S=torch.ones(4),
-        mean_length=1.0,
-    )
-    weights_S = tokens.importance_weights(logprobs_S, maximum=2.0)
-    torch.testing.assert_close(weights_S, torch.tensor([0.5, 2.0, 0.25, 1.0]))
-    assert not weights_S.requires_grad
 
 
 @pytest.mark.parametrize(("version", "stale"), [(None, [False, False]), (3, [True, False])])

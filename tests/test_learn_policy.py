@@ -44,31 +44,9 @@ def test_loading_a_model_gives_no_warnings(architecture):
     assert [str(warning.message) for warning in caught] == []
 
 
-def test_temperature_divides_the_logits():
-    policy = tiny_policy()
-    with torch.no_grad():
-        logits_TV = torch.stack(
-            [
-                plan_logprobs(policy, build_plan([PROMPT] * 259, [[token] for token in range(259)]), t)
-                for t in (1.0, 0.5)
-            ]
-        )
-    torch.testing.assert_close(logits_TV[1], torch.log_softmax(logits_TV[0] / 0.5, dim=-1))
-
-
 def test_a_new_adapter_changes_nothing_until_it_is_trained():
     policy = tiny_policy(perturbed=False)
     assert logprobs(policy, TRAINED) == logprobs(policy, BASE)
-
-
-def test_the_initial_adapter_depends_on_its_seed_alone():
-    directory, lora = str(tiny_model("llama")), LoraSettings(4, 8.0)
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    one, same, other = (PolicyModel(directory, lora, seed=s).adapter_state() for s in (1, 1, 2))
-    assert all(torch.equal(one[key], same[key]) for key in one)
-    assert any(not torch.equal(one[key], other[key]) for key in one)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_adapter_weights_are_float32_on_a_bfloat16_base():
