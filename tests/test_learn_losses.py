@@ -194,10 +194,10 @@ def corrected(kind, level="token", maximum=2.0, minimum=0.5, threshold=2.0) -> C
         (corrected("icepop", maximum=3.5, minimum=0.6), [0, 0, 3]),
         (corrected("tis", "sequence", maximum=2.5), [2, 2, 2.5]),
         (corrected("mis", "sequence", maximum=2.5), [2, 2, 0]),
-        (corrected("icepop", "sequence", maximum=5, minimum=2.5), [0, 0, 3]),
+        (corrected("icepop", "sequence", maximum=2.5), [2, 2, 0]),
         (corrected("tis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 2.5]),
         (corrected("mis", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
-        (corrected("icepop", "geometric", maximum=5, minimum=1.5), [0, 0, 3]),
+        (corrected("icepop", "geometric", maximum=2.5), [GEOMETRIC, GEOMETRIC, 0]),
     ],
 )
 def test_factors_of_corrections_have_these_values(correction, expected):
