@@ -91,12 +91,11 @@ def _start(
 def _resume(run: str, given: list[str], changes: dict[str, str], address: str | None) -> None:
     command = shell_command("train", "--resume", run)
     if given:
-        raise InputError(
-            "--resume",
+        problem = (
             "a run keeps its own configuration, so only --learning.steps and --address can be given "
-            f"(got {', '.join(given)})",
-            f"Use only: {command}",
+            f"(got {', '.join(given)})"
         )
+        raise InputError("--resume", problem, f"Use only: {command}")
     from sparring.run.resume import ADDRESS, resumed_config
     from sparring.run.run_directory import RunDirectory
     from sparring.run.run_layout import check_kind

@@ -86,11 +86,8 @@ def chosen_token() -> str:
 def new_token(host: str) -> str:
     """Generate a token for this run of the server, if only this machine can reach the server."""
     if not is_loopback(host):
-        raise InputError(
-            "--host",
-            f"{host} lets other machines in, and you have set no token",
-            f"Set {TOKEN_VARIABLE} to a secret.",
-        )
+        problem = f"{host} lets other machines in, and you have set no token"
+        raise InputError("--host", problem, f"Set {TOKEN_VARIABLE} to a secret.")
     return secrets.token_urlsafe(24)
 
 

@@ -22,7 +22,6 @@ from sparring.evaluation.tournament import (
     Tournament,
     TournamentResult,
     measure_members,
-    with_nash_conv,
 )
 from sparring.evaluation.tournament_files import (
     PAGE,
@@ -167,7 +166,8 @@ class HeldTournament:
             if models and isinstance(venue, GameVenue):
                 await measure_members(client, build_episode(venue.env), models, files, progress)
         known = files.nash_convs if self.nash_conv else {}
-        return replace(result, rankings=with_nash_conv(result.rankings, known))
+        members = [replace(one, nash_conv=known.get(one.uid)) for one in result.rankings.members]
+        return replace(result, rankings=replace(result.rankings, members=members))
 
     def _settings(self) -> TournamentSettings:
         base, schedule = base_of(self.members), self.schedule

@@ -21,9 +21,9 @@ from sparring.population.rankings import Cycle, MemberRank, Rankings
 from sparring.view.cards import Card, card_of
 from sparring.view.episodes import first_episodes
 from sparring.view.report.cards import Shared, cards_html
-from sparring.view.report.html import Page, list_html
+from sparring.view.report.html import Page
 from sparring.view.report.plotly import PlotlyFigure, heat_cells, heat_layout, heat_trace, members_figure
-from sparring.view.tables import Cell, Row, Table
+from sparring.view.tables import Row, Table
 from sparring.view.watch.text import table_text
 
 NOTHING = "-"
@@ -72,7 +72,6 @@ def tournament_html(
     page.tiles(_tiles(table, rankings))
     page.table("Ranking", _ranking(rankings))
     if matrix is not None:
-        page.section("Cycles", f'<div class="card">{list_html(_cycles(rankings))}</div>')
         place = {uid: row for row, uid in enumerate(matrix.members)}
         order = [place[one.uid] for one in rankings.members]
         caption = "Mean reward of the row against the column over both seats, best member first."
@@ -134,26 +133,22 @@ _COLUMNS = (
 
 
 def _ranking(rankings: Rankings, *, briefly: bool = False) -> Table:
-    """Return the ranking; ``briefly`` for the terminal, where notes say who is dominated and the cycles."""
-    of_pairs = rankings.matrix is not None
+    """Return the ranking with notes on intervals, dominated members and cycles, ``briefly`` in a terminal."""
+    matrix = rankings.matrix
+    of_pairs = matrix is not None
     columns = [one for one in _COLUMNS if of_pairs >= one.of_pairs and not (briefly and one.of_page)]
-    columns += [Column("NashConv", _nash_conv_text)] * any(
-        one.nash_conv is not None for one in rankings.members
-    )
-    rows: list[Row] = []
-    for number, one in enumerate(rankings.members, start=1):
-        row: list[Cell | str] = [f"{number} {one.uid}", *(column.text(one) for column in columns)]
-        if not briefly:
-            badge = "" if one.dominated_by is None else f"dominated by {one.dominated_by}"
-            row.append(Cell(badge=badge, tone="warn"))
-        rows.append(row)
-    notes = [INTERVALS, *([WINS] if of_pairs else [MANY_PLAYERS]), INVALID]
-    if rankings.matrix is not None:
+    if any(one.nash_conv is not None for one in rankings.members):
+        columns.append(Column("NashConv", _nash_conv_text))
+    rows: list[Row] = [
+        [f"{number} {one.uid}", *(column.text(one) for column in columns)]
+        for number, one in enumerate(rankings.members, start=1)
+    ]
+    notes = [INTERVALS, MANY_PLAYERS if matrix is None else WINS, INVALID]
+    if matrix is not None:
         notes.append(f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.")
-        notes += [] if rankings.matrix.is_zero_sum else [NOT_ZERO_SUM]
-        notes += [*_dominated(rankings), *_cycles(rankings)] if briefly else []
-    heads = ("", *(column.head for column in columns), *([] if briefly else [""]))
-    return Table(heads, [("", "", rows)], notes)
+        notes += [] if matrix.is_zero_sum else [NOT_ZERO_SUM]
+        notes += [*_dominated(rankings), *_cycles(rankings)]
+    return Table(("", *(column.head for column in columns)), [("", "", rows)], notes)
 
 
 def _dominated(rankings: Rankings) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparring.core import InferenceClient, InputError, PlaySpec, SparringError
 from sparring.envs.game_episode import GameEpisode
@@ -125,12 +125,6 @@ async def measure_members(
             progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
         else:
             files.add_nash_conv(uid, found.nash_conv)
-
-
-def with_nash_conv(rankings: Rankings, measured: Mapping[str, float]) -> Rankings:
-    """Return the rankings with the NashConv of the members that have one."""
-    members = [replace(one, nash_conv=measured.get(one.uid)) for one in rankings.members]
-    return replace(rankings, members=members)
 
 
 def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:
