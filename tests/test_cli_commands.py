@@ -199,13 +199,6 @@ def test_without_a_number_of_players_two_play_where_they_can(env_id, seats):
     assert checked_seats(env_id, None, "fewshot-chat") == seats
 
 
-def test_an_error_in_the_input_is_one_line_and_status_2(capsys):
-    assert main(["report", "x"]) == 2
-    assert capsys.readouterr().err == (
-        "error: RUN: there is no run 'x'. Train one first: sparring train kuhn\n"
-    )
-
-
 def test_a_run_that_had_to_stop_is_one_line_and_status_1(tmp_path, capsys):
     program = write_program(tmp_path)
     (tmp_path / "mine.toml").write_text(

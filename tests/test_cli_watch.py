@@ -33,10 +33,6 @@ def error_of(*arguments, capsys):
     return printed.err
 
 
-def test_a_run_that_does_not_exist_is_one_line(capsys):
-    assert "there is no run 'nw'. Did you mean new?" in error_of("nw", capsys=capsys)
-
-
 def test_output_that_is_not_a_terminal_is_one_line(capsys):
     assert "this is not a terminal. Run it in a terminal, or use: sparring report runs/old" in error_of(
         "old", capsys=capsys
@@ -52,11 +48,6 @@ def test_without_ray_a_cluster_is_a_one_line_error(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = error_of("--address", "127.0.0.1:6379", capsys=capsys)
     assert "--address: the package ray is not installed. Run: pip install 'sparring[ray]'" in said
-
-
-def test_without_a_terminal_no_cluster_is_joined(capsys):
-    said = error_of("demo", "--address", "127.0.0.1:1", capsys=capsys)
-    assert said == "error: watch: this is not a terminal. Run it in a terminal\n"
 
 
 def test_a_missing_cluster_is_one_line(capsys, monkeypatch):

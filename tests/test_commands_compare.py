@@ -14,7 +14,6 @@ from run_files import PROGRAM, match, nash, write_run
 from sparring.cli.main import main
 from sparring.commands.compare import differing_fields, figure_names, read_entries
 from sparring.commands.compare_page import MOST_FIELDS, OVER, WITHIN, comparison_html, comparison_text
-from sparring.core import InputError
 from sparring.core.confidence_intervals import interval_over_runs
 from sparring.evaluation.figures import FigureName
 from sparring.evaluation.results import MeasureResult
@@ -112,13 +111,6 @@ def test_the_terminal_lists_only_some_fields_of_unlike_runs_and_the_page_lists_a
     assert sum(f"{name}\n" in said for name in different) <= MOST_FIELDS
     assert f"and {len(different) - MOST_FIELDS} more fields, which the page lists" in said
     assert all(name in comparison_html(entries) for name in different)
-
-
-def test_a_damaged_evaluation_is_one_line(tmp_path):
-    paths = [str(write_run(tmp_path / name, {4: {"n": nash(0.5)}})) for name in "ab"]
-    (tmp_path / "b" / "evaluation" / "step-000004-n.json").write_text("{")
-    with pytest.raises(InputError, match=r"step-000004-n\.json: is not an evaluation, or is damaged"):
-        read_entries(paths)
 
 
 def test_a_figure_of_several_runs_is_their_mean_with_the_interval_over_runs(seeds, other):
@@ -227,13 +219,6 @@ def test_runs_of_one_name_in_several_directories_go_by_their_paths(tmp_path):
         write_run(tmp_path / place / "run", seed=str(seed))
     (entry,) = read_entries([str(tmp_path / place / "run") for place in ("here", "there")])
     assert entry.label == f"{tmp_path}/here/run, {tmp_path}/there/run"
-
-
-def test_wrong_runs_are_one_line(seeds, tmp_path):
-    with pytest.raises(InputError, match=r"one run cannot be compared\. Name more, or look at it: sparring"):
-        read_entries(seeds[:1])
-    with pytest.raises(InputError, match="is named twice"):
-        read_entries([*seeds, f"{tmp_path}/../{tmp_path.name}/seed-1"])
 
 
 # The page

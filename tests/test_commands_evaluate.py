@@ -46,11 +46,6 @@ def test_a_run_called_base_is_not_taken_for_the_base_model(model, trained, tmp_p
     assert by_name.nash_conv == by_path.nash_conv != untrained.nash_conv
 
 
-def test_an_opponent_on_another_base_is_rejected(trained):
-    with pytest.raises(InputError, match=r"opponent: the base model of smollm2-135m is smollm2-135m, not "):
-        play(trained, "smollm2-135m")
-
-
 def test_an_opponent_on_a_base_of_another_quantization_is_rejected(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "two")
     config = tmp_path / "two" / "config.toml"
@@ -124,15 +119,3 @@ def test_moves_are_compared_with_perfect_play_where_that_is_known(env_id, tmp_pa
     assert kept["positions"] == result["moves"]
     assert kept["share"][1] == pytest.approx(kept["kept"] / kept["positions"])
     assert json.loads(evaluated(capsys, plays, "--json").out)["kept_value"] is None, "Kuhn poker has luck"
-
-
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [("", "is a directory"), ("none/r.json", "there is no directory")],
-)
-def test_a_file_that_cannot_be_written_is_refused_before_the_games(trained, tmp_path, capsys, out, said):
-    assert main(["eval", str(trained), "--env", "kuhn_poker", "--out", str(tmp_path / out)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("error: --out: ")
-    assert said in printed.err

@@ -128,18 +128,6 @@ def test_a_policy_of_several_must_be_named(model, tmp_path):
     )
 
 
-def test_wrong_input_leaves_nothing(model, trained, tmp_path):
-    (tmp_path / "taken").mkdir()
-    for source, out, options, said in (
-        (trained, tmp_path / "taken", {}, "OUT: .*taken exists already"),
-        (model, tmp_path / "out", {}, "is a model without an adapter"),
-        (trained, tmp_path / "out", {"policy": "solver"}, "--policy: .* has only one policy"),
-    ):
-        with pytest.raises(InputError, match=said):
-            exported(source, out, **options)
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 @pytest.mark.parametrize("merge", [True, False])
 def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(trained, tmp_path, merge):
     with files_no_longer_than(1000), pytest.raises(SparringError, match="out cannot be written") as caught:

@@ -220,6 +220,30 @@ def test_a_psro_that_is_killed_and_moved_goes_on_and_ends_as_one_left_alone(shor
         assert differences(fingerprint(short / member), fingerprint(folder / "psro" / member)) == []
 
 
+@pytest.mark.slow
+def test_a_psro_that_is_killed_thirty_times_ends_as_one_left_alone(short, tmp_path):
+    """Each kill waits for two more lines: of an update's figures, or of a finished payoff game."""
+    shutil.copy(short.parent / "game.toml", tmp_path)
+    whole = lines_of(short)
+    assert whole >= 64
+
+    for kill in range(30):
+        least = 1 + 2 * kill
+        arguments = [str(tmp_path / "game.toml"), "--run.directory", str(tmp_path), "--name", "psro"]
+        assert kill_when(arguments, lambda least=least: lines_of(tmp_path / "psro") >= least), kill
+    assert psro(tmp_path / "game.toml") == 0
+    assert snapshot(tmp_path / "psro") == snapshot(short)
+    assert lines_of(tmp_path / "psro") == whole
+    for member in ("member-001", "member-002"):
+        assert differences(fingerprint(short / member), fingerprint(tmp_path / "psro" / member)) == []
+
+
+def lines_of(directory: Path) -> int:
+    """Return how many updates and payoff games of a PSRO are written down."""
+    files = [directory / "payoffs" / "games.jsonl", *directory.glob("member-*/metrics.jsonl")]
+    return sum(file.read_bytes().count(b"\n") for file in files if file.is_file())
+
+
 def test_a_member_that_has_joined_keeps_no_copies_of_the_others(short):
     assert (short / "member-002" / "checkpoints" / "step-000002").exists()
     assert not [*short.glob("member-*/given")]
@@ -471,12 +495,6 @@ def test_a_person_plays_against_the_mixture(short, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "game 2" in said
     assert not ACTS_ON_A_TERMINAL.search(said)
-
-
-@pytest.mark.parametrize("command", [["serve"], ["export"]])
-def test_commands_for_one_model_refuse_a_mixture(short, tmp_path, command, capsys):
-    assert main([*command, str(short), *([str(tmp_path / "x")] if command == ["export"] else [])]) == 2
-    assert "is a mixture of several models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -266,12 +266,6 @@ def test_an_empty_directory_has_no_runs(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_run_is_not_a_directory_of_runs(tmp_path):
-    path = write_run(tmp_path / "run")
-    with pytest.raises(InputError, match="is itself a run"):
-        list_runs(path)
-
-
 # A PSRO
 
 

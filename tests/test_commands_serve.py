@@ -421,15 +421,6 @@ def test_if_a_run_has_its_models_name_the_base_keeps_its_general_name(adapters):
 # The command
 
 
-@pytest.mark.parametrize("directory", ["nothing", "a-file"])
-def test_the_option_adapters_requires_a_directory(directory, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a-file").write_text("")
-    assert main(["serve", str(tiny_model("llama")), "--adapters", directory]) == 2
-    error = capsys.readouterr().err
-    assert error == f"error: --adapters: {directory} is not a directory. Give one that holds adapters\n"
-
-
 def test_threads_and_type_are_those_of_the_run_unless_they_are_given():
     of_run = ModelSettings(threads=3, dtype="bfloat16")
     assert served_model(of_run, None, None) == of_run
@@ -516,9 +507,3 @@ def test_the_error_for_an_impossible_host_name_is_one_line(host, monkeypatch, ca
         capsys.readouterr().err
         == f"error: --host: '{host}' is not a host name. Give a host name or an address\n"
     )
-
-
-def test_if_the_extra_is_not_installed_the_error_names_it(monkeypatch, capsys):
-    monkeypatch.setattr("sparring.cli.serve.PACKAGES", ("fastapi", "a_package_that_is_not_there"))
-    assert main(["serve", "smollm2-135m"]) == 2
-    assert "pip install 'sparring[serve]'" in capsys.readouterr().err

@@ -23,10 +23,9 @@ from playing_model import save_playing_model
 from report_pages import Page
 from seat_runs import DILEMMA, SIDES
 from sparring.cli.main import main
-from sparring.commands.members import base_of, environment_of, find_members
+from sparring.commands.members import environment_of, find_members
 from sparring.commands.tournament_page import print_tournament, tournament_html
 from sparring.config import load_config
-from sparring.core import InputError
 from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
 from sparring.population import PayoffTable
 from sparring.population.rankings import rank
@@ -269,17 +268,27 @@ def test_nash_conv_that_cannot_be_computed_is_refused(options, line, tmp_path, c
 # Kills
 
 
-def test_a_tournament_that_is_killed_goes_on_to_the_same_payoffs(trained, tmp_path):
-    members = [str(trained), f"{trained}@2", "base", "random", "--games", "20"]
+def killed(moments: list[int], games: int, trained: Path, tmp_path: Path) -> None:
+    """Kill a tournament of adapters when it has so many games; compare it with one left alone."""
+    members = [str(trained), f"{trained}@2", "base", "random", "--games", str(games)]
     play(tmp_path / "alone", *members)
     out = tmp_path / "killed"
     arguments = [*members, "--env", "kuhn_poker", "--out", str(out)]
-    assert kill_when_it_has(30, out, arguments)
+    assert all(kill_when_it_has(played, out, arguments) for played in moments)
     play(out, *members)
     for name in ("payoffs.json", "payoffs.csv"):
         assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     numbers = [json.loads(line)["game"] for line in (out / "games.jsonl").read_text().splitlines()]
-    assert len(numbers) == len(set(numbers)) == 20 * 6
+    assert len(numbers) == len(set(numbers)) == games * 6
+
+
+def test_a_tournament_that_is_killed_goes_on_to_the_same_payoffs(trained, tmp_path):
+    killed([30], 20, trained, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_tournament_that_is_killed_thirty_times_goes_on_to_the_same_payoffs(trained, tmp_path):
+    killed([1 + 11 * number for number in range(30)], 60, trained, tmp_path)
 
 
 # Errors
@@ -337,19 +346,6 @@ def test_models_join_a_tournament_of_scripts_whatever_their_base_is(trained, tmp
     members = ("random", "optimal", tmp_path / "kuhn")
     refused = failing(capsys, *members, "--env", "kuhn_poker", "--games", 4, "--out", tmp_path / "out")
     assert f"has the dtype {model['dtype']}, not {other}" in refused
-
-
-def test_runs_on_bases_of_different_quantization_are_refused(trained, tmp_path):
-    shutil.copytree(trained, tmp_path / "four-bit")
-    config = tmp_path / "four-bit" / "config.toml"
-    config.write_text(config.read_text().replace('quantization = "none"', 'quantization = "nf4"'))
-    with pytest.raises(InputError, match="four-bit has the quantization nf4, not none"):
-        find_members([str(trained), str(tmp_path / "four-bit")], "kuhn_poker")
-    with pytest.raises(InputError, match="kuhn has the quantization none, not nf4"):
-        find_members([str(tmp_path / "four-bit"), str(trained)], "kuhn_poker")
-    adapter = trained / "checkpoints" / "step-000004"
-    members = find_members([str(adapter), str(tmp_path / "four-bit")], "kuhn_poker")
-    assert base_of(members).quantization == "nf4", "an adapter alone plays on any"
 
 
 def test_a_checkpoint_whose_weights_are_gone_is_one_line(trained, tmp_path, capsys):

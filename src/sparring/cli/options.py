@@ -104,23 +104,12 @@ def config_of(
         raise InputError("CONFIG", "is missing", f"Try: sparring {command}")
     if len(words) > 1:
         raise InputError(words[1], "one configuration is enough", "Fields are set like --learning.steps 20")
-    add_options(overrides, seed=seed, runtime=runtime, address=address)
-    return words[0], overrides
-
-
-def add_options(
-    overrides: dict[str, str], *, seed: int | None, runtime: str | None = None, address: str | None = None
-) -> None:
-    """Add the options that are short names of fields."""
-    options = {"run.runtime": ("--runtime", runtime), "ray.address": ("--address", address)}
-    for field, (option, value) in options.items():
-        if value is None:
-            continue
-        if field in overrides:
+    short = {"run.runtime": ("--runtime", runtime), "ray.address": ("--address", address)}
+    for field, (option, value) in short.items():
+        if value is not None and field in overrides:
             raise InputError(option, f"is --{field}, which is given too", "Leave one of the two out")
-        overrides[field] = value
-    if seed is not None:
-        overrides["seed"] = str(seed)
+    given = {"seed": seed, "run.runtime": runtime, "ray.address": address}
+    return words[0], overrides | {field: str(one) for field, one in given.items() if one is not None}
 
 
 def console_of_tables() -> Console:

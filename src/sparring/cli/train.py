@@ -12,7 +12,6 @@ from sparring.cli.options import (
     ConfigWords,
     RuntimeName,
     SeedOrNone,
-    add_options,
     config_of,
     split_arguments,
 )
@@ -128,7 +127,7 @@ def finetune(
     """Train models behind an API into runs/NAME through fine-tuning jobs, or continue such a run."""
     if resume is not None:
         words, overrides = split_arguments(arguments or [])
-        add_options(overrides, seed=seed)
+        overrides |= {} if seed is None else {"seed": str(seed)}
         if words or name is not None or dry_run:
             raise InputError("--resume", "a run keeps its configuration and its name", "Give fields only")
         from sparring.commands.finetune import resume_finetune

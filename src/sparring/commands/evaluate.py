@@ -32,8 +32,6 @@ class Evaluated:
         result: the counts, with the model and the opponent as the user named them.
         adapter: the model's adapter, or the checkpoint of its policies; ``None`` if it has none.
         opponent_adapter: the adapter of an opponent that is a run.
-        template: how positions became prompts.
-        temperature: the model's sampling temperature.
         kept: how often its moves kept the value of the position; ``None`` in a game that is not solved.
         exact: its exact measure, if that was asked for.
     """
@@ -79,16 +77,13 @@ def evaluate(
 
     Args:
         name: the model: a run, a checkpoint, an adapter, a base model or a mixture.
-        env_id: the game.
         opponent: a scripted player, ``base``, or what may be a model; by default ``random``, or ``base``
             where legal moves are not listed.
         games: number of games, rounded up so that seats balance.
         template: how positions become prompts; by default as the run trained.
         num_players: number of seats; by default as the run trained, or two where that is possible.
-        seed: root of all randomness.
-        temperature: the model's sampling temperature.
+        temperature: the model's; an opponent's is 1.
         nash_conv: compute NashConv too.
-        progress: told what goes on.
 
     Raises:
         InputError: the model, environment or opponent is not available, or NashConv cannot be computed.

@@ -41,7 +41,7 @@ from sparring.config.play import EnvSettings, Games
 from sparring.config.population import PsroSettings
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE, MIXTURE_FILE, TRAINED
-from sparring.core.files import write_file
+from sparring.core.files import remove_directory, write_file
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
@@ -246,7 +246,7 @@ class _Psro:
         write_file(path / MIXTURE_FILE, content.to_bytes())
         write_file(path / PAGE, psro_html(state, self.config.seed).encode())
         for number in range(1, len(state.members)):
-            self.directory.delete_copies(number)
+            remove_directory(RunDirectory(self.directory.run(number)).given)  # copies of earlier members
 
     def _adapters(self, members: Iterable[str]) -> dict[str, Path | None]:
         return {name: self.directory.adapter(number) for number, name in enumerate(members)}

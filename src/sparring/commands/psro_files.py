@@ -13,7 +13,7 @@ from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG
 from sparring.core.confidence_intervals import Interval
-from sparring.core.files import finish_replacements, remove_directory, write_file
+from sparring.core.files import finish_replacements, write_file
 from sparring.core.manifest import sealed, unsealed
 from sparring.evaluation.tournament_files import lock_results
 from sparring.population import PayoffMatrix
@@ -29,8 +29,7 @@ class Iteration(msgspec.Struct):
     Attributes:
         member: the member that joined, after so many ``updates`` and ``training_games``.
         payoff_games: finished games in the payoff matrix, of all pairs together.
-        gain: low, mid and high of what it gains over the mixture that it was trained against, summed over
-            both seats; ``None`` for the first member.
+        gain: over the mixture that it was trained against, summed over both seats.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
         is_playable: whether the mixture gives legal answers often enough for ``nash_conv`` to say anything.
@@ -101,10 +100,6 @@ class PsroDirectory:
     def run(self, number: int) -> Path:
         """Return the directory of a member: a best response's run, or the adapter of the first member."""
         return self.path / member_name(number)
-
-    def delete_copies(self, number: int) -> None:
-        """Delete the copies of earlier members that a best response was trained with; they are beside it."""
-        remove_directory(RunDirectory(self.run(number)).given)
 
     def adapter(self, number: int) -> Path | None:
         """Return a member's adapter; ``None`` if it is the base model, as the first member may be."""

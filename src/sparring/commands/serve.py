@@ -46,7 +46,6 @@ class ServedModels:
     """The models that a server has from its start, and their names.
 
     Attributes:
-        base: name of the base model.
         adapters: directories of the adapters, by name: the one that the user gave, or of a run with several
             policies their own.
         versions: the version that each adapter's answers carry: from its checkpoint's state, else the step's
@@ -112,7 +111,6 @@ def serve(
     Args:
         model_or_run: a run (every policy of its newest checkpoint), an adapter directory, or a model.
         host: address to listen at. One that other machines can reach needs a token in SPARRING_API_KEY.
-        port: port to listen at; 0 for any free one.
         threads, dtype: of the model; ``None`` for the run's.
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress at an engine; further ones are rejected.
@@ -213,9 +211,7 @@ def build_application(
     Args:
         engine: answers; it serves ``models``.
         publisher: publishes the adapters of clients and jobs in it.
-        base: the base model.
         launch: starts the process that trains a job.
-        models: the models that the server has from its start.
         token: the token that clients need, if any.
         root: the directory from which clients may load adapters, under other names.
         jobs: the directory of files and fine-tuning jobs.

@@ -63,10 +63,8 @@ def tournament(
         budget: games in total, which go where the order is still open.
         players: number of seats of a game; by default two where that is possible.
         template: how positions of a game become prompts; by default as the runs trained.
-        seed: root of all randomness.
         temperature: the models' sampling temperature in a game; a program's roles have their own.
         nash_conv: compute the NashConv of every model that is served here too.
-        progress: told what goes on.
 
     Raises:
         InputError: an argument is wrong, the directory cannot be used, or a model cannot be loaded.
@@ -113,14 +111,9 @@ def _check_no_game(players: int | None, template: str | None, temperature: float
 
 @dataclass(frozen=True)
 class HeldTournament:
-    """A tournament of members in a directory.
+    """A tournament of members, maybe with the NashConv of every model that is served here.
 
-    Attributes:
-        members: the players.
-        venue: what they play.
-        schedule: the games.
-        nash_conv: whether the NashConv of every model that is served here is computed as well, of a game.
-        serve: serves the members' adapters; without it, this process does.
+    ``serve`` serves the members' adapters; without it, this process does.
     """
 
     members: Sequence[Member]

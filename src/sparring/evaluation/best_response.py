@@ -36,11 +36,9 @@ class Exploited:
     be above them by chance.
 
     Attributes:
-        env_id: the game.
         model: the policy as the user named it.
-        seats: what is gained in each seat.
         total: the sum of the gains, whose interval respects that the seats of a round share a deal.
-        rounds: how many rounds that sum is the mean of.
+        rounds: how many that sum is the mean of.
         updates: updates of the best response, of at most ``max_updates``.
         settled: whether its evaluations no longer found a better policy, which ends the training.
         training_games: games that it was trained on.

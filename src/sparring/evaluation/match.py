@@ -118,7 +118,6 @@ async def play_match(
 
     Args:
         arena: its client answers for ``model``, and for the opponent if that is a model.
-        episode: the game.
         model: uid of the model, or a mixture; one for each seat if they differ.
         opponent: the opponent, or a mixture; one for each seat if they differ; ``None`` in a one-player game.
         games: number of games; rounded up to a multiple of the number of seats.

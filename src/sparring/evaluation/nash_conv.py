@@ -54,7 +54,6 @@ async def nash_conv(
     2017, arXiv 1711.00832. The best responses are OpenSpiel's.
 
     Args:
-        client: scores answers.
         env_id: an OpenSpiel game of any number of players whose positions can be listed.
         template: gives the prompts and the form of the scored answers.
         model: uid of the model, or a mixture, which is measured by its :func:`average_policy`; one for each
