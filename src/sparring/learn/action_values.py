@@ -57,10 +57,7 @@ STATE = ("prompts", "steps", "owners", "answers", "tallies")
 
 
 class ListedStep(NamedTuple):
-    """A step at a prompt with legal answers; ``asked`` and ``drawn`` are keys of prompt and answer.
-
-    ``chance`` is the probability with which the answer was drawn.
-    """
+    """A step at a prompt with legal answers: keys of prompt and answer, and the chance of the draw."""
 
     game: str
     asked: bytes
@@ -206,10 +203,9 @@ class ActionValues:
         corrected: bool = False,
         memory: AnswerMemory | None = None,
     ) -> "ActionValues":
-        """Return the values in a batch, which the tracked ``scales`` by game and the memory take into
-        account.
+        """Return the values in a batch; tracked ``scales``, by game, and the memory take it into account.
 
-        Without ``scales``, they are the batch's own. Raises SparringError if an advantage is not finite.
+        Raises SparringError if an advantage is not finite.
         """
         steps = list(_steps(records))
         if not all(math.isfinite(step.advantage) for step in steps):

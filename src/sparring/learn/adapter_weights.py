@@ -28,9 +28,8 @@ _TYPES = ("F64", "F32", "F16", "BF16")
 def read_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of an adapter's tensors, from the header of its file.
 
-    Raises:
-        DamagedState: the file is missing or damaged.
-        InputError: it is no LoRA adapter in PEFT's format, or in another file.
+    Raises DamagedState if the file is missing or damaged, InputError if it is no LoRA adapter in PEFT's
+    format.
     """
     path = _weight_file(directory)
     try:

@@ -17,10 +17,8 @@ from sparring.learn.model_files import check_quantization
 
 
 def linear_kinds(base: Any) -> dict[str, str]:
-    """Return all weight matrices but embeddings and the output layer, each with its path within a decoder
+    """Return the weight matrices but embeddings and the output layer, with their paths within a decoder
     layer.
-
-    Stacked experts in one parameter count as one matrix, named like the parameter.
     """
     left_out = {id(base.get_output_embeddings())}
     left_out |= {id(module) for module in base.modules() if isinstance(module, torch.nn.Embedding)}

@@ -26,11 +26,7 @@ class NoRecordFits(SparringError):
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of answers and tokens over which a batch's metrics are means.
-
-    ``fresh_tokens`` were drawn by the version that learns, ``stale_tokens`` by older ones; ``regularised``
-    answers have legal answers at their position.
-    """
+    """The numbers of answers and tokens over which a batch's metrics are means: fresh ones are on-policy."""
 
     answers: int
     fresh_tokens: int
@@ -303,9 +299,9 @@ def minibatches_of(
 class AnswerTable:
     """The places of the A answers of an update, and of their tokens, in flat arrays.
 
-    What is measured before the first step, in the mini-batches of the first epoch, is written into such
-    arrays and read for those of later epochs. An answer is with one learner of a group in each epoch, so the
-    sum of the learners' arrays is what all of them have measured.
+    What is measured in the mini-batches of the first epoch is read for those of later ones. An answer is with
+    one learner of a group in each epoch, so the sum of the learners' arrays is what all of them have
+    measured.
     """
 
     def __init__(self, records: Sequence[TrainingRecord]) -> None:

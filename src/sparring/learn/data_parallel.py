@@ -261,19 +261,12 @@ def _part(weight: Tensor, peers: "DataParallel") -> Tensor:
 
 
 class DataParallel:
-    """One learner's membership in a group of ``size`` learners.
+    """One learner's membership in a group of ``size`` learners; ``rank`` 0's process serves the store.
 
     Reports use gloo; gradients use gloo on a CPU and NCCL on a CUDA device. The process groups are not
-    torch's default group, of which a process can have only one, because groups change with their members.
-    Raises PeerLost if the other learners did not join in time.
-
-    Args:
-        rank: this learner's number, 0 to ``size`` - 1.
-        size: number of learners.
-        store: the group's store, which rank 0's process serves; a new group needs a new store.
-        device: device of the gradients.
-        timeout_seconds: maximum time that a learner waits for the others.
-        base: the base model if the learners share it.
+    torch's default group, of which a process can have only one, because groups change with their members: a
+    new group needs a new store. ``base`` is the base model if the learners share it. Raises PeerLost if the
+    others did not join within ``timeout_seconds``.
     """
 
     def __init__(
@@ -310,10 +303,8 @@ class DataParallel:
     ) -> tuple[Share, Share]:
         """Return the share of this rank's shard of the records, and the batch's, equal on every rank.
 
-        Raises:
-            SparringError: the work failed on some rank. (That rank raises its own exception.)
-            NoRecordFits: no rank kept a record.
-            PeerLost: some rank died or does not answer.
+        Raises SparringError if the work failed on another rank, NoRecordFits if no rank kept a record,
+        PeerLost if some rank died or does not answer.
         """
         try:
             own = work(shard(records, self.size)[self.rank])

@@ -39,17 +39,8 @@ class Learner:
     turns.
 
     AdamW has no weight decay. There is a reference only if the algorithm compares the policy with it.
-
-    Args:
-        policy: the model whose adapter is trained.
-        algorithm: computes the gradients. The learner initializes it.
-        settings: everything else.
-        adapter: name of the policy that is trained.
-        seed: decides how each epoch of each update divides its records.
-        group: the learners that share the work of each update, all in the same state.
-
-    Raises:
-        InputError: the model has no such policy.
+    ``seed`` decides how each epoch of each update divides its records; the learners of a ``group`` share the
+    work of each update and are all in the same state. Raises InputError if the model has no such policy.
     """
 
     def __init__(
@@ -125,13 +116,10 @@ class Learner:
     def update(self, records: list[TrainingRecord]) -> dict[str, float]:
         """Learn from ``records`` in ``epochs`` * ``minibatches`` optimizer steps, and return metrics.
 
-        The version rises by 1. Metrics of several steps are means over them; numbers of tokens are sums. In a
-        group, every learner receives the whole batch. If this method raises, weights, optimizer and version
-        are unchanged.
-
-        Raises:
-            SparringError: the loss is not finite, or engine and learner differ by more than ``max_mismatch``.
-            PeerLost: another learner of the group died or does not answer.
+        The version rises by 1. Metrics of several steps are means over them; numbers of tokens are sums. If
+        this method raises, weights, optimizer and version are unchanged: SparringError if the loss is not
+        finite, or engine and learner differ by more than ``max_mismatch``; PeerLost if another learner of the
+        group died.
         """
         started = perf_counter()
         learning_rate = self.learning_rate.at(self.age)
@@ -283,9 +271,8 @@ class Learner:
     def _check_mismatch(self, metrics: dict[str, float]) -> None:
         """Reject records whose log-probabilities this model cannot have given.
 
-        Tokens of the current version show every fault of engine, weights or temperature. For tokens of older
-        versions the policy itself has changed as well, so their limit is ``MAX_DRIFT`` higher, whatever their
-        age.
+        For tokens of older versions the policy itself has changed as well: their limit is ``MAX_DRIFT``
+        higher.
         """
         mismatch, stale = metrics.get("mismatch", 0.0), metrics.get("stale_mismatch", 0.0)
         limit = self.settings.max_mismatch
@@ -329,9 +316,8 @@ class Learner:
     ) -> None:
         """Restore the state of :meth:`tensors` after ``version`` updates on ``samples_seen`` answers.
 
-        ``started`` is the version at which the learner last started again. Raises InputError if the weights
-        belong to another adapter, the algorithm's state to another algorithm, or the reference's weights are
-        missing.
+        ``started`` is the version at which the learner last started again. Raises InputError if the state is
+        of another adapter or algorithm, or has no reference.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
         self.algorithm.load_state(_copies(part_of(tensors, ALGORITHM_PREFIX)))

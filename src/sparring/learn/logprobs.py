@@ -122,11 +122,7 @@ def plan_outputs(
     values: Callable[[Tensor], Tensor] | None = None,
     hits: bool = False,
 ) -> PlanOutputs:
-    """Return logprobs_C as :func:`plan_logprobs` does, and what else is asked for.
-
-    ``values`` returns value_N of hidden_ND. With ``hits``, nothing else is returned beside the
-    log-probabilities.
-    """
+    """Return logprobs_C as :func:`plan_logprobs` does, with entropies, hits, or ``values`` of hidden_ND."""
     score = logprobs_and_hits if hits else logprobs_and_entropies if entropies else None
     scores = _PlanPass(policy, plan, limits, score, values)()
     if scores.ndim == 1:

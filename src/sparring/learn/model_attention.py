@@ -32,8 +32,8 @@ IGNORED = {
 class DotProduct:
     """Scaled dot-product attention as one layer of a model computes it.
 
-    ``soft_cap`` bounds the scores to (-cap, cap) by a hyperbolic tangent, as in Gemma 2; ``sinks_H`` is a
-    score for each head that takes part in the softmax but has no value, as in gpt-oss.
+    ``soft_cap`` bounds scores by a tanh, as in Gemma 2; ``sinks_H`` are scores that have no value, as in
+    gpt-oss.
     """
 
     scale: float

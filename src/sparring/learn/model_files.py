@@ -64,13 +64,9 @@ def fingerprint(model: str) -> Hashes:
 
 
 def check_base(directory: Path, model: Hashes, what: str = "adapter") -> None:
-    """Check that what is saved in a directory was trained on a base model with this fingerprint.
+    """Raise InputError, on ``what``, if an adapter was trained on another base model than this one.
 
-    A directory without a fingerprint, such as one of another program, passes, and a model without one.
-
-    Raises:
-        InputError: it was trained on another.
-        DamagedState: the manifest is damaged.
+    What has no fingerprint, such as an adapter of another program, passes.
     """
     trained_on = base_of(directory) if is_sealed(directory) else {}
     differing = differing_files(trained_on, model)

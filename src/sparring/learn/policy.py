@@ -108,27 +108,17 @@ class LoraSettings:
 
 
 class PolicyModel:
-    """A base model and its adapters; see the module.
+    """A base model and its adapters, which are always float32; see the module.
 
-    Args:
-        model_name: a local directory or Hugging Face id (see ``model_files``).
-        lora: the adapter's shape.
-        dtype: dtype of the frozen base. Adapter weights are always float32.
-        device: device of all weights.
-        quantization: ``nf4`` keeps the base's linear layers in four bits.
-        shard_base: keep the base's linear layers in parts, one with each learner of a group.
-        seed: seed of the initial weights. Those of a policy do not depend on the other policies.
-        policies: names of the adapters that are trained, which consist of letters, digits, "-" and "_".
+    With ``shard_base``, the base's linear layers are in parts, one with each learner of a group. The initial
+    weights of a policy do not depend on the other policies. ``base`` is the base model's fingerprint,
+    ``context_length`` the maximum number of tokens of prompt and answer, ``notes`` are lines that the user
+    should know. ``mixes_adapters`` is whether one forward pass may use several adapters: experts reorder
+    tokens. ``tree_attention`` is how learners compute attention on a GPU; ``None`` until the first one has
+    measured it.
 
     Raises:
         InputError: the model cannot be loaded or run over a tree, or a target module or a name is wrong.
-
-    Attributes:
-        base: the base model's fingerprint.
-        context_length: maximum number of tokens of prompt and answer.
-        mixes_adapters: whether one forward pass may use several adapters; experts reorder tokens.
-        notes: lines that the user should know about this model.
-        tree_attention: how learners compute attention on a GPU; ``None`` until the first one has measured it.
     """
 
     def __init__(

@@ -36,14 +36,10 @@ class BaseAlgo(ABC):
     """What a learner does with a batch. A subclass defines :meth:`loss`.
 
     A learner calls :meth:`initialize` once, and for each update :meth:`begin`, :meth:`prepare_batch` and
-    :meth:`update`. The KL divergence and the entropy of ``terms`` are added up over tokens by
-    :meth:`aggregate`. The regulariser is a mean over answers of sums over the tokens of legal answers,
-    divided by the constant M. RLOO, REINFORCE++ and verl's ``use_kl_in_reward`` differ from ``kl_in =
-    "reward"``: they subtract the divergence from the rewards, before a baseline is subtracted or a deviation
-    is divided by.
-
-    Attributes:
-        regulariser_ends: the weight of the regulariser at the first and at the last update.
+    :meth:`update`. The regulariser is a mean over answers of sums over the tokens of legal answers, divided
+    by the constant M; ``regulariser_ends`` is its weight at the first and at the last update. RLOO,
+    REINFORCE++ and verl's ``use_kl_in_reward`` differ from ``kl_in = "reward"``: they subtract the divergence
+    from the rewards, before a baseline is subtracted or a deviation is divided by.
     """
 
     critic: Critic | None = None
@@ -132,10 +128,7 @@ class BaseAlgo(ABC):
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`, on the CPU; without tensors, the one before the first update.
-
-        Raises InputError if the state is of another algorithm.
-        """
+        """Restore the state of :meth:`state`, on the CPU; without tensors, the one before the first update."""
         if state:
             raise InputError(
                 "learning.algorithm",

@@ -86,9 +86,8 @@ class OverAnswers(BaseAlgo):
     def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
         """Average the advantages of the whole batch.
 
-        Raises:
-            SparringError: an advantage is not finite, or no answer of the first batch has legal answers
-                beside it. In a later batch this may be chance, and is left to ``listed_share``.
+        Raises SparringError if an advantage is not finite, or no answer of the first batch has legal answers
+        beside it.
         """
         listed = any(answer.alternatives for record in records for answer in record.answers)
         if version == 0 and not listed:

@@ -5,10 +5,9 @@ The loss of B records with advantages A_i and completions of any length is, with
     L = - 1/B * sum_i A_i * 1/M * sum_t w_it * log pi(token_it | context)
 
 Dividing by the constant M instead of each completion's length prevents a preference for long answers (Liu et
-al., arXiv 2503.20783). The loss has no baseline of its own; the reward transforms subtract one. w_it is the
-truncated importance weight min(pi / behaviour, ``max_importance_weight``), which is held constant. Other
-aggregations and corrections can be chosen; see ``TokenLoss``. The loss has no ratio of its own, so in every
-step of an update the weights are those of the policy at that step.
+al., arXiv 2503.20783). w_it is the truncated importance weight min(pi / behaviour,
+``max_importance_weight``), which is held constant; in every step of an update it is that of the policy at
+that step.
 """
 
 from torch import Tensor

@@ -75,10 +75,11 @@ def correction_factors(
 def is_off_policy(
     logprobs_S: Tensor, behaviour_S: Tensor, credit_S: Tensor, answer_S: Tensor, threshold: float
 ) -> Tensor:
-    """Return whether each token's answer is left out by off-policy sequence masking.
+    """Return whether off-policy sequence masking leaves each token's answer out (DeepSeek-V3.2, arXiv
+    2512.02556).
 
-    That is so if its advantage, ``credit_S``, is negative and the mean of log mu - log pi over its tokens
-    exceeds ``threshold`` (DeepSeek-V3.2, 2025, arXiv 2512.02556).
+    So it is if the advantage, ``credit_S``, is negative and the mean of log mu - log pi exceeds
+    ``threshold``.
     """
     distance_S = mean_of_answers(behaviour_S - logprobs_S.detach(), answer_S)
     return (distance_S > threshold) & (credit_S < 0)

@@ -79,10 +79,9 @@ class Data:
 
 
 class FineTuningJob:
-    """A learner and its source of data, in a directory that exists; ``report`` is called with each row.
+    """A learner and its source of data, in a directory that exists; the adapter ``default`` is trained.
 
-    The policy's adapter ``default`` is trained from where it is. A state is saved when the last one is older
-    than ``save_seconds``.
+    ``report`` is called with each row. A state is saved when the last one is older than ``save_seconds``.
     """
 
     def __init__(
