@@ -128,7 +128,7 @@ class BaseAlgo(ABC):
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state of :meth:`state`, on the CPU; without tensors, the one before the first update."""
+        """Restore the state of :meth:`state`, on the CPU; without tensors, that of the beginning."""
         if state:
             raise InputError(
                 "learning.algorithm",
