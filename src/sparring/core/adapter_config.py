@@ -67,8 +67,9 @@ def check_adapter_config(config: Mapping[str, Any], file: str) -> None:
     for field in SHAPE:
         if field not in config:
             raise DamagedState("adapter", f"{file} does not describe a LoRA adapter", "Give one that does.")
-    for field, value in config.items():
-        if FIELDS.get(field, _is_off)(value):
+    for field in [*FIELDS, *config]:
+        value = config.get(field)
+        if field not in config or FIELDS.get(field, _is_off)(value):
             continue
         problem = f"{file} sets {field:.100} to {_shown(value)}"
         if field in SHAPE and not isinstance(value, str):

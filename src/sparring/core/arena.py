@@ -74,6 +74,12 @@ class Arena(EpisodeRunner):
         """Override to measure on held-out data. Return lists by name of the measure, one value per item."""
         return {}
 
+    def evaluation_request(self, episode_type: str, artifact: Any, *path: int | str) -> EpisodeRequest:
+        """Return a request that is not trained on, with a seed and an id that follow from ``path``."""
+        name = "-".join(f"{one:05d}" if isinstance(one, int) else one for one in path)
+        meta = {"seed": derive_seed(self.seed, "evaluation", *path), "rollout_id": f"evaluation-{name}"}
+        return EpisodeRequest(episode_type, artifact, meta, is_trainable=False)
+
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
         """Return the matches for the ratings, each as scores by role id. Override where rewards mislead."""
         return [rollout.rewards for rollout in result.all_rollouts() if len(rollout.rewards) > 1]

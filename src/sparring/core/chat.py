@@ -8,8 +8,8 @@ from sparring.core.arena import Arena
 from sparring.core.client import ModelResponse
 from sparring.core.episode import Episode, EpisodeState, Utterance
 from sparring.core.errors import EpisodeError, InputError
-from sparring.core.messages import Messages, as_messages, check_text, remembered, said
-from sparring.core.own_code import awaitable, method_of, returned, truth
+from sparring.core.messages import Messages, remembered, said
+from sparring.core.own_code import awaitable, messages_of, method_of, returned, text_of, truth
 from sparring.core.records import mark_prefix
 from sparring.core.text import speech
 
@@ -68,11 +68,8 @@ class ChatEpisode(Episode):
 
     async def take_turn(self, role_id: str, arena: Arena, state: EpisodeState) -> None:
         """Let ``role_id`` answer: make a model call, record the step, and say the answer to every role."""
-        messages = self.messages_for(role_id, arena, state)
-        try:
-            as_messages(messages)
-        except (TypeError, ValueError) as error:
-            raise EpisodeError(f"{method_of(self, 'messages_for')}: {error}") from error
+        source = method_of(self, "messages_for")
+        messages = messages_of(self.messages_for(role_id, arena, state), source)
         if not messages:
             raise EpisodeError(f"{role_id} must answer but has no system prompt and has heard nothing")
         calling = self.call_model(role_id, messages, arena)
@@ -185,10 +182,7 @@ def _texts(value: object, arena: Arena, episode: ChatEpisode, method: str) -> Sa
         if role != EVERYBODY and role not in arena.roles:
             known = ", ".join(arena.roles)
             raise EpisodeError(f"{source} has a text for {role!r:.50}, which is no role; there are: {known}")
-        try:
-            check_text(text)
-        except ValueError as error:
-            raise EpisodeError(f"{source}: {error}") from error
+        text_of(text, source)
     return texts
 
 

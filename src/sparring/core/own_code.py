@@ -34,6 +34,7 @@ from sparring.core.errors import (
     reason_of,
     shown,
 )
+from sparring.core.messages import Messages, as_messages, check_text
 from sparring.core.text import one_line
 
 CLASS_PATH = r"^.+\.py:\w+$"
@@ -219,6 +220,24 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     _check_is_awaited(value, source)
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
+
+
+def text_of(value: object, source: str) -> str:
+    """Return the text that the method ``source`` has returned; raise an EpisodeError for anything else."""
+    text = returned(value, str, source)
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise EpisodeError(f"{source}: {error}") from error
+    return text
+
+
+def messages_of(value: Any, source: str) -> Messages:
+    """Return the messages that ``source`` has returned; raise an EpisodeError for anything else."""
+    try:
+        return as_messages(value)
+    except (TypeError, ValueError) as error:
+        raise EpisodeError(f"{source}: {error}") from error
 
 
 def state_of(owner: Any, source: str = "") -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from sparring.core import EpisodeError, InputError
 from sparring.core.errors import shown
-from sparring.core.messages import check_text
-from sparring.core.own_code import check_json, method_of, own_class, own_code, returned, truth
+from sparring.core.own_code import check_json, method_of, own_class, own_code, returned, text_of, truth
 from sparring.envs.game import Game
 
 Value = TypeVar("Value")
@@ -96,12 +95,7 @@ class CheckedGame(Game):
         return returned(value, kind, method_of(self.game, method))
 
     def _text(self, method: str, value: object) -> str:
-        text = self._kind(method, value, str)
-        try:
-            check_text(text)
-        except ValueError as error:
-            raise EpisodeError(f"{method_of(self.game, method)}: {error}") from error
-        return text
+        return text_of(value, method_of(self.game, method))
 
     def _truth(self, method: str, value: object) -> bool:
         return truth(value, method_of(self.game, method))

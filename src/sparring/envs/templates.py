@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from sparring.core import EpisodeError, InputError, Message, Messages
-from sparring.core.messages import as_messages, check_text
-from sparring.core.own_code import is_class_path, method_of, own_object, returned, truth
+from sparring.core.own_code import is_class_path, messages_of, method_of, own_object, returned, text_of, truth
 from sparring.envs.examples import example_turns
 from sparring.envs.game import Game
 
@@ -54,29 +53,17 @@ class CheckedTemplate(PromptTemplate):
         prompt: Messages = returned(made, list, source)
         if not prompt:
             raise EpisodeError(f"{source} returned no message")
-        try:
-            return as_messages(prompt)
-        except (TypeError, ValueError) as error:
-            raise EpisodeError(f"{source}: {error}") from error
+        return messages_of(prompt, source)
 
     def extract(self, text: str) -> tuple[str, bool]:
         source, found = method_of(self.template, "extract"), self.template.extract(text)
         pair = returned(found, tuple, source)
         if len(pair) != 2:
             raise EpisodeError(f"{source} returned {len(pair)} values, not an action and true or false")
-        return _text(pair[0], source), truth(pair[1], source)
+        return text_of(pair[0], source), truth(pair[1], source)
 
     def answer(self, action: str) -> str:
-        return _text(self.template.answer(action), method_of(self.template, "answer"))
-
-
-def _text(value: object, source: str) -> str:
-    text = returned(value, str, source)
-    try:
-        check_text(text)
-    except ValueError as error:
-        raise EpisodeError(f"{source}: {error}") from error
-    return text
+        return text_of(self.template.answer(action), method_of(self.template, "answer"))
 
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\[{}\\]|[{}]")

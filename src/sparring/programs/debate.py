@@ -213,15 +213,7 @@ class DebateArena(Arena):
         """
         topics = self.settings.evaluation_topics or self.settings.topics
         requests = [
-            EpisodeRequest(
-                "debate",
-                {"topic": topics[index % len(topics)]},
-                {
-                    "seed": derive_seed(self.seed, "evaluation", index),
-                    "rollout_id": f"evaluation-{index:05d}",
-                },
-                is_trainable=False,
-            )
+            self.evaluation_request("debate", {"topic": topics[index % len(topics)]}, index)
             for index in range(self.settings.evaluation_debates)
         ]
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]

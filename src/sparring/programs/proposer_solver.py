@@ -312,7 +312,7 @@ class ProposerSolverArena(Arena):
         episodes are left out.
         """
         solve = [
-            EpisodeRequest("solve", question, self._evaluation_meta("solve", index), is_trainable=False)
+            self.evaluation_request("solve", question, "solve", index)
             for index, question in enumerate(self.held_out)
         ]
         propose = self._evaluation_proposals()
@@ -336,17 +336,8 @@ class ProposerSolverArena(Arena):
         count = min(self.settings.examples, len(self.questions))
         shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
         return [
-            EpisodeRequest(
-                "propose",
-                {"examples": shown[index % EVALUATION_PROMPTS]},
-                self._evaluation_meta("propose", index),
-                is_trainable=False,
+            self.evaluation_request(
+                "propose", {"examples": shown[index % EVALUATION_PROMPTS]}, "propose", index
             )
             for index in range(self.settings.evaluation_proposals)
         ]
-
-    def _evaluation_meta(self, kind: str, index: int) -> dict[str, Any]:
-        return {
-            "seed": derive_seed(self.seed, "evaluation", kind, index),
-            "rollout_id": f"evaluation-{kind}-{index:05d}",
-        }

@@ -83,15 +83,7 @@ class ProofArena(Arena):
         """Judge held-out claims, each several times, with seeds of their own; failed episodes are left
         out."""
         requests = [
-            EpisodeRequest(
-                "proof",
-                claim.to_dict(),
-                {
-                    "seed": derive_seed(self.seed, "evaluation", index, proof),
-                    "rollout_id": f"evaluation-{index:05d}-{proof:02d}",
-                },
-                is_trainable=False,
-            )
+            self.evaluation_request("proof", claim.to_dict(), index, proof)
             for index, claim in enumerate(self.held_out[: self.settings.evaluation_claims])
             for proof in range(self.settings.evaluation_proofs)
         ]

@@ -13,6 +13,7 @@ from sparring.programs.proofs.rewards import RoundOutcome, round_rewards
 from sparring.programs.proofs.state import (
     ProofState,
     RoundAnswer,
+    first_state,
     make_proof_rubric,
     total_rewards,
     without_token_ids,
@@ -55,20 +56,7 @@ class ProofEpisode(Episode):
         stances = {agent.name: agent.stance for agent in self.protocol.agents if agent.stance is not None}
         if self.protocol.random_stance:
             stances = dict.fromkeys(stances, stance_of(claim["question"], claim["claim"]))
-        return {
-            "protocol": self.protocol.name,
-            "question": claim["question"],
-            "claim": claim["claim"],
-            "y": claim["y"],
-            "id": claim["id"],
-            "seed": seed,
-            "stances": stances,
-            "branches": [],
-            "rounds": [],
-            "decision": NO_DECISION.to_dict(),
-            "decided_by": None,
-            "terminated": False,
-        }
+        return first_state(self.protocol.name, claim, seed, stances)
 
     def is_over(self, state: ProofState) -> bool:
         """Return whether a verifier has decided or cannot decide any more."""

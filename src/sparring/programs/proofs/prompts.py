@@ -13,14 +13,13 @@ from sparring.core import Messages, derive_seed
 from sparring.core.messages import History, remembered, said
 from sparring.core.text import speech
 from sparring.programs.proofs.answers import (
-    NO_DECISION,
     choices_text,
     decision_text,
     is_last_turn,
     read_answer,
 )
 from sparring.programs.proofs.protocol import Agent, Protocol, Stance, Turn
-from sparring.programs.proofs.state import ProofState
+from sparring.programs.proofs.state import ProofState, first_state
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,7 @@ def _played(
 ) -> ProofState:
     if protocol.coin is not None and agent in protocol.coin:
         seed = protocol.coin.index(agent)
-    state: ProofState = {
-        "protocol": protocol.name,
-        "question": example.question,
-        "claim": example.claim,
-        "y": example.y,
-        "id": "example",
-        "seed": seed,
-        "stances": dict(stances),
-        "branches": [],
-        "rounds": [],
-        "decision": NO_DECISION.to_dict(),
-        "decided_by": None,
-        "terminated": False,
-    }
+    state = first_state(protocol.name, {**vars(example), "id": "example"}, seed, stances)
     asked = 0
     for number in range(protocol.last_round + 1):
         turns = protocol.turns(number, seed)
@@ -189,10 +175,7 @@ def _prover_task(protocol: Protocol, state: ProofState, agent: Agent) -> str:
         text += f" Convince {judges} that it is {_SAYS[stance]}."
     if protocol.anonymous:
         return text
-    others = [name for name in protocol.provers if name != agent.name and name in state["stances"]]
-    return " ".join(
-        [text, *(f"{name} argues that it is {_SAYS[state['stances'][name]]}." for name in others)]
-    )
+    return " ".join([text, *_sides(state, [name for name in protocol.provers if name != agent.name])])
 
 
 def _rules(protocol: Protocol, agent: str, max_words: int) -> str:

@@ -14,30 +14,13 @@ _VERIFIER = Agent("verifier", "verifier")
 
 def nip(given: ProtocolSettings) -> Protocol:
     """One prover and the verifier take turns; both see everything."""
-    prover, verifier = _speaks("prover", "main"), _speaks("verifier", "main")
-    return Protocol(
-        "nip",
-        agents=(Agent("prover", "prover", "accept"), _VERIFIER),
-        channels=(Channel("main", ("prover", "verifier")),),
-        cycle=(verifier, prover) if given.verifier_first else (prover, verifier),
-        max_rounds=given.max_message_rounds,
-        min_rounds=given.min_message_rounds,
-        random_stance=given.randomize_prover_stance,
-        settings=given,
-    )
+    rounds = given.max_message_rounds, given.min_message_rounds
+    return _one_prover("nip", given, *rounds, verifier_first=given.verifier_first)
 
 
 def adp(given: ProtocolSettings) -> Protocol:
     """The prover says one thing, and the verifier decides (abstract decision problem)."""
-    return Protocol(
-        "adp",
-        agents=(Agent("prover", "prover", "accept"), _VERIFIER),
-        channels=(Channel("main", ("prover", "verifier")),),
-        cycle=(_speaks("prover", "main"), _speaks("verifier", "main")),
-        max_rounds=2,
-        random_stance=given.randomize_prover_stance,
-        settings=given,
-    )
+    return _one_prover("adp", given, max_rounds=2)
 
 
 def debate(given: ProtocolSettings) -> Protocol:
@@ -125,6 +108,22 @@ def _speaks(agent: str, *channels: str) -> tuple[Turn, ...]:
     return (Turn(agent, channels),)
 
 
+def _one_prover(
+    name: str, given: ProtocolSettings, max_rounds: int, min_rounds: int = 1, *, verifier_first: bool = False
+) -> Protocol:
+    prover, verifier = _speaks("prover", "main"), _speaks("verifier", "main")
+    return Protocol(
+        name,
+        agents=(Agent("prover", "prover", "accept"), _VERIFIER),
+        channels=(Channel("main", ("prover", "verifier")),),
+        cycle=(verifier, prover) if verifier_first else (prover, verifier),
+        max_rounds=max_rounds,
+        min_rounds=min_rounds,
+        random_stance=given.randomize_prover_stance,
+        settings=given,
+    )
+
+
 def _two_provers(
     name: str,
     given: ProtocolSettings,
@@ -138,13 +137,7 @@ def _two_provers(
     verifier = (_speaks("verifier", "prover0_channel", "prover1_channel"),)
     return Protocol(
         name,
-        agents=(
-            *(
-                Agent(f"prover{n}", "prover", "accept" if stances[n] == "accept" else "reject")
-                for n in (0, 1)
-            ),
-            _VERIFIER,
-        ),
+        agents=(*(Agent(f"prover{n}", "prover", stances[n]) for n in (0, 1)), _VERIFIER),
         channels=tuple(Channel(f"prover{n}_channel", seen_by[n]) for n in (0, 1)),
         cycle=verifier + provers if given.verifier_first else provers + verifier,
         max_rounds=given.max_message_rounds,

@@ -1,11 +1,13 @@
 """The state of an episode as plain JSON values, its rubric, and how well a verifier judges: accuracy and its
 kin."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
 from sparring.core import Arena, InputError, Rollout, Rubric
 from sparring.programs.proofs.protocol import Protocol, Stance
+
+_UNDECIDED: dict[str, Any] = {"verdict": "none", "value": 0.0, "raw": ""}
 
 
 class RoundAnswer(TypedDict):
@@ -55,6 +57,26 @@ class ProofState(TypedDict):
     terminated: bool
 
 
+def first_state(
+    protocol: str, claim: Mapping[str, Any], seed: int, stances: Mapping[str, Stance]
+) -> ProofState:
+    """Return the state of an episode before its first round."""
+    return {
+        "protocol": protocol,
+        "question": claim["question"],
+        "claim": claim["claim"],
+        "y": claim["y"],
+        "id": claim["id"],
+        "seed": seed,
+        "stances": dict(stances),
+        "branches": [],
+        "rounds": [],
+        "decision": _UNDECIDED,
+        "decided_by": None,
+        "terminated": False,
+    }
+
+
 def without_token_ids(state: ProofState) -> ProofState:
     """Return the state as it is kept: the rollout's steps have the token ids."""
 
@@ -98,9 +120,6 @@ def first_rounds(state: ProofState, count: int) -> ProofState:
         "decided_by": None,
         "terminated": False,
     }
-
-
-_UNDECIDED: dict[str, Any] = {"verdict": "none", "value": 0.0, "raw": ""}
 
 
 def measures_of(proofs: Sequence[ProofState]) -> dict[str, list[float]]:
