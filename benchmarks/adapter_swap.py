@@ -29,7 +29,7 @@ from measuring import pin_one_thread, print_table
 from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
 from sparring.core import Messages, ModelResponse
 from sparring.core.adapters import AdapterRef
-from sparring.engine.adapter_check import tolerance_of
+from sparring.engine.adapters import tolerance_of
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery

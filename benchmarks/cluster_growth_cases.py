@@ -24,7 +24,7 @@ from typing import Any
 from ray_simulation import SimulatedHost, VirtualTimeLoop
 from sparring.cluster.engines.host import EngineRequest
 from sparring.collection.buffers import StepBuffer
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec
 from sparring.config import load_config
 from sparring.core import Messages, ModelResponse, Step, Trajectory
 from sparring.envs.game_episode import GameEpisode

@@ -42,8 +42,7 @@ import textarena
 
 from measuring import print_table, ratio, resident_mb
 from one_process import Play
-from sparring.collection.results import Played
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec, Played
 from sparring.core import (
     AgentSpec,
     Arena,

@@ -8,8 +8,7 @@ from sparring.collection.collector import Collector, Limits, arena_of_games
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
-from sparring.collection.results import Played, TakeIn
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec, Played, TakeIn
 from sparring.collection.tracker import Tracker
 from sparring.core import InferenceClient
 from sparring.envs.game_episode import GameEpisode

@@ -93,7 +93,7 @@ def measure_one_process(play: Play, games: int) -> Measured:
     started, cpu = perf_counter(), process_time()
     asyncio.run(playing.play())
     seconds, cpu = perf_counter() - started, process_time() - cpu
-    if playing.pool.ledger.accounts.finished != games:
+    if playing.pool.ledger.accounts["finished"] != games:
         raise SystemExit("games failed")
     return Measured(games / seconds, 1000 * cpu / games, {})
 

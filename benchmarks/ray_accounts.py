@@ -144,14 +144,14 @@ def _of_games(books: Books) -> list[str]:
     unfinished = [job for _, job in books.ledger.in_flight.values()] + books.ledger.again
     training = [job for job in unfinished if job.meta.type == "train"]
     found = []
-    if accounts.started != accounts.finished + accounts.failed + len(training):
+    if accounts["started"] != accounts["finished"] + accounts["failed"] + len(training):
         found.append(f"{accounts} and {len(training)} games in flight do not add up")
-    if accounts.failed or accounts.eval_failed:
-        found.append(f"{accounts.failed + accounts.eval_failed} games failed")
+    if accounts["failed"] or accounts["eval_failed"]:
+        found.append(f"{accounts['failed'] + accounts['eval_failed']} games failed")
     known = [job for job in training if job.meta.index in books.buffer.seen]
-    if len(books.buffer.seen) != accounts.finished + accounts.failed + len(known):
+    if len(books.buffer.seen) != accounts["finished"] + accounts["failed"] + len(known):
         found.append(
-            f"the buffer knows {len(books.buffer.seen)} games, the pool {accounts.finished} that finished"
+            f"the buffer knows {len(books.buffer.seen)} games, the pool {accounts['finished']} that finished"
         )
     return found
 
@@ -175,8 +175,8 @@ def _of_lockstep(books: Books) -> list[str]:
     if trained != expected:
         missing, more = len(expected - trained), len(trained - expected)
         found.append(f"{missing} games were never trained, {more} should not have been")
-    if books.ledger.accounts.finished != games:
-        found.append(f"{books.ledger.accounts.finished} games finished instead of {games}")
+    if books.ledger.accounts["finished"] != games:
+        found.append(f"{books.ledger.accounts['finished']} games finished instead of {games}")
     return found
 
 

@@ -37,7 +37,7 @@ from sparring.collection.buffer_state import Demand  # noqa: E402
 from sparring.collection.buffers import StepBuffer  # noqa: E402
 from sparring.collection.collector import Limits  # noqa: E402
 from sparring.collection.games_in_flight import PlaySettings  # noqa: E402
-from sparring.collection.scheduler import EnvSpec  # noqa: E402
+from sparring.collection.results import EnvSpec  # noqa: E402
 from sparring.compat.unstable.forms import named  # noqa: E402
 from sparring.compat.unstable.learner import LearningLoop  # noqa: E402
 from sparring.core import Messages, ModelResponse  # noqa: E402

@@ -26,7 +26,7 @@ import torch
 from measuring import pin_one_thread, print_table
 from sparring.core import Messages, ModelResponse
 from sparring.core.manifest import Expectation
-from sparring.engine.adapter_check import file_hash
+from sparring.engine.adapters import file_hash
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter

@@ -27,8 +27,8 @@ from sparring.collection.buffers import StepBuffer
 from sparring.collection.games_in_flight import GameResult, PlaySettings
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
+from sparring.collection.results import EnvSpec
 from sparring.collection.rollout_log import BatchLog
-from sparring.collection.scheduler import EnvSpec
 from sparring.compat.unstable.learner import LearningLoop
 from sparring.config import Config
 from sparring.core import Rollout, Step, Trajectory

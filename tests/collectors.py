@@ -10,8 +10,7 @@ from sparring.collection.buffer_state import Demand
 from sparring.collection.collector import Collector, Limits, arena_of_games
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool import PoolService
-from sparring.collection.results import TakeIn
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec, TakeIn
 from sparring.core import MockInferenceClient
 from sparring.core.adapters import Weights
 from sparring.envs.game_episode import GameEpisode
@@ -100,14 +99,14 @@ class Playing:
 
     @property
     def scheduler(self):
-        return self.service.state.queue.scheduler
+        return self.service.state.queue
 
     async def collect(self):
         """Play the games of an update, and publish it; return what was played in the order of the jobs."""
         played = []
         await self.collector.play_all(played.append)
         self.updates += 1
-        self.service.publish(Weights(self.updates, {}), self.accounts.started)
+        self.service.publish(Weights(self.updates, {}), self.accounts["started"])
         return sorted(played, key=lambda one: ("payoff train eval".index(one.job.meta.type), one.job.name))
 
     async def collect_until(self, enough):

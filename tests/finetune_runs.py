@@ -11,7 +11,7 @@ from sparring.finetune.hyper_params import ExperimentSettings, HyperParameters
 from sparring.finetune.model_groups import JobRecords, PureTextSharedModelGroup
 from sparring.finetune.providers import DryRunJobs
 from sparring.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
-from sparring.finetune.view import View
+from sparring.finetune.statistics import View
 from sparring.programs.proofs.claims import Claim
 
 CLAIMS = [

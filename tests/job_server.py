@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from job_workers import Forks
 from live_server import TOKEN, Live, running
-from sparring.engine.client_adapters import ClientAdapters
+from sparring.engine.adapters import ClientAdapters
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.engine.server import create_app

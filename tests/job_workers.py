@@ -15,7 +15,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from sparring.finetune.jobs.launch import Crash
+from sparring.finetune.jobs.queue import Crash
 
 LOG = "worker.log"
 
@@ -58,7 +58,7 @@ class Forks:
 
 
 class Fork:
-    """A worker; see ``sparring.finetune.jobs.launch.Worker``."""
+    """A worker; see ``sparring.finetune.jobs.queue.Worker``."""
 
     def __init__(self, pid: int, ended: dict[int, int], log: Path) -> None:
         self.pid, self._ended, self._log = pid, ended, log

@@ -5,7 +5,7 @@ import asyncio
 from sparring.collection.games_in_flight import GameResult, PlaySettings
 from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import Jobs
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec
 from sparring.core.adapters import AdapterRef, Weights
 
 KUHN = EnvSpec("kuhn", "kuhn_poker", 2)

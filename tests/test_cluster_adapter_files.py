@@ -13,7 +13,7 @@ from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
-from sparring.engine.adapter_check import DeliveryError, file_hash
+from sparring.engine.adapters import DeliveryError, file_hash
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy

@@ -15,7 +15,7 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef, Weights
-from sparring.engine.adapter_check import DeliveryError
+from sparring.engine.adapters import DeliveryError
 
 PROMPT = [{"role": "user", "content": "your move"}]
 

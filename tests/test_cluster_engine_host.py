@@ -21,7 +21,7 @@ from sparring.cluster.engines.resident_adapters import ResidentAdapters
 from sparring.core import InputError, ModelResponse, SparringError, TransientError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.core.manifest import seal
-from sparring.engine.adapter_check import Delivery, DeliveryError
+from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs

@@ -17,7 +17,7 @@ from ray_faults import ACTORS, Command, Faults, pid_of
 from sparring.cluster import health as health
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool import PoolService
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec
 from sparring.core import SparringError
 
 UPDATES = 10

@@ -341,7 +341,7 @@ async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing_at_all(tm
         with pytest.raises(SparringError, match="was resumed by another process"):
             await write()
     with pytest.raises(SparringError, match="was resumed by another process"):
-        only(tmp_path, epoch=old.epoch)
+        only(tmp_path, epoch=old.directory.epoch)
     written = {path: content for path, content in files(tmp_path).items() if ".partial" not in str(path)}
     assert written == before
     await update_only(new)

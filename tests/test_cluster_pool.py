@@ -14,7 +14,7 @@ from pool_requests import KUHN, LOOP, PLAY, ask, weights, won
 from sparring.collection.games_in_flight import GameResult
 from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import Jobs
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef, Weights
 

@@ -30,8 +30,8 @@ async def test_a_failed_game_is_tried_again_and_leaves_no_trace():
     bumpy = Playing(FlakyClient(fails=lambda call: call % 10 == 3), retries=20)
     await smooth.collect()
     await bumpy.collect()
-    assert bumpy.accounts.retried > 0
-    assert bumpy.accounts.failed == 0
+    assert bumpy.accounts["retried"] > 0
+    assert bumpy.accounts["failed"] == 0
     assert await smooth.acts() == await bumpy.acts()
 
 
@@ -39,8 +39,8 @@ async def test_games_that_keep_failing_cost_themselves_only():
     playing = Playing(FlakyClient(fails=lambda call: call % 4 == 0), games=60, retries=0)
     played = await playing.collect()
     accounts = playing.accounts
-    assert 0 < accounts.failed < 60
-    assert accounts.started == 60 == accounts.finished + accounts.failed
+    assert 0 < accounts["failed"] < 60
+    assert accounts["started"] == 60 == accounts["finished"] + accounts["failed"]
     reasons = {one.rollout.error.split(" in ")[0] for one in played if one.rollout.error}
     assert reasons == {"FlakyClient.complete failed: ConnectionError('the line went dead')"}
     trained = {rollout_id for rollout_id, *_ in await playing.acts()}
@@ -91,14 +91,14 @@ def stored(playing):
 async def test_a_stream_keeps_its_games_in_flight_between_calls():
     playing = Playing(FlakyClient(), concurrency=8, in_lockstep=False)
     await playing.collect_until(lambda: stored(playing) >= 10)
-    assert 0 < playing.accounts.in_flight < 8
-    before = playing.accounts.started
+    assert 0 < playing.service.accounts()["in_flight"] < 8
+    before = playing.accounts["started"]
     await playing.collect_until(lambda: stored(playing) >= 40)
     await playing.collector.drain()
-    assert playing.accounts.started > before
-    assert playing.accounts.in_flight == 0
+    assert playing.accounts["started"] > before
+    assert playing.service.accounts()["in_flight"] == 0
     ids = [rollout_id for rollout_id, *_ in await playing.acts()]
-    assert len(set(ids)) == playing.accounts.finished
+    assert len(set(ids)) == playing.accounts["finished"]
 
 
 async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
@@ -112,8 +112,8 @@ async def test_games_an_opponents_invalid_move_decided_can_be_left_out():
     left_out = Playing(client, mode="fixed", fixed=["other"], filter_opponent_invalid=True)
     await kept.collect()
     await left_out.collect()
-    assert kept.accounts.filtered == 0
-    assert left_out.accounts.filtered > 0
+    assert kept.accounts["filtered"] == 0
+    assert left_out.accounts["filtered"] > 0
     assert left_out.ingest.size() < kept.ingest.size()
 
 
@@ -121,8 +121,8 @@ async def test_games_that_a_move_made_raise_are_finished_lost_and_counted_by_kin
     playing = Playing(MockInferenceClient([f"[bid: {'9' * 5000}, 2]"]), games=3, env=DICE)
     played = await playing.collect()
     assert [one.rollout.error for one in played] == [None] * 3
-    assert playing.accounts.figures()["raised ValueError"] == 3
-    assert (playing.accounts.finished, playing.accounts.failed) == (3, 0)
+    assert playing.accounts["raised ValueError"] == 3
+    assert (playing.accounts["finished"], playing.accounts["failed"]) == (3, 0)
     last = [one.rollout.steps[-1] for one in played]
     assert [step.reward for step in last] == [-1.0] * 3
     assert account_lines(playing.service.accounts())[-1].endswith(": 3 ValueError")
@@ -134,9 +134,9 @@ async def test_a_game_whose_prompt_outgrows_the_context_fails_once_and_is_counte
     playing = Playing(engine, games=3, evaluations=1, fixed=("random",))
     played = await playing.collect()
     assert all("exceed the context of 256" in one.rollout.error for one in played)
-    assert (playing.accounts.failed, playing.accounts.eval_failed) == (3, 1)
-    assert playing.accounts.retried == 0
-    assert playing.accounts.figures()["failed ContextError"] == 4
+    assert (playing.accounts["failed"], playing.accounts["eval_failed"]) == (3, 1)
+    assert playing.accounts["retried"] == 0
+    assert playing.accounts["failed ContextError"] == 4
     lines = account_lines(playing.service.accounts())
     assert "failed, by type of error: 4 ContextError" in lines
 
@@ -179,7 +179,7 @@ async def test_evaluation_games_rotate_seats_and_train_no_seat():
     played = await collector.collect()
     assert [one.job.meta.player_id for one in played] == [0, 1, 0, 1, 0, 1]
     assert collector.ingest.size() == 0
-    assert (collector.accounts.eval_finished, collector.accounts.started) == (6, 0)
+    assert (collector.accounts["eval_finished"], collector.accounts["started"]) == (6, 0)
 
 
 async def test_games_go_on_where_a_checkpoint_left_them_and_none_is_lost():
@@ -192,7 +192,7 @@ async def test_games_go_on_where_a_checkpoint_left_them_and_none_is_lost():
     await resumed.collect_until(lambda: stored(resumed) >= 40)
     await resumed.collector.drain()
     accounts = resumed.accounts
-    assert accounts.finished == accounts.started > whole.accounts.started
-    assert resumed.service.accounts()["replayed"] == whole.accounts.in_flight > 0
+    assert accounts["finished"] == accounts["started"] > whole.accounts["started"]
+    assert resumed.service.accounts()["replayed"] == whole.service.accounts()["in_flight"] > 0
     learned = {rollout_id for one in (whole, resumed) for rollout_id, *_ in await one.acts()}
-    assert learned == {f"train-{index:08d}" for index in range(accounts.finished)}
+    assert learned == {f"train-{index:08d}" for index in range(accounts["finished"])}

@@ -19,7 +19,7 @@ from sparring.config.finetune import (
     TextRlParameters,
 )
 from sparring.core import InputError
-from sparring.finetune.expert_iteration import select
+from sparring.finetune.algorithms import select
 from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, GroupState, State
 from sparring.finetune.trees import expected_rewards
 

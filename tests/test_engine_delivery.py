@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import DELIVERY_FILE, MANIFEST_FILE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
-from sparring.engine.adapter_check import (
+from sparring.engine.adapters import (
     TOLERANCES,
     Delivery,
     DeliveryError,

@@ -16,7 +16,7 @@ from sparring.core import derive_seed
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.openai_client import OpenAIClient
 from sparring.engine.server import create_app
-from sparring.engine.server_middleware import MAX_BODY_BYTES
+from sparring.engine.server_http import MAX_BODY_BYTES
 from tiny_models import CONTEXT_LENGTH, tiny_policy
 
 POLICY = tiny_policy()

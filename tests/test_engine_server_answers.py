@@ -23,7 +23,7 @@ from sparring.engine.answer_stream import TokenTexts
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.server import create_app
 from sparring.engine.server_answers import ChatCompletion, TextCompletion
-from sparring.engine.server_middleware import MAX_BODY_BYTES
+from sparring.engine.server_http import MAX_BODY_BYTES
 from sparring.engine.server_requests import ChatRequest, CompletionRequest
 from sparring.learn.policy import TRAINED
 from tiny_models import CONTEXT_LENGTH, STOP, tiny_policy

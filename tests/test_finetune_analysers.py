@@ -12,6 +12,7 @@ from hostile_text import hostile_text
 from proof_scripts import Script, make, turn_of
 from sparring.config.finetune import RlParameters, TextRlParameters
 from sparring.core import EpisodeError, InputError, TransientError
+from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.analysers import (
     ANALYSERS,
     EarlierMessage,
@@ -26,10 +27,8 @@ from sparring.finetune.analysers import (
     stands_in,
 )
 from sparring.finetune.analysis import TRIES, Analysis, read_answer, yes_shares
-from sparring.finetune.expert_iteration import PureTextEiTrainer
-from sparring.finetune.malt import PureTextMaltTrainer
 from sparring.finetune.run_files import RunFiles, save_rollouts
-from sparring.finetune.view import View
+from sparring.finetune.statistics import View
 from sparring.programs.proofs.protocols import PROTOCOLS
 
 NAMES = [kind.name for kind in ANALYSERS]

@@ -8,8 +8,7 @@ from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer,
 from proof_scripts import Script
 from sparring.config.finetune import PureTextEiParameters, PureTextMaltParameters, RlParameters
 from sparring.core import InputError, SparringError
-from sparring.finetune.expert_iteration import PureTextEiTrainer
-from sparring.finetune.malt import PureTextMaltTrainer
+from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 
 ACCEPTED = {"accept_changes": True}
 FIRST_JOBS = 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.finetune.jobs.lines import read_conversations, read_preferences
+from sparring.finetune.jobs.schema import read_conversations, read_preferences
 from sparring.learn.fine_tuning.examples import WrongLine
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -17,7 +17,7 @@ from sparring.core.adapters import BASE
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.finetune import FineTuneJobError
-from sparring.finetune.jobs.launch import LocalWorker
+from sparring.finetune.jobs.queue import LocalWorker
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.service import JobService
 from sparring.finetune.local_jobs import LocalJobs

@@ -9,8 +9,7 @@ import pytest
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
 from sparring.config.finetune import RlParameters, TextRlParameters
 from sparring.core import InputError, SparringError
-from sparring.finetune.expert_iteration import PureTextEiTrainer
-from sparring.finetune.malt import PureTextMaltTrainer
+from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.providers import FineTuneJobError
 
 

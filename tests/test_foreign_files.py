@@ -22,7 +22,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.core.files import LOCK
 from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
-from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.finetune.algorithms import PureTextEiTrainer
 from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
 from sparring.run.given_adapters import copy_adapter
 from sparring.run.run_directory import RunDirectory

@@ -189,7 +189,7 @@ async def test_frozen_members_play_each_other_and_nobody_learns_from_it():
     assert all(one.job.spec.trained_pids == [] and one.job.name.startswith("payoff-") for one in games)
     assert collector.ingest.size() == 0
     accounts = collector.accounts
-    assert (accounts.payoff_started, accounts.payoff_finished, accounts.started) == (60, 60, 0)
+    assert (accounts["payoff_started"], accounts["payoff_finished"], accounts["started"]) == (60, 60, 0)
     table = collector.pool.payoffs.table
     assert table.payoff("fixed-caller", "fixed-folder").games == 10
     assert table.payoff("fixed-folder", "fixed-caller").games == 10
@@ -240,7 +240,7 @@ async def test_payoff_games_that_fail_are_counted_and_not_tried_for_ever():
     client = ByModel(fails=lambda call: True)
     collector = nash_collector(client, retries=0)
     games = await collector.collect()
-    assert collector.accounts.payoff_failed == 60 == len(games)
+    assert collector.accounts["payoff_failed"] == 60 == len(games)
     assert collector.pool.payoffs.waiting == []
     assert collector.pool.unplayed_pairs() == 3
     assert collector.pool.payoffs.table.payoff("fixed-caller", "fixed-folder").failed == 10

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 
 def test_shares_of_staleness_are_of_the_records_of_all_policies(tmp_path):
     model = make_policy("llama")
-    learners = LocalLearners(model, make_learners(model), RunDirectory.create(tmp_path / "run"), "tiny")
+    learners = LocalLearners(make_learners(model), RunDirectory.create(tmp_path / "run"), "tiny")
 
     async def updated():
         await learners.update(1, BatchOf({"proposer": RECORDS["proposer"]}), dict)

@@ -12,7 +12,7 @@ from small_models import saved_adapter, small_model, small_policy
 from sparring.core import EpisodeError, InputError, ModelResponse, SparringError
 from sparring.core.errors import is_transient
 from sparring.core.manifest import Expectation
-from sparring.engine.adapter_check import file_hash
+from sparring.engine.adapters import file_hash
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.logprobs import plan_logprobs

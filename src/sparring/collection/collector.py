@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.collection.buffer import BufferService
-from sparring.collection.games_in_flight import NO_LIMIT, PlaySettings
+from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool import PoolService
-from sparring.collection.results import Played, TakeIn, play
-from sparring.collection.scheduler import GameJob
+from sparring.collection.results import GameJob, Played, TakeIn, play
+from sparring.collection.scheduler import NO_LIMIT
 from sparring.collection.tracker import Tracker
 from sparring.core import Arena, Episode, InferenceClient, Role
 from sparring.core.concurrency import EPISODE_TIMEOUT, MAX_CALLS, RETRIES, all_results
@@ -92,7 +92,8 @@ class Collector:
         while not enough():
             if taken > 100 * self.concurrency:
                 return False
-            evaluates = accounts.eval_started < eval_share * (accounts.started + accounts.eval_started)
+            evaluating = accounts["eval_started"]
+            evaluates = evaluating < eval_share * (accounts["started"] + evaluating)
             while len(self._in_flight) < self.concurrency:
                 (job,) = self._next(not evaluates, evaluates)
                 self._in_flight.add(asyncio.create_task(play(self.arena, job)))

@@ -343,11 +343,11 @@ class PoolService:
         ``replayed`` games were restarted because their collector was lost; ``consumed`` ones were learned or
         were too old. In mode ``meta-nash``, ``unplayed_pairs`` of active members have not finished a game.
         """
-        ledger, accounts = self.ledger, self.ledger.accounts
-        more = {"in_flight": accounts.in_flight, "replayed": ledger.replayed, "consumed": ledger.consumed}
+        ledger = self.ledger
+        more = {"in_flight": ledger.going_on(), "replayed": ledger.replayed, "consumed": ledger.consumed}
         if self.pool.sample_mode == "meta-nash":
             more["unplayed_pairs"] = self.pool.unplayed_pairs()
-        return accounts.figures() | more
+        return ledger.accounts | more
 
     def checkpoint_summary(self) -> dict[str, Any]:
         """Return the pool and the accounts, JSON-able, as in a checkpoint of a run in one process.

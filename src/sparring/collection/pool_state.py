@@ -6,10 +6,10 @@ from typing import Any, Literal, assert_never
 
 import msgspec
 
-from sparring.collection.games_in_flight import GameQueue, GamesInFlight, PlaySettings
+from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
 from sparring.collection.journal import JournalEntry
-from sparring.collection.results import GameResult
-from sparring.collection.scheduler import GameJob
+from sparring.collection.results import GameJob, GameResult
+from sparring.collection.scheduler import GameScheduler
 from sparring.collection.serialization import Packed, plain
 from sparring.core.adapters import BASE, AdapterRef, Weights
 from sparring.population import PayoffTable
@@ -158,7 +158,7 @@ class PoolState:
         self.pool = pool
         self.league = league
         self.ledger = GamesInFlight()
-        self.queue: GameQueue | None = None
+        self.queue: GameScheduler | None = None
         self.weights = Weights.untrained(policies)
         self.stopped = False
         self.last_answer: dict[str, tuple[int, Jobs]] = {}
@@ -218,7 +218,7 @@ class PoolState:
             "pool": self.pool.state_dict(),
             "ledger": replace(self.ledger, in_flight={}, again=[], unrated=[]),
             "settings": None if self.queue is None else self.queue.settings,
-            "scheduler": None if self.queue is None else self.queue.scheduler.state_dict(),
+            "scheduler": None if self.queue is None else self.queue.state_dict(),
             "weights": self.weights,
             "last_answer": self.last_answer,
             "stopped": self.stopped,
@@ -257,8 +257,8 @@ class PoolState:
         self.ledger = msgspec.convert(state["ledger"] | games, GamesInFlight)
         if state["settings"] is not None:
             settings = msgspec.convert(state["settings"], PlaySettings)
-            self.queue = GameQueue(self.pool, settings, self.ledger, self.league)
-            self.queue.scheduler.load_state_dict(state["scheduler"])
+            self.queue = GameScheduler(self.pool, settings, self.ledger, self.league)
+            self.queue.load_state_dict(state["scheduler"])
         self.weights = msgspec.convert(state["weights"], Weights)
         self.last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
         self.stopped = state["stopped"]
@@ -289,7 +289,7 @@ class PoolState:
             self.queue.replace_opponents(removed)
 
     def _register(self, collector: str, settings: PlaySettings) -> int:
-        self.queue = self.queue or GameQueue(self.pool, settings, self.ledger, self.league)
+        self.queue = self.queue or GameScheduler(self.pool, settings, self.ledger, self.league)
         self.last_answer.pop(collector, None)
         return self.ledger.take_back(collector)
 
@@ -325,7 +325,7 @@ class PoolState:
                 self.ledger.unrated.append((job, result))
             else:
                 self._rate(job, result)
-        if payoffs and not (self.pool.payoffs.waiting or self.ledger.accounts.payoffs_in_flight):
+        if payoffs and not (self.pool.payoffs.waiting or self.ledger.going_on("payoff_")):
             self._rate_held_games(payoffs=True)
 
     def _rate_held_games(self, *, payoffs: bool = False) -> None:

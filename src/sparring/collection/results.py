@@ -1,4 +1,4 @@
-"""What became of a game: its rollout, and the result that is counted, rated and learned."""
+"""A game of a run: the job, its rollout, and the result that is counted, rated and learned."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,9 +6,58 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sparring.collection.buffer_state import FinishedGame
-from sparring.collection.scheduler import GameJob
 from sparring.collection.tracker import Values, eval_values, trajectory_values
-from sparring.core import Arena, Rollout, Trajectory, trajectories_of
+from sparring.core import Arena, PlaySpec, Rollout, TaskMeta, Trajectory, trajectories_of
+from sparring.population.pool_members import POLICY_UID
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
+
+    ``trained_seats`` of 0 leaves their number to the pool's mode. ``policies`` are those of the seats; empty
+    if ``default`` has every seat.
+    """
+
+    key: str
+    env_id: str
+    num_players: int
+    trained_seats: int = 0
+    policies: tuple[str, ...] = ()
+
+    def policy(self, pid: int) -> str:
+        """Return the policy that a seat plays and trains."""
+        return self.policies[pid] if self.policies else POLICY_UID
+
+    @property
+    def trained_pids(self) -> list[int]:
+        """The seats whose policies are trained; a frozen seat has a fixed member of the pool."""
+        return [pid for pid in range(self.num_players) if not self.policy(pid).startswith("fixed-")]
+
+
+@dataclass(frozen=True)
+class GameJob:
+    """One game to run. ``uids`` are the pool members in the seats, in seat order."""
+
+    meta: TaskMeta
+    spec: PlaySpec
+    episode_key: str
+    uids: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The rollout's id, which is the same in every repetition of the run."""
+        return f"{self.meta.type}-{self.meta.index:08d}"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the game is played to be learned from, not to evaluate or for payoffs."""
+        return self.meta.type == "train"
+
+    @property
+    def is_payoff(self) -> bool:
+        """Whether the game is played for the payoff matrix of the pool."""
+        return self.meta.type == "payoff"
 
 
 @dataclass(frozen=True)

@@ -1,107 +1,92 @@
-"""GameScheduler: chooses the next game, its players and its seed."""
+"""GameScheduler: chooses the next games, their players and their seeds."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
+from sparring.collection.results import EnvSpec, GameJob
 from sparring.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
 from sparring.core.adapters import BASE
 from sparring.core.play import GameKind
-from sparring.population.environment_samplers import BaseEnvSampler
+from sparring.population.environment_samplers import WeightedEnvSampler
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.payoff_games import PayoffGame
 from sparring.population.pool_members import POLICY_UID
 
-
-@dataclass(frozen=True)
-class EnvSpec:
-    """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
-
-    ``trained_seats`` of 0 leaves their number to the pool's mode. ``policies`` are those of the seats; empty
-    if ``default`` has every seat.
-    """
-
-    key: str
-    env_id: str
-    num_players: int
-    trained_seats: int = 0
-    policies: tuple[str, ...] = ()
-
-    def policy(self, pid: int) -> str:
-        """Return the policy that a seat plays and trains."""
-        return self.policies[pid] if self.policies else POLICY_UID
-
-    @property
-    def trained_pids(self) -> list[int]:
-        """The seats whose policies are trained; a frozen seat has a fixed member of the pool."""
-        return [pid for pid in range(self.num_players) if not self.policy(pid).startswith("fixed-")]
-
-
-@dataclass(frozen=True)
-class GameJob:
-    """One game to run. ``uids`` are the pool members in the seats, in seat order."""
-
-    meta: TaskMeta
-    spec: PlaySpec
-    episode_key: str
-    uids: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The rollout's id, which is the same in every repetition of the run."""
-        return f"{self.meta.type}-{self.meta.index:08d}"
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the game is played to be learned from, not to evaluate or for payoffs."""
-        return self.meta.type == "train"
-
-    @property
-    def is_payoff(self) -> bool:
-        """Whether the game is played for the payoff matrix of the pool."""
-        return self.meta.type == "payoff"
+NO_LIMIT = 1 << 30
 
 
 class GameScheduler:
-    """Makes jobs. A job is determined by the run's seed, its index and the pool's state at that moment.
+    """Makes games, each determined by the run's seed, its index and the pool's state at that moment.
 
     In a mirror game the policies play every seat and every seat is trained. Otherwise one seat (or the
     environment's ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from
-    the pool play the others: the same one for all seats of a policy. A frozen seat keeps its member.
-
-    Args:
-        pool: chooses opponents; the policies are members.
-        environments: draws the environment of each training game.
-        evaluation: pairs of environment and opponent uid, used in turn.
-        league: chooses the players of training games, in place of the pool's mode, if there is one.
-        pin_evaluation: play evaluation games with the pool's latest checkpoint; otherwise with the current
-            policy, which may change during a game.
+    the pool play the others: the same one for all seats of a policy. A frozen seat keeps its member. A league
+    takes the place of the pool's mode. Evaluation games are played by the pool's latest checkpoint if their
+    number by checkpoint is limited, otherwise by the current policy, which may change during a game.
     """
 
     def __init__(
-        self,
-        pool: ModelPool,
-        environments: BaseEnvSampler[EnvSpec],
-        *,
-        evaluation: Sequence[tuple[EnvSpec, str]] = (),
-        seed: int,
-        temperature: float,
-        max_tokens: int,
-        league: League | None = None,
-        pin_evaluation: bool = False,
+        self, pool: ModelPool, settings: PlaySettings, ledger: GamesInFlight, league: League | None = None
     ) -> None:
         self.pool = pool
-        self.environments = environments
-        self.evaluation = list(evaluation)
-        self.seed = seed
-        self.temperature = temperature
-        self.max_tokens = max_tokens
+        self.settings = settings
+        self.ledger = ledger
         self.league = league
-        self.pin_evaluation = pin_evaluation
+        self.environments = WeightedEnvSampler(list(settings.environments), list(settings.weights))
         self.next_train = 0
         self.next_eval = 0
+
+    def next_jobs(self, collector: str, training: int, evaluation: int, step: int) -> list[GameJob]:
+        """Hand out at most this many games of each kind; ``step`` counts the run's updates.
+
+        Payoff games take the places of training games, and no training game starts before they have ended.
+        """
+        jobs = self.ledger.hand_out_again(collector, "train", training)
+        jobs += self.ledger.hand_out_again(collector, "payoff", training - len(jobs))
+        for game in self.pool.payoffs.take(training - len(jobs)):
+            jobs.append(self._handed_out(collector, self._payoff_job(game)))
+        for _ in range(min(training - len(jobs), self._training_left())):
+            jobs.append(self._handed_out(collector, self.next_train_job()))
+        evaluations = self.ledger.hand_out_again(collector, "eval", evaluation)
+        for _ in range(min(evaluation - len(evaluations), self._evaluation_left(step))):
+            evaluations.append(self._handed_out(collector, self.next_eval_job()))
+        return jobs + evaluations
+
+    def has_any(self, training: int, evaluation: int, step: int) -> bool:
+        """Return whether :meth:`next_jobs` would hand out a game."""
+        kinds = {job.meta.type for job in self.ledger.again}
+        waiting = {"train", "payoff"} & kinds or self.pool.payoffs.waiting
+        train = training > 0 and bool(waiting or self._training_left() > 0)
+        return train or (evaluation > 0 and ("eval" in kinds or self._evaluation_left(step) > 0))
+
+    def replace_opponents(self, removed: set[str]) -> None:
+        """Give games against removed members another opponent, and give up their payoff games."""
+        self.ledger.give_up(lambda job: job.is_payoff and bool(removed & {*job.uids}))
+        self.ledger.replace(lambda job: self.train_job(job.meta.index) if removed & {*job.uids} else job)
+
+    def _handed_out(self, collector: str, job: GameJob) -> GameJob:
+        self.ledger.hand_out(collector, job)
+        return job
+
+    def _training_left(self) -> int:
+        if self.pool.payoffs.waiting or self.ledger.going_on("payoff_"):
+            return 0
+        allowed = self.settings.training_allowed(self.ledger.consumed)
+        return NO_LIMIT if allowed is None else max(0, allowed - self.ledger.accounts["started"])
+
+    def _evaluation_left(self, step: int) -> int:
+        settings, ledger = self.settings, self.ledger
+        if not settings.evaluation:
+            return 0
+        left = NO_LIMIT
+        if settings.eval_games_per_step is not None:
+            left = settings.eval_games_per_step * (step + 1) - ledger.accounts["eval_started"]
+        if settings.max_eval_games_per_ckpt is not None:
+            most = settings.max_eval_games_per_ckpt * len(settings.evaluation)
+            left = min(left, most - ledger.evaluated.get(self.pool.current_uid() or "", 0))
+        return max(0, left)
 
     def next_train_job(self) -> GameJob:
         """Return the next training game."""
@@ -116,7 +101,7 @@ class GameScheduler:
 
     def train_job(self, index: int) -> GameJob:
         """Return the training game with this number, against an opponent of the pool's present state."""
-        rng = random.Random(derive_seed(self.seed, "train job", index))
+        rng = random.Random(derive_seed(self.settings.seed, "train job", index))
         env = self.environments.sample(rng)
         if self.league is not None:
             return self._league_job(self.league, index, env, rng)
@@ -142,30 +127,29 @@ class GameScheduler:
         info = {"reason": pairing.reason}
         return self._job("train", index, env, pairing.player, tuple(uids), learns, info)
 
-    def next_eval_job(self, place: int | None = None) -> GameJob:
+    def next_eval_job(self) -> GameJob:
         """Return the next evaluation game, in which no seat is trained.
 
-        Pairs of environment and opponent take turns, and so do the seats. ``place`` is the position in this
-        order; by default the number of evaluation games of the run so far.
+        Pairs of environment and opponent take turns, and so do the seats.
         """
+        settings, current = self.settings, self.pool.current_uid() or ""
         index, self.next_eval = self.next_eval, self.next_eval + 1
-        turn, which = divmod(index if place is None else place, len(self.evaluation))
-        env, opponent = self.evaluation[which]
+        place = self.ledger.evaluated.get(current, 0)
+        self.ledger.evaluated[current] = place + 1
+        pinned = settings.max_eval_games_per_ckpt is not None
+        turn, which = divmod(place if pinned else index, len(settings.evaluation))
+        env, opponent = settings.evaluation[which]
         seat = turn % env.num_players
         policy = env.policy(seat)
-        me = (self.pool.current_uid(policy) or "") if self.pin_evaluation else policy
+        me = (self.pool.current_uid(policy) or "") if pinned else policy
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))
         return self._job("eval", index, env, me, uids, set())
 
-    def next_payoff_jobs(self, most: int | None = None) -> list[GameJob]:
-        """Return at most so many of the payoff games that the pool waits for; no seat of theirs is trained.
-
-        Two games in a row, which differ in the order of seats, have the same environment.
-        """
-        return [self._payoff_job(game) for game in self.pool.payoffs.take(most)]
-
     def _payoff_job(self, game: PayoffGame) -> GameJob:
-        env = self.environments.sample(random.Random(derive_seed(self.seed, "payoff pair", game.number // 2)))
+        """Return a game without a trained seat; two in a row, with seats swapped, share the environment."""
+        env = self.environments.sample(
+            random.Random(derive_seed(self.settings.seed, "payoff pair", game.number // 2))
+        )
         return self._job("payoff", game.number, env, game.first, (game.first, game.second), set())
 
     def _job(
@@ -178,7 +162,7 @@ class GameScheduler:
         trained: set[int],
         info: dict[str, Any] | None = None,
     ) -> GameJob:
-        seed = derive_seed(self.seed, kind, index)
+        seed = derive_seed(self.settings.seed, kind, index)
         agents = tuple(self._agent(uid, pid in trained) for pid, uid in enumerate(uids))
         opponents = [uid for uid in uids if uid != me]
         meta = TaskMeta(
@@ -195,13 +179,13 @@ class GameScheduler:
 
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:
-            return AgentSpec("policy", uid, self.temperature, self.max_tokens)
+            return AgentSpec("policy", uid, self.settings.temperature, self.settings.max_tokens)
         name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
         if kind == "script":
             return AgentSpec("script", name or uid)
         if kind == "checkpoint":
             name = uid if name else BASE
-        return AgentSpec("model", name or uid, self.temperature, self.max_tokens)
+        return AgentSpec("model", name or uid, self.settings.temperature, self.settings.max_tokens)
 
     def state_dict(self) -> dict[str, int]:
         """Return the number of jobs made of each type."""

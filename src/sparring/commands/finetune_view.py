@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sparring.core.text import one_line
 from sparring.finetune.providers import Job
 from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, Stage
-from sparring.finetune.view import View
+from sparring.finetune.statistics import View
 from sparring.run.progress_views import print_line
 from sparring.view.tables import Row, Table
 from sparring.view.watch.text import table_text

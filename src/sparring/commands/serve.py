@@ -27,11 +27,10 @@ from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import InputError
 from sparring.core.adapters import BASE, STATE_FILE, TRAINED
-from sparring.engine.answering import Answering, ModelFacts, Publisher
-from sparring.engine.client_adapters import ClientAdapters
-from sparring.engine.openai_client import TOKEN_VARIABLE
+from sparring.engine.adapters import ClientAdapters, Publisher
+from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
 from sparring.engine.server import create_app
-from sparring.finetune.jobs.launch import Launch, LocalWorker
+from sparring.finetune.jobs.queue import Launch, LocalWorker
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService

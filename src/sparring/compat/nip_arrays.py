@@ -39,8 +39,15 @@ from numpy.typing import NDArray
 
 from sparring.config.finetune import PureTextMaltParameters
 from sparring.core import InputError, Rollout
-from sparring.finetune.transcripts import Prompts, proof_prompts, proofs
-from sparring.finetune.trees import ends_of, expected_rewards, path_of, select_pairs
+from sparring.finetune.trees import (
+    Prompts,
+    ends_of,
+    expected_rewards,
+    path_of,
+    proof_prompts,
+    proofs,
+    select_pairs,
+)
 from sparring.programs.proofs.answers import VERDICT_NUMBERS
 from sparring.programs.proofs.protocol import Protocol
 from sparring.programs.proofs.state import ProofState

@@ -4,15 +4,15 @@ import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
 from sparring.core.adapters import TRAINED, Quantization
 
-if TYPE_CHECKING:
-    from sparring.engine.adapter_check import Delivery
-
+VERSION_HEADER = "x-sparring-policy-version"
+"""The header in which ``sparring serve`` gives the policy version that answered."""
+TOKEN_VARIABLE = "SPARRING_API_KEY"
+"""The environment variable of the token that ``sparring serve`` and its clients share."""
 Served = TypeVar("Served")
 
 
@@ -109,27 +109,6 @@ class Answering(InferenceClient):
         yield await self.complete(
             messages, temperature, max_tokens, model=model, seed=seed, stop=stop, options=options
         )
-
-
-class Publisher(Protocol):
-    """Where adapters are published and withdrawn while an engine answers."""
-
-    def names(self) -> list[str]:
-        """Return the names of all models that are served, the base model's included."""
-
-    async def publish_in_background(
-        self, name: str, directory: Path, version: int | None = None, *, proof: bool = False
-    ) -> "Delivery":
-        """Serve the adapter in a PEFT ``directory`` as ``name``, in place of one of that name, as ``version``
-        (one more than the newest by default). ``proof``: its answers must be those that its learner
-        described.
-
-        Raises InputError: it does not fit the model; DeliveryError: its answers are others; SparringError:
-        there is no engine or memory.
-        """
-
-    def withdraw(self, name: str) -> None:
-        """Stop serving ``name``."""
 
 
 def find_model(served: Mapping[str, Served], name: str | None) -> Served:

@@ -31,20 +31,19 @@ from sparring.core import (
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import as_text, said
 from sparring.core.text import is_loopback, one_line, without_control_tokens
-from sparring.engine.api_answers import (
+from sparring.engine.answering import TOKEN_VARIABLE, VERSION_HEADER
+from sparring.engine.api_replies import (
+    TOKENS,
     ApiCompletion,
     ApiHttpClient,
     Damaged,
+    ServiceError,
     Unexpected,
     UnusableAnswer,
     Version,
     decoded,
-    is_unusable,
-)
-from sparring.engine.api_errors import (
-    TOKENS,
-    ServiceError,
     in_form,
+    is_unusable,
     read_error,
     rejected_field,
     said_in,
@@ -57,10 +56,6 @@ Answer = TypeVar("Answer")
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
 """The model at OpenRouter if neither a model nor an address is given."""
-VERSION_HEADER = "x-sparring-policy-version"
-"""The header in which ``sparring serve`` gives the policy version that answered."""
-TOKEN_VARIABLE = "SPARRING_API_KEY"
-"""The environment variable of the token that ``sparring serve`` and its clients share."""
 NO_KEY = "no-key"
 """Sent if there is no key, because the ``openai`` package requires one."""
 _OPENROUTER = "openrouter.ai"

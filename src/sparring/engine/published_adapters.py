@@ -17,7 +17,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE
 from sparring.core.errors import first_line
 from sparring.core.manifest import Expectation
-from sparring.engine.adapter_check import (
+from sparring.engine.adapters import (
     Delivery,
     DeliveryError,
     check_delivery,

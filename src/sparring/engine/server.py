@@ -15,19 +15,21 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from sparring.core import InputError, ModelResponse, SparringError
-from sparring.engine.answering import Answering
-from sparring.engine.client_adapters import ClientAdapters
-from sparring.engine.openai_client import VERSION_HEADER
+from sparring.engine.adapters import ClientAdapters
+from sparring.engine.answering import VERSION_HEADER, Answering
 from sparring.engine.server_answers import ChatCompletion, Generation, TextCompletion
-from sparring.engine.server_middleware import BodyLimit, Paths, Responses, TokenCheck
-from sparring.engine.server_questions import EngineCall, Questions
-from sparring.engine.server_requests import ChatRequest, CompletionRequest, GenerateRequest
-from sparring.engine.server_schema import (
+from sparring.engine.server_http import (
     ApiError,
+    BodyLimit,
     LoadAdapterRequest,
+    Paths,
+    Responses,
+    TokenCheck,
     UnloadAdapterRequest,
     model_not_found,
 )
+from sparring.engine.server_questions import EngineCall, Questions
+from sparring.engine.server_requests import ChatRequest, CompletionRequest, GenerateRequest
 
 CLIENT_CLOSED_REQUEST = 499
 Part = tuple[int, ModelResponse]

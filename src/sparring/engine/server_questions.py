@@ -15,6 +15,12 @@ from sparring.core.chat_tokens import most_characters_of_a_token
 from sparring.core.messages import said
 from sparring.engine.answer_stream import TokenTexts
 from sparring.engine.answering import Answering, AnswerOptions
+from sparring.engine.server_http import (
+    ApiError,
+    context_length_exceeded,
+    model_not_found,
+    prompt_too_long,
+)
 from sparring.engine.server_requests import (
     MESSAGE_NEUTRAL,
     PART_NEUTRAL,
@@ -25,12 +31,6 @@ from sparring.engine.server_requests import (
     DrawParameters,
     GenerateRequest,
     check_extra,
-)
-from sparring.engine.server_schema import (
-    ApiError,
-    context_length_exceeded,
-    model_not_found,
-    prompt_too_long,
 )
 
 ROLES = ("system", "developer", "user", "assistant", "text")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sparring.core import derive_seed
 from sparring.engine.answering import AnswerOptions, Shaping
-from sparring.engine.server_schema import ApiError
+from sparring.engine.server_http import ApiError
 
 WITHOUT_EFFECT = frozenset(
     {

@@ -32,7 +32,7 @@ from sparring.core.adapters import BASE
 from sparring.core.concurrency import MAX_QUEUE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.messages import said
-from sparring.engine.adapter_check import (
+from sparring.engine.adapters import (
     Delivery,
     DeliveryError,
     changes_nothing,

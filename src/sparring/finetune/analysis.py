@@ -31,7 +31,7 @@ from sparring.finetune.analysers import (
     messages_of,
 )
 from sparring.finetune.run_files import ROLLOUT_FILE, GrowingFile, RunFiles, load_rollouts
-from sparring.finetune.view import View
+from sparring.finetune.statistics import View
 from sparring.programs.proofs.protocol import Protocol
 
 TRIES = 4

@@ -22,15 +22,14 @@ from sparring.finetune.run_files import (
     write_json,
 )
 from sparring.finetune.scenario import PureTextEnvironment, ScenarioInstance
-from sparring.finetune.statistics import RunRecords
-from sparring.finetune.transcripts import (
+from sparring.finetune.statistics import RunRecords, View
+from sparring.finetune.trees import (
     Prompts,
     Transcript,
     processed_transcripts,
     prompts_of,
     raw_transcripts,
 )
-from sparring.finetune.view import View
 from sparring.programs.proofs.protocol import Protocol
 
 

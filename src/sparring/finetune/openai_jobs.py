@@ -16,8 +16,7 @@ from openai import AsyncOpenAI
 
 from sparring.core import InputError, SparringError
 from sparring.core.text import is_loopback, one_line
-from sparring.engine.api_answers import ApiHttpClient, UnusableAnswer, is_unusable
-from sparring.engine.api_errors import read_error, words_of
+from sparring.engine.api_replies import ApiHttpClient, UnusableAnswer, is_unusable, read_error, words_of
 from sparring.finetune.providers import (
     NAME_FIELD,
     STATES,

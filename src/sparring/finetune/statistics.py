@@ -1,8 +1,9 @@
-"""What is measured of an iteration's rollouts, and what a run leaves for its report."""
+"""What is measured of an iteration's rollouts, and what a run shows and leaves for its report."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -11,10 +12,36 @@ import msgspec
 from sparring.core import Rollout
 from sparring.core.files import write_file
 from sparring.evaluation.results import MeasureResult, write_evaluation
-from sparring.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, read_json, write_json
+from sparring.finetune.providers import Job
+from sparring.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, Stage, read_json, write_json
 from sparring.finetune.trees import ends_of
 from sparring.programs.proofs.protocol import Protocol
 from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right, measures_of, total_rewards
+
+
+class View:
+    """Shows nothing, and keeps the statistics in ``logged``, a pair of iteration and statistics each."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+
+    def stage(self, stage: Stage, iteration: int) -> None:
+        """Show which stage begins."""
+
+    @contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show a bar while the body runs, unless the title is empty; the function advances it by one."""
+        yield lambda: None
+
+    def job(self, group: str, job: Job, progress: str) -> None:
+        """Show a group's job, and the last line that the provider says of it."""
+
+    def log(self, iteration: int, stats: Mapping[str, float]) -> None:
+        """Show the statistics of an iteration."""
+        self.logged.append((iteration, dict(stats)))
 
 
 class RunRecords:

@@ -17,8 +17,7 @@ from sparring.finetune.experiment import Experiment
 from sparring.finetune.model_groups import PureTextSharedModelGroup
 from sparring.finetune.providers import ENDED, Job
 from sparring.finetune.run_files import GrowingFile, JobState, RolloutLine, Stage
-from sparring.finetune.sampling import answers_kept, sample
-from sparring.finetune.scenario import PureTextEnvironment, Row
+from sparring.finetune.scenario import PureTextEnvironment, Row, answers_kept, sample
 from sparring.finetune.statistics import log_stats
 from sparring.finetune.trees import ends_of
 

@@ -14,8 +14,7 @@ from sparring.collection.collector import Limits
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
-from sparring.collection.results import TakeIn
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec, TakeIn
 from sparring.collection.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings

@@ -114,8 +114,8 @@ class LocalGames:
         wanted, buffer, accounts = self.config.buffer.batch_size, self.buffer, self.pool.ledger.accounts
         if wanted is not None:
             return lambda: buffer.state.buffer.entries() >= wanted
-        finished = accounts.finished + self.config.collection.games_per_step
-        return lambda: accounts.finished >= finished
+        finished = accounts["finished"] + self.config.collection.games_per_step
+        return lambda: accounts["finished"] >= finished
 
     async def settle(self, step: int, freezes: bool) -> None:
         """Let games in flight end before a copy retires against which they may be playing.

@@ -1,105 +1,112 @@
-"""The learners of a run in one process, which share the model with the engine."""
+"""The learners of a run's policies: how they learn together, and are saved and loaded, wherever they are.
 
-from collections.abc import Collection
+torch is imported by who computes, not with this module.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparring.core import SparringError, TrainingRecord
-from sparring.core.adapters import STATE_FILE
-from sparring.core.manifest import damaged
 from sparring.core.own_code import is_own, own_code
-from sparring.learn.checkpoints import write_adapters
-from sparring.learn.learner import Learner
-from sparring.learn.policy import PolicyModel
 from sparring.learn.saved_states import newest_whole
-from sparring.run.learners import Saved, State, UpdateBatch, learn
+from sparring.run.learners import Records, Saved, State, UpdateBatch, learn
 from sparring.run.run_directory import RunDirectory
-from sparring.run.saved_state import SavedState, load_learners, save_learners
+from sparring.run.saved_state import STATE_FORMAT, read_saved_state
+
+if TYPE_CHECKING:
+    from sparring.learn.learner import Learner
 
 
-class LocalLearners:
-    """The learners of a run in one process. An update is saved only with a checkpoint.
+class PolicyLearners:
+    """The learners of a run's policies, which share a model.
 
-    ``may_start_again`` are the policies that :meth:`start_again` is for, whose beginnings are kept.
+    ``may_start_again`` are the policies that may begin again, whose beginnings are kept in memory.
     """
 
     def __init__(
         self,
-        model: PolicyModel,
-        learners: dict[str, Learner],
+        learners: "dict[str, Learner]",
         directory: RunDirectory,
         base_name: str,
         may_start_again: Collection[str] = (),
     ) -> None:
-        self.model = model
         self.learners = learners
+        self.model = next(iter(learners.values())).policy
         self.directory = directory
         self.base_name = base_name
         self._beginnings = {policy: learners[policy].tensors() for policy in may_start_again}
-        self._saved: Saved | None = None
+        self._last: dict[str, Any] = {
+            "step": 0,
+            "figures": {},
+            "seconds": 0.0,
+            "trained_tokens": 0.0,
+            "trained_records": 0,
+        }
+        self._state: dict[str, Any] = {}
+        self._notice: str | None = None
 
-    async def saved(self) -> Saved:
-        """Return the progress, from the newest checkpoint if this is the first call."""
-        if self._saved is None:
-            steps, notice = self.directory.saved_steps(), None
-            state: dict[str, Any] = {}
-            step = trained = 0
-            if steps:
-                (known, state), notice = newest_whole(steps, self.directory.checkpoint, self._load)
-                step, trained = known.step, known.trained_records
-            self._saved = Saved(
-                step=step,
-                versions=self._versions(),
-                adapters=dict.fromkeys(self.learners),
-                trained_records=trained,
-                state=state,
-                notice=notice,
-                notes=tuple(self.model.notes),
-            )
-        return self._saved
+    def _load_newest(self, steps: Sequence[int], place_of: Callable[[int], Path]) -> None:
+        """Load the newest whole state of the updates that were saved."""
+        if steps:
+            _, self._notice = newest_whole(steps, place_of, partial(self._load, place_of))
 
-    async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
-        """Make update ``step``."""
-        before = await self.saved()
-        if step != before.step + 1:
-            raise SparringError(f"update {step} is requested but the last one is {before.step}")
-        records = await batch.records(self.model.encode_answer)
-        learned = learn(self.learners, records, self._update)
-        self._saved = Saved(
-            step=step,
-            versions=self._versions(),
-            adapters=dict.fromkeys(self.learners),
-            figures=learned.figures,
-            seconds=learned.seconds,
-            trained_tokens=learned.trained_tokens,
-            trained_records=before.trained_records + learned.trained_records,
-            notes=tuple(self.model.notes),
-        )
-        return self._saved
+    def _load(self, place_of: Callable[[int], Path], step: int) -> None:
+        from sparring.learn.checkpoints import check_policies, load_checkpoint
+        from sparring.learn.model_files import check_base
 
-    async def start_again(self, policies: Collection[str]) -> Saved:
-        """Let policies begin again; the next checkpoint has them so."""
-        for policy in policies:
-            if self.learners[policy].age:
-                self.learners[policy].start_again(self._beginnings[policy])
-        return await self.saved()
+        place = place_of(step)
+        state, content = read_saved_state(place, step)
+        check_base(place, self.model.base, "checkpoint")
+        checkpoint = load_checkpoint(place)
+        check_policies(place, checkpoint, self.learners)
+        for policy, learner in self.learners.items():
+            counters = state.versions[policy], state.samples_seen[policy], state.started.get(policy, 0)
+            learner.load_tensors(checkpoint.learners[policy], *counters)
+            if learner.result != learner.adapter:
+                self.model.load_adapter_state(checkpoint.adapters[policy], learner.result)
+        self._last = {name: content.get(name, before) for name, before in self._last.items()}
+        self._state = content
 
-    async def results(self) -> dict[str, str | None]:
-        """Return that every adapter is shared with the engine."""
-        return dict.fromkeys(self.learners)
+    def _save(self, place: Path) -> None:
+        """Write a checkpoint of the last update, and of what the run needs to continue after it."""
+        from sparring.learn.checkpoints import SavedLearner, save_checkpoint
 
-    async def write_adapters(self, directory: Path) -> None:
-        """Write the adapters that training produces into a directory."""
-        results = {policy: learner.result for policy, learner in self.learners.items()}
-        write_adapters(directory, self.model, self.base_name, results)
-
-    async def keep(self, state: State) -> None:
-        """Write a checkpoint of the last update."""
-        saved = await self.saved()
-        content = await state() | {"step": saved.step, "trained_records": saved.trained_records}
         self.directory.check_epoch()
-        path = self.directory.checkpoint(saved.step)
-        save_learners(path, self.model, self.base_name, self.learners, content)
+        learners = self.learners
+        counters = {
+            "format": STATE_FORMAT,
+            "versions": {policy: learner.version for policy, learner in learners.items()},
+            "started": {policy: learner.started for policy, learner in learners.items() if learner.started},
+            "samples_seen": {policy: learner.samples_seen for policy, learner in learners.items()},
+        }
+        parts = [SavedLearner(policy, one.result, one.tensors()) for policy, one in learners.items()]
+        save_checkpoint(place, self.model, self.base_name, parts, self._state | self._last | counters)
+
+    def _progress(self) -> Saved:
+        return Saved(
+            versions={policy: learner.version for policy, learner in self.learners.items()},
+            adapters={policy: self._adapter(policy) for policy in self.learners},
+            state=self._state,
+            notice=self._notice,
+            notes=tuple(self.model.notes),
+            **self._last,
+        )
+
+    def _adapter(self, policy: str) -> str | None:
+        """Return the directory of the adapter that plays."""
+        return None
+
+    def _check_last(self, step: int) -> None:
+        last = self._last["step"]
+        if step != last:
+            raise SparringError(f"the saved state of update {step} is lost; a resume continues from {last}")
+
+    def _learn(self, step: int, records: Records) -> None:
+        learned = learn(self.learners, records, self._update)
+        before = self._last["trained_records"]
+        self._last = {**vars(learned), "step": step, "trained_records": before + learned.trained_records}
 
     def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         learner = self.learners[policy]
@@ -108,12 +115,52 @@ class LocalLearners:
         with own_code(f"the algorithm of {policy} failed"):
             return learner.update(records)
 
-    def _versions(self) -> dict[str, int]:
-        return {policy: learner.version for policy, learner in self.learners.items()}
+    def _write_adapters(self, directory: Path) -> None:
+        from sparring.learn.checkpoints import write_adapters
 
-    def _load(self, step: int) -> tuple[SavedState, dict[str, Any]]:
-        path = self.directory.checkpoint(step)
-        state, content = load_learners(path, step, self.model, self.learners)
-        if not isinstance(state.source, dict):
-            raise damaged(path / STATE_FILE)
-        return state, content
+        self.directory.check_epoch()
+        results = {policy: learner.result for policy, learner in self.learners.items()}
+        write_adapters(directory, self.model, self.base_name, results)
+
+
+class LocalLearners(PolicyLearners):
+    """The learners of a run in one process, which share the model with the engine.
+
+    An update is saved only with a checkpoint.
+    """
+
+    _loaded = False
+
+    async def saved(self) -> Saved:
+        """Return the progress, from the newest checkpoint if this is the first call."""
+        if not self._loaded:
+            self._load_newest(self.directory.saved_steps(), self.directory.checkpoint)
+            self._loaded = True
+        return self._progress()
+
+    async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
+        """Make update ``step``."""
+        await self.saved()
+        self._check_last(step - 1)
+        self._learn(step, await batch.records(self.model.encode_answer))
+        return self._progress()
+
+    async def start_again(self, policies: Collection[str]) -> Saved:
+        """Let policies begin again; the next checkpoint has them so."""
+        for policy in policies:
+            if self.learners[policy].age:
+                self.learners[policy].start_again(self._beginnings[policy])
+        return self._progress()
+
+    async def results(self) -> dict[str, str | None]:
+        """Return ``None`` for every adapter: the engine shares them."""
+        return dict.fromkeys(self.learners)
+
+    async def write_adapters(self, directory: Path) -> None:
+        """Write the adapters that training produces into a directory."""
+        self._write_adapters(directory)
+
+    async def keep(self, state: State) -> None:
+        """Write a checkpoint of the last update."""
+        self._state = await state()
+        self._save(self.directory.checkpoint(self._last["step"]))

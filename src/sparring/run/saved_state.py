@@ -1,9 +1,9 @@
 """SavedState: what ``state.json`` of a checkpoint holds, and the files of the run that it knows."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,11 +13,6 @@ from sparring.core.errors import DamagedState
 from sparring.core.manifest import damaged
 from sparring.learn.saved_states import read_state
 from sparring.run.run_layout import growing_files, log_files
-
-if TYPE_CHECKING:
-    from sparring.learn.learner import Learner
-    from sparring.learn.policy import PolicyModel
-
 
 STATE_FORMAT = 5
 """Format of a checkpoint. It changes with the other files too."""
@@ -82,48 +77,6 @@ def read_saved_state(directory: Path, step: int) -> tuple[SavedState, dict[str, 
     state, content = read_state(directory, SavedState, STATE_FORMAT)
     if state.step != step:
         raise damaged(directory / STATE_FILE)
-    return state, content
-
-
-def save_learners(
-    directory: Path,
-    model: "PolicyModel",
-    base_name: str,
-    learners: Mapping[str, "Learner"],
-    content: dict[str, Any],
-) -> None:
-    """Write a checkpoint of all learners, by policy, with what else ``state.json`` is to hold."""
-    from sparring.learn.checkpoints import SavedLearner, save_checkpoint
-
-    counters = {
-        "format": STATE_FORMAT,
-        "versions": {policy: learner.version for policy, learner in learners.items()},
-        "started": {policy: learner.started for policy, learner in learners.items() if learner.started},
-        "samples_seen": {policy: learner.samples_seen for policy, learner in learners.items()},
-    }
-    parts = [SavedLearner(policy, one.result, one.tensors()) for policy, one in learners.items()]
-    save_checkpoint(directory, model, base_name, parts, content | counters)
-
-
-def load_learners(
-    directory: Path, step: int, model: "PolicyModel", learners: Mapping[str, "Learner"]
-) -> tuple[SavedState, dict[str, Any]]:
-    """Load the checkpoint of update ``step`` into all learners; return its state, typed and as it is.
-
-    Raises DamagedState, or InputError if it is of another base model, of other policies or another version.
-    """
-    from sparring.learn.checkpoints import check_policies, load_checkpoint
-    from sparring.learn.model_files import check_base
-
-    state, content = read_saved_state(directory, step)
-    check_base(directory, model.base, "checkpoint")
-    checkpoint = load_checkpoint(directory)
-    check_policies(directory, checkpoint, learners)
-    for policy, learner in learners.items():
-        version, seen = state.versions[policy], state.samples_seen[policy]
-        learner.load_tensors(checkpoint.learners[policy], version, seen, state.started.get(policy, 0))
-        if learner.result != learner.adapter:
-            model.load_adapter_state(checkpoint.adapters[policy], learner.result)
     return state, content
 
 

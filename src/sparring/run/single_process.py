@@ -69,7 +69,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     metrics = LocalMetrics(tracker, lines)
     results = {policy: learner.result for policy, learner in learners.items()}
     exploiters = [] if config.league is None else config.league.exploiters
-    saving = LocalLearners(model, learners, directory, config.model.name, exploiters)
+    saving = LocalLearners(learners, directory, config.model.name, exploiters)
     serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
     for name in config.frozen:
         engine.publish(name, name, 0)

@@ -10,18 +10,17 @@ from sparring.config.programs import ProofsSettings
 from sparring.core import InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.own_code import is_class_path, own_class
-from sparring.engine.client_adapters import FINE_TUNED
+from sparring.engine.adapters import FINE_TUNED
 from sparring.engine.openai_client import OpenAIClient, is_hosted, key_of
-from sparring.finetune.expert_iteration import PureTextEiTrainer
+from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.hyper_params import ExperimentSettings, HyperParameters
-from sparring.finetune.malt import PureTextMaltTrainer
 from sparring.finetune.model_groups import JobRecords, PureTextSharedModelGroup
 from sparring.finetune.openai_jobs import OpenAIJobs
 from sparring.finetune.providers import DryRunJobs, JobProvider, drawing_agents
 from sparring.finetune.run_files import RunFiles
 from sparring.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
+from sparring.finetune.statistics import View
 from sparring.finetune.trainer import PureTextRlTrainer
-from sparring.finetune.view import View
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proofs.claims import Claim
 from sparring.programs.proofs.episode import ProofEpisode
@@ -211,7 +210,7 @@ def _local_api(
 
     A run that plays tests again has the models of its base run's jobs.
     """
-    from sparring.finetune.jobs.launch import LocalWorker
+    from sparring.finetune.jobs.queue import LocalWorker
     from sparring.finetune.jobs.records import ServedBase
     from sparring.finetune.jobs.service import JobService
     from sparring.finetune.local_jobs import LocalJobs

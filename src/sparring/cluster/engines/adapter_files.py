@@ -2,7 +2,7 @@
 
 Beside the command, :class:`AdapterFiles` puts an adapter's files into Ray's object store, from which nodes
 fetch them, also from each other. Each engine keeps copies in the :class:`AdapterCache` of its node. Nothing
-here is trusted: a copy has the hash of the original, and :mod:`sparring.engine.adapter_check` checks that
+here is trusted: a copy has the hash of the original, and :mod:`sparring.engine.adapters` checks that
 the engine answers with the adapter that the learner wrote.
 """
 
@@ -25,7 +25,7 @@ from sparring.cluster.actor_errors import error_of
 from sparring.core import InputError, SparringError, TransientError
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from sparring.core.files import remove_directory
-from sparring.engine.adapter_check import file_hash
+from sparring.engine.adapters import file_hash
 
 FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE, MANIFEST_FILE)
 _COPY = re.compile(r"[0-9a-f]{64}")

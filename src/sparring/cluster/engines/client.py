@@ -18,7 +18,7 @@ from sparring.cluster.engines.service import EngineAnswer
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
 from sparring.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from sparring.core.current_episode import EpisodeContext, current_episode
-from sparring.engine.adapter_check import DeliveryError
+from sparring.engine.adapters import DeliveryError
 from sparring.engine.answering import PLAIN, AnswerOptions
 from sparring.engine.api_models import api_client, is_adapter, is_api_model
 

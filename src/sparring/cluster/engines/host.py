@@ -19,7 +19,7 @@ from sparring.cluster.engines.resident_adapters import ResidentAdapters
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
 from sparring.core.adapters import BASE, AdapterRef
 from sparring.core.manifest import Expectation
-from sparring.engine.adapter_check import Delivery, DeliveryError
+from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import PLAIN, AnswerOptions, ModelFacts
 from sparring.learn.model_files import check_base, fingerprint
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sparring.core.adapters import AdapterRef
-from sparring.engine.adapter_check import Delivery
+from sparring.engine.adapters import Delivery
 
 Load = Callable[[AdapterRef, str, Delivery | None], Awaitable[Delivery]]
 """(adapter, slot, proof of the adapter before it) -> its own proof"""

@@ -17,7 +17,7 @@ from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineReques
 from sparring.core import ModelResponse, SparringError, TransientError
 from sparring.core.adapters import AdapterRef
 from sparring.core.errors import reason_of
-from sparring.engine.adapter_check import Delivery
+from sparring.engine.adapters import Delivery
 from sparring.engine.answering import ModelFacts
 
 REPORT_SECONDS = 5.0

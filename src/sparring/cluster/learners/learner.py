@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparring.core import SparringError
+from sparring.core import TrainingRecord
 from sparring.core.adapters import TRAINED
 from sparring.core.files import Epoch, finish_replacements, remove_directory
-from sparring.run.learners import Records, Saved, UpdateBatch, learn
-from sparring.run.saved_state import load_learners, save_learners
+from sparring.run.learners import Records, Saved, UpdateBatch
+from sparring.run.local_learners import PolicyLearners
+from sparring.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from sparring.cluster.learners.group import LearnerGroup
@@ -29,8 +30,8 @@ KEPT_VERSIONS = 6
 """How many of a policy's newest adapters are kept if they are not in use: a request may be about to come."""
 
 
-class LearnerService:
-    """See the module.
+class LearnerService(PolicyLearners):
+    """The module's learners.
 
     Args:
         group: the learners of all policies.
@@ -38,11 +39,10 @@ class LearnerService:
         base_name: name of the base model, for the adapters' configuration.
         started: the policies that start from an adapter; the others play as the base model until their first
             update.
-        may_start_again: the policies that :meth:`start_again` is for, whose beginnings are kept in memory.
+        may_start_again: the policies that :meth:`start_again` is for.
         epoch: the run's epoch. Once it is over, writes raise a SparringError.
 
-    Raises:
-        InputError: the saved updates are damaged or do not fit.
+    Raises InputError if the saved updates are damaged or do not fit.
     """
 
     def __init__(
@@ -55,72 +55,42 @@ class LearnerService:
         may_start_again: Collection[str] = (),
         epoch: Epoch | None = None,
     ) -> None:
-        from sparring.learn.saved_states import newest_whole
-
-        self.epoch = epoch
-        self._check_epoch()
+        run = RunDirectory(directory)
+        run.epoch = epoch
+        run.check_epoch()
+        super().__init__(group.learners, run, base_name, may_start_again)
         self.group = group
-        self.learners = group.learners
-        self.model = next(iter(self.learners.values())).policy
-        self.directory = directory
-        self.base_name = base_name
         self.alone = list(self.learners) == [TRAINED]
         self.started = started
-        self._beginnings = {policy: self.learners[policy].tensors() for policy in may_start_again}
-        self._last: dict[str, Any] = {
-            "step": 0,
-            "figures": {},
-            "seconds": 0.0,
-            "trained_tokens": 0.0,
-            "trained_records": 0,
-        }
-        self._state: dict[str, Any] = {}
-        self._notice: str | None = None
         finish_replacements(directory / "learner", r"\d+")
         steps = self._saved_steps()
-        if steps:
-            _, self._notice = newest_whole(steps, self._step_directory, self._load)
-        else:
-            for policy in started:
-                self._write_adapter("versions", policy, policy)
+        self._load_newest(steps, self._step_directory)
+        for policy in self.learners if steps else started:
+            if self._differs(policy) and not (steps and self._place("versions", policy).exists()):
+                self._write_adapter("versions", policy, self.learners[policy].adapter)
         group.start()
 
     def saved(self) -> Saved:
         """Return the progress."""
-        return Saved(
-            versions={policy: learner.version for policy, learner in self.learners.items()},
-            adapters={policy: self._adapter("versions", policy) for policy in self.learners},
-            state=self._state,
-            notice=self._notice,
-            notes=tuple(self.model.notes),
-            **self._last,
-        )
+        return self._progress()
 
     async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
         """Make the updates of one step and save them with ``state``; a repeated call changes nothing.
 
-        Raises:
-            SparringError: the update before it is not saved, or an update fails.
+        Raises SparringError if the update before it is not saved, or an update fails.
         """
-        last: int = self._last["step"]
-        if step == last:
-            return self.saved()
-        if step != last + 1:
-            raise _lost(step - 1, last)
-        records = await batch.records(self.model.encode_answer)
-        await asyncio.to_thread(self._learn, step, records, state)
+        if step != self._last["step"]:
+            self._check_last(step - 1)
+            records = await batch.records(self.model.encode_answer)
+            await asyncio.to_thread(self._learn_and_save, step, records, state)
         return self.saved()
 
     async def start_again(self, step: int, policies: list[str]) -> Saved:
         """Let policies begin again after update ``step`` from what they began with, and save them so.
 
-        See :meth:`Learner.start_again`. A repeated call changes nothing.
-
-        Raises:
-            SparringError: ``step`` is not the last update.
+        A repeated call changes nothing. Raises SparringError if ``step`` is not the last update.
         """
-        if step != self._last["step"]:
-            raise _lost(step, self._last["step"])
+        self._check_last(step)
         await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
         return self.saved()
 
@@ -134,32 +104,25 @@ class LearnerService:
 
     async def keep(self, directory: str) -> None:
         """Write a checkpoint of the last update for users, unless it is there."""
-        place = Path(directory)
-        if not place.exists():
-            await asyncio.to_thread(self._write_checkpoint, place, self._last, self._state)
+        if not Path(directory).exists():
+            await asyncio.to_thread(self._save, Path(directory))
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """Delete the adapters that are neither in use nor among the newest."""
         await asyncio.to_thread(self._tidy, {Path(path).resolve() for path in paths_in_use})
 
-    def _learn(self, step: int, records: Records, state: dict[str, Any]) -> None:
-        learned = learn(
-            self.learners, records, lambda policy, of_policy: self.group.update(of_policy, policy)
-        )
+    def _learn_and_save(self, step: int, records: Records, state: dict[str, Any]) -> None:
+        self._learn(step, records)
         for policy in records:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
             remove_directory(self._place("averages", policy))  # of a lost update
-        new = {
-            "step": step,
-            "figures": learned.figures,
-            "seconds": learned.seconds,
-            "trained_tokens": learned.trained_tokens,
-            "trained_records": self._last["trained_records"] + learned.trained_records,
-        }
-        self._write_checkpoint(self._step_directory(step), new, state)
-        self._last, self._state = new, state
+        self._state = state
+        self._save(self._step_directory(step))
         for old in self._saved_steps()[:-KEPT]:
             remove_directory(self._step_directory(old))
+
+    def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
+        return self.group.update(records, policy)
 
     def _start_again(self, policies: list[str]) -> None:
         for policy in policies:
@@ -167,45 +130,27 @@ class LearnerService:
             if self._differs(policy):
                 self._write_adapter("versions", policy, self.learners[policy].adapter)
         if policies:
-            self._write_checkpoint(self._step_directory(self._last["step"]), self._last, self._state)
+            self._save(self._step_directory(self._last["step"]))
 
     def _results(self) -> dict[str, str | None]:
         results = {}
         for policy, learner in self.learners.items():
-            averages = learner.result != learner.adapter
-            if averages and self._differs(policy) and not self._place("averages", policy).exists():
-                self._write_adapter("averages", policy, learner.result)
-            results[policy] = self._adapter("averages" if averages else "versions", policy)
+            kind = "averages" if learner.result != learner.adapter else "versions"
+            place = self._place(kind, policy)
+            if kind == "averages" and self._differs(policy) and not place.exists():
+                self._write_adapter(kind, policy, learner.result)
+            results[policy] = str(place) if self._differs(policy) else None
         return results
 
-    def _write_adapters(self, directory: Path) -> None:
-        from sparring.learn.checkpoints import write_adapters
-
-        self._check_epoch()
-        results = {policy: learner.result for policy, learner in self.learners.items()}
-        write_adapters(directory, self.model, self.base_name, results)
-
-    def _write_checkpoint(self, place: Path, last: dict[str, Any], state: dict[str, Any]) -> None:
-        self._check_epoch()
-        save_learners(place, self.model, self.base_name, self.learners, state | last)
-
-    def _load(self, step: int) -> None:
-        _, content = load_learners(self._step_directory(step), step, self.model, self.learners)
-        for policy, learner in self.learners.items():
-            if self._differs(policy) and not self._place("versions", policy).exists():
-                self._write_adapter("versions", policy, learner.adapter)
-        self._last = {name: content[name] for name in self._last}
-        self._state = content
-
     def _saved_steps(self) -> list[int]:
-        names = [path.name for path in (self.directory / "learner").glob("*")]
+        names = [path.name for path in (self.directory.path / "learner").glob("*")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def _step_directory(self, step: int) -> Path:
-        return self.directory / "learner" / f"{step:06d}"
+        return self.directory.path / "learner" / f"{step:06d}"
 
     def _folder(self, kind: str, policy: str) -> Path:
-        folder = self.directory / kind
+        folder = self.directory.path / kind
         return (folder if self.alone else folder / policy).absolute()
 
     def _place(self, kind: str, policy: str) -> Path:
@@ -213,8 +158,8 @@ class LearnerService:
         kind = "beginnings" if learner.started and not learner.age else kind
         return self._folder(kind, policy) / f"{learner.version:06d}"
 
-    def _adapter(self, kind: str, policy: str) -> str | None:
-        return str(self._place(kind, policy)) if self._differs(policy) else None
+    def _adapter(self, policy: str) -> str | None:
+        return str(self._place("versions", policy)) if self._differs(policy) else None
 
     def _differs(self, policy: str) -> bool:
         """Return whether a policy is not the base model any more."""
@@ -223,12 +168,12 @@ class LearnerService:
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
         from sparring.learn.checkpoints import save_adapter
 
-        self._check_epoch()
+        self.directory.check_epoch()
         place, version = self._place(kind, policy), self.learners[policy].version
         self.group.compute(partial(save_adapter, place, self.model, self.base_name, adapter, version=version))
 
     def _tidy(self, used: set[Path]) -> None:
-        self._check_epoch()
+        self.directory.check_epoch()
         for policy in self.learners:
             for kind in ("versions", "averages", "beginnings"):
                 folder = self._folder(kind, policy)
@@ -236,11 +181,3 @@ class LearnerService:
                 for path in old[:-KEPT_VERSIONS]:
                     if path.resolve() not in used:
                         remove_directory(path)
-
-    def _check_epoch(self) -> None:
-        if self.epoch is not None:
-            self.epoch.check()
-
-
-def _lost(step: int, last: int) -> SparringError:
-    return SparringError(f"the saved state of update {step} is lost; a resume continues from {last}")

@@ -12,7 +12,7 @@ from sparring.cluster.engines.client import EngineClient
 from sparring.core import Messages, SparringError
 from sparring.core.adapters import AdapterRef
 from sparring.core.chat_tokens import ChatTokens
-from sparring.engine.adapter_check import Delivery
+from sparring.engine.adapters import Delivery
 from sparring.engine.answering import Answering, ModelFacts
 
 LOOK_SECONDS = 1.0

@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from sparring.cluster.actor_errors import error_of
 from sparring.cluster.addresses import knock
 from sparring.core import InputError, SparringError
-from sparring.finetune.jobs.launch import Crash
+from sparring.finetune.jobs.queue import Crash
 from sparring.finetune.jobs.records import JOB_FILE
 
 LOOK_SECONDS = 2.0
@@ -51,7 +51,7 @@ class ClusterWorkers:
         self._patience = patience
 
     async def start(self, directory: Path) -> "ClusterWorker":
-        """Start the worker of the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``.
+        """Start the worker of the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``.
 
         Raises:
             SparringError: the cluster has had no room for it.
@@ -70,7 +70,7 @@ class ClusterWorkers:
 
 
 class ClusterWorker:
-    """See :class:`sparring.finetune.jobs.launch.Worker`."""
+    """See :class:`sparring.finetune.jobs.queue.Worker`."""
 
     def __init__(self, actor: Any, directory: str, head: str | None) -> None:
         self._actor = actor

@@ -13,8 +13,7 @@ from sparring.collection.buffer_state import PackedGames
 from sparring.collection.collector import Limits, arena_of_games
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool_state import Jobs
-from sparring.collection.results import Played, TakeIn, play
-from sparring.collection.scheduler import GameJob
+from sparring.collection.results import GameJob, Played, TakeIn, play
 from sparring.core import Episode, SparringError
 from sparring.core.garbage_collection import infrequent_garbage_collection
 

@@ -14,8 +14,7 @@ from sparring.cluster.handles import found
 from sparring.cluster.services.collector import CollectorService
 from sparring.collection.collector import Limits
 from sparring.collection.games_in_flight import PlaySettings
-from sparring.collection.results import TakeIn
-from sparring.collection.scheduler import EnvSpec
+from sparring.collection.results import EnvSpec, TakeIn
 from sparring.compat.unstable.forms import gpus_of_cluster, named
 from sparring.compat.unstable.settings import from_vllm_config
 from sparring.core import Episode, InputError

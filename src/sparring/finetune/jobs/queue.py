@@ -6,25 +6,26 @@ its outcome.
 """
 
 import asyncio
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from sparring.core import InputError, SparringError
 from sparring.core.errors import reason_of
 from sparring.core.manifest import Expectation
-from sparring.engine.adapter_check import DeliveryError
-from sparring.engine.answering import Publisher
-from sparring.engine.server_schema import ApiError
-from sparring.finetune.jobs.launch import Crash, Launch, Worker
-from sparring.finetune.jobs.lines import read_conversations, read_preferences
+from sparring.engine.adapters import DeliveryError, Publisher
+from sparring.engine.server_http import ApiError
 from sparring.finetune.jobs.records import (
     CANCELLED,
     FAILED,
+    LOG_FILE,
     OUTCOME_FILE,
     QUEUED,
     RUNNING,
@@ -36,9 +37,74 @@ from sparring.finetune.jobs.records import (
     Result,
     StoredJob,
 )
+from sparring.finetune.jobs.schema import read_conversations, read_preferences
 from sparring.finetune.jobs.store import FileStore, JobStore, read_record
 from sparring.learn.fine_tuning.examples import WrongLine
 from sparring.learn.fine_tuning.settings import RESULTS_FILE, Outcome
+
+LAST_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Why a process that trains crashed, and whether something killed it."""
+
+    reason: str
+    killed: bool = False
+
+
+class Worker(Protocol):
+    """A process that trains one job and leaves ``outcome.json`` in the job's directory."""
+
+    async def wait(self) -> Crash | None:
+        """Wait for its end; return why it crashed, if it did."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+Launch = Callable[[Path], Awaitable[Worker]]
+"""Starts the worker of the job in a directory."""
+
+
+class LocalWorker:
+    """A worker on this machine; see ``worker``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, directory: Path) -> "LocalWorker":
+        """Start the worker of the job in ``directory``."""
+        log = directory / LOG_FILE
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "sparring.finetune.jobs.worker", str(directory)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for the server, which then ends this process
+            )
+        return cls(process, log)
+
+    async def wait(self) -> Crash | None:
+        """Wait for the end; see :class:`Worker`."""
+        status = await self._process.wait()
+        if status == 0:
+            return None
+        if status < 0:
+            return Crash(f"the process that trains was ended by signal {-status}", killed=True)
+        lines = self._log.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return Crash(said or f"the process that trains ended with status {status}")
+
+    def kill(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+
 
 MAX_STARTS = 4
 """How often a process that is killed, for example for lack of memory, is started by one server."""

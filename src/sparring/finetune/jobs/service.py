@@ -9,11 +9,9 @@ from pathlib import Path
 
 from sparring.core import InputError
 from sparring.core.files import LOCK, lock_directory, remove_directory
-from sparring.engine.answering import Publisher
-from sparring.engine.client_adapters import FINE_TUNED
-from sparring.engine.server_schema import ApiError, model_not_found
-from sparring.finetune.jobs.launch import Launch, LocalWorker
-from sparring.finetune.jobs.queue import JobQueue
+from sparring.engine.adapters import FINE_TUNED, Publisher
+from sparring.engine.server_http import ApiError, model_not_found
+from sparring.finetune.jobs.queue import JobQueue, Launch, LocalWorker
 from sparring.finetune.jobs.records import (
     FINE_TUNE,
     ORGANIZATION,

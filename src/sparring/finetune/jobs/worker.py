@@ -20,7 +20,6 @@ from sparring.core import SparringError, derive_seed
 from sparring.core.errors import reason_of
 from sparring.core.files import LOCK
 from sparring.core.manifest import damaged
-from sparring.finetune.jobs.lines import read_conversations, read_preferences
 from sparring.finetune.jobs.records import (
     JOB_FILE,
     OUTCOME_FILE,
@@ -30,6 +29,7 @@ from sparring.finetune.jobs.records import (
     Result,
     StoredJob,
 )
+from sparring.finetune.jobs.schema import read_conversations, read_preferences
 from sparring.finetune.jobs.store import read_record, write_record
 from sparring.learn.adapter_weights import read_weights
 from sparring.learn.fine_tuning.examples import Renderer, WrongLine, families, opening

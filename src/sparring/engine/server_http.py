@@ -1,4 +1,4 @@
-"""Middleware around every request: its path and token, the size of its body, the id of its response."""
+"""Errors in OpenAI's format, and middleware around every request: its path, token, size and id."""
 
 import logging
 import re
@@ -6,13 +6,94 @@ import secrets
 import traceback
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparring.core.text import one_line
-from sparring.engine.openai_client import TOKEN_VARIABLE
-from sparring.engine.server_schema import ApiError
+from sparring.engine.answering import TOKEN_VARIABLE
+
+LONGEST_MESSAGE, LONGEST_PARAM = 4000, 200
+"""Characters of an error that a client gets back; they may quote a name of the client's or of a file."""
+
+
+class LoadAdapterRequest(BaseModel):
+    """Body of ``/v1/load_lora_adapter``, as in vLLM. ``load_inplace`` replaces the adapter of this name."""
+
+    lora_name: str = Field(min_length=1)
+    lora_path: str = Field(min_length=1)
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(BaseModel):
+    """Body of ``/v1/unload_lora_adapter``, as in vLLM."""
+
+    lora_name: str = Field(min_length=1)
+
+
+class ApiError(Exception):
+    """A rejected request, with its HTTP status and the fields of OpenAI's error format."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = headers
+
+    def response(self) -> JSONResponse:
+        """Return the HTTP response in OpenAI's format."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+    def body(self) -> dict[str, Any]:
+        """Return the body of the response, which is also the last event of a stream that fails."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        param = None if self.param is None else one_line(self.param)[:LONGEST_PARAM]
+        message = one_line(self.message)[:LONGEST_MESSAGE]
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+
+def model_not_found(name: str, served: list[str]) -> ApiError:
+    """Return the error for a model that is not served."""
+    return ApiError(
+        404,
+        f"The model `{name}` does not exist. This server has: {', '.join(served)}",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def context_length_exceeded(limit: int, prompt_tokens: int, max_tokens: int, param: str) -> ApiError:
+    """Return the error for a request that exceeds the context, in the words that clients search for."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, you requested "
+        f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {param}, {max_tokens} in the "
+        f"completion). Please reduce the length of the {param} or completion.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def prompt_too_long(limit: int, given: str, param: str) -> ApiError:
+    """Return the error for a prompt that is too long for the context, whatever its tokens are."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, your {given}, which is more than "
+        "fits. Please reduce the length.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
 
 OPEN_PATHS = ("/health", "/ping")
 MAX_BODY_BYTES = 4 * 2**20
