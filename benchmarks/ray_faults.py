@@ -145,9 +145,17 @@ class Faults:
         model: directory of the model.
         rng: chooses the moments.
         program: the file of a program to train in place of games.
+        address: the address of a cluster that is there already.
     """
 
-    def __init__(self, directory: Path, model: Path, rng: random.Random, program: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        model: Path,
+        rng: random.Random,
+        program: Path | None = None,
+        address: str = "",
+    ) -> None:
         self.directory = directory
         self.model = model
         self.rng = rng
@@ -156,6 +164,7 @@ class Faults:
         self.runs = 0
         self.tally = Tally()
         self.cluster: Any = None
+        self.address = address
         self.commands: list[Command] = []
 
     def start_cluster(self, *cpus: int) -> None:
@@ -166,14 +175,19 @@ class Faults:
         ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it
         for more in cpus[1:]:
             self.cluster.add_node(num_cpus=more)
-        ray.init(address=self.cluster.address, **QUIET)
+        self.address = self.cluster.address
+        ray.init(address=self.address, **QUIET)
 
-    def stop_cluster(self) -> None:
-        """Stop the cluster and the commands that still run on it."""
+    def end_commands(self) -> None:
+        """Kill the commands that still run."""
         for command in self.commands:
             if command.process.poll() is None:
                 command.process.kill()
                 command.process.wait()
+
+    def stop_cluster(self) -> None:
+        """Stop the cluster and the commands that still run on it."""
+        self.end_commands()
         ray.shutdown()
         self.cluster.shutdown()
 
@@ -184,7 +198,7 @@ class Faults:
         arguments = [
             *(KUHN if self.program is None else self._program()),
             "--runtime=ray",
-            f"--address={self.cluster.address}",
+            f"--address={self.address}",
             f"--name={name}",
             f"--run.directory={self.directory}",
             f"--model.name={self.model}",

@@ -1,6 +1,7 @@
 """Settings of all tests, and runs that several files look at."""
 
 import asyncio
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 # A limit on the time of an example would be a timed assertion, which a busy machine fails.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
+# Hypothesis would try 100 examples.
+settings.register_profile("default-suite", deadline=None, max_examples=50)
+settings.load_profile("default-suite")
 
 STARTS_RAY = {
-    "test_cluster_connect",
     "test_cluster_faults",
-    "test_cluster_given_adapters",
+    "test_cluster_given_adapters::test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray",
     "test_cluster_league",
     "test_cluster_learner_group",
     "test_cluster_payoffs::test_a_run_meets_the_same_opponents_on_ray_as_in_one_process",
@@ -30,6 +31,7 @@ STARTS_RAY = {
     "test_cluster_seats",
     "test_cluster_serve",
     "test_cluster_train::test_a_finished_run_on_ray_goes_on_to_more_updates",
+    "test_cluster_train::test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing",
     "test_cluster_view",
     "test_ray_quickstart",
     "test_run_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
@@ -109,22 +111,50 @@ def mixed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def without_compiler() -> Iterator[None]:
-    """Switch torch's compiler off in clusters that start from now on: actors load a second faster without.
+ACTORS_HAVE = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    "SPARRING_API_KEY": "the-token",
+    "TORCHDYNAMO_DISABLE": "1",
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+}
+"""The environment of actors. They load a second faster without torch's compiler, which CPUs do not use."""
 
-    Only flex_attention needs it, which CPUs do not use.
-    """
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster of one node, which the runs of all tests join."""
+    import ray
+    from ray.cluster_utils import Cluster
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHDYNAMO_DISABLE", "1")
-        yield
+        for name, value in ACTORS_HAVE.items():
+            patch.setenv(name, value)
+        patch.delenv("OPENROUTER_API_KEY", raising=False)
+        patch.chdir(tmp_path_factory.mktemp("cluster"))
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "include_dashboard": False})
+    ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it
+    yield started.address
+    started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def joined(cluster: str) -> Iterator[str]:
+    """The cluster, which this process has joined for all tests of a file."""
+    import ray
+
+    ray.init(address=cluster, namespace="unstable", log_to_driver=False, logging_level=40)
+    yield cluster
+    ray.shutdown()
 
 
 @pytest.fixture
-def loopback(monkeypatch: pytest.MonkeyPatch, without_compiler: None) -> None:
-    """Let Ray use loopback addresses although a test may have imported it without; see ``ray_import``."""
+def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test start a cluster of its own although Ray was imported without ``ray_import``."""
     import ray
 
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
 
 

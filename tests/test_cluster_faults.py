@@ -27,13 +27,12 @@ QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.g
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory, without_compiler) -> Iterator[Faults]:
-    """A cluster of one node, and a model that plays."""
+def faults(tmp_path_factory, joined) -> Iterator[Faults]:
+    """Runs of a model that plays."""
     directory = tmp_path_factory.mktemp("faults")
-    faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0))
-    faults.start_cluster(4)
+    faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0), address=joined)
     yield faults
-    faults.stop_cluster()
+    faults.end_commands()
 
 
 def kill(command: Command, name: str) -> None:
@@ -83,7 +82,7 @@ def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_
 @pytest.mark.slow  # engines that end are tested by default above, and in test_cluster_failover
 def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_keeps_its_best(faults):
     two_collectors = ("--ray.collectors=2", "--ray.cpus_per_collector=0.5", "--credit.type=rae")
-    engines = ("--ray.engines=3", "--ray.min_engines=2")
+    engines = ("--ray.engines=3", "--ray.min_engines=2", "--ray.cpus_per_engine=3")
     best = ("--evaluation.every=12", "--run.keep_best=win rate against random")
     some_layers = "--lora.target_modules=['q_proj']"
     command = faults.train(1, *QUICK, *engines, *two_collectors, *best, some_layers, updates=12)

@@ -23,7 +23,6 @@ from sparring.run.single_process import train as train_locally
 
 FAST = {"learning__learning_rate": "0.01", "learning__average_decay": "0.5"}
 SHORT = FAST | {"learning__steps": "2", "evaluation__every": "0", "run__save_every": "1"}
-ON_RAY = {"run__runtime": "ray"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_o
     model,
     earlier,
     tmp_path,
-    loopback,
+    cluster,
 ):
     at_4 = earlier / "checkpoints" / "step-000004"
     given = {
@@ -61,7 +60,7 @@ def test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_o
     some = SHORT | given
     here, there = trained_both_ways(
         configure_program(model, tmp_path, **some),
-        configure_program(model, tmp_path, **some, **ON_RAY),
+        configure_program(model, tmp_path, **some, run__runtime="ray", ray__address=cluster),
         tmp_path,
     )
     started, trained = (adapter(there, step, "hider") for step in (0, 2))
@@ -84,7 +83,7 @@ def test_engines_and_learners_read_the_runs_own_copies_also_after_the_earlier_ru
         "frozen__teacher": f"{source / 'checkpoints' / 'step-000004' / 'second'}",
         "roles__Seeker__policy": "teacher",
     }
-    config = configure_program(model, tmp_path, **given, **ON_RAY)
+    config = configure_program(model, tmp_path, **given, run__runtime="ray")
     directory = RunDirectory.create(tmp_path / "run")
     begun = ClusterRun(config, directory, "run", quiet())
     directory.write_config(dump_config(config))

@@ -21,14 +21,13 @@ from sparring.run.game_source import GameFeed
 from sparring.run.single_process import train as train_locally
 
 PLAYERS = ("default", "attacker", "finder")
-STEPS, GAMES = 3, 40
+STEPS, GAMES = 3, 24
 SETTINGS = LEAGUE | {
     "learning__steps": str(STEPS),
     "learning__learning_rate": "0.003",
     "collection__games_per_step": str(GAMES),
     "evaluation__every": "0",
 }
-ON_RAY = {"run__runtime": "ray"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def here(model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
-def there(request, model, tmp_path_factory, without_compiler):
+def there(request, model, tmp_path_factory, cluster):
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed.publish
 
@@ -50,8 +49,7 @@ def there(request, model, tmp_path_factory, without_compiler):
         return await publish(self, saved)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
-        config = configure(model, **SETTINGS | ON_RAY)
+        config = configure(model, run__runtime="ray", ray__address=cluster, **SETTINGS)
         if request.param == "left alone":
             train(config, path, quiet())
             return path

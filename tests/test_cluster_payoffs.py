@@ -154,13 +154,13 @@ SETTINGS = {
     "evaluation__every": "0",
     "tracking__games_logged": "1000",
 }
-ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
 
 
 @pytest.mark.slow  # test_cluster_seats shows it of copies and frozen adapters
-def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path, loopback):
+def test_a_run_meets_the_same_opponents_on_ray_as_in_one_process(model, tmp_path, cluster):
+    on_ray = {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
     train_locally(configure(model, **SETTINGS), tmp_path / "here", quiet())
-    train(configure(model, **SETTINGS | ON_RAY), tmp_path / "there", quiet())
+    train(configure(model, **SETTINGS | on_ray), tmp_path / "there", quiet())
     met = [[game.meta["uids"] for game in games(tmp_path / where)] for where in ("here", "there")]
     assert met[0] == met[1]
     assert len({uid for uids in met[0] for uid in uids}) > 2, "some copies are drawn"

@@ -57,9 +57,7 @@ def configured(directory: Path) -> Config:
     return load_config(str(file), {})
 
 
-def test_a_collector_that_has_not_built_its_program_yet_can_be_sent_objects_of_its_classes(
-    tmp_path, loopback
-):
+def test_a_collector_that_has_not_built_its_program_yet_can_be_sent_objects_of_its_classes(tmp_path, cluster):
     config = configured(tmp_path)
     arena = build_program(config)
 
@@ -68,7 +66,7 @@ def test_a_collector_that_has_not_built_its_program_yet_can_be_sent_objects_of_i
         _, results = await arena.play_step()
         return [result.rewards["waiter"] for result in results]
 
-    with connected(RaySettings(), "collectors"):
+    with connected(RaySettings(address=cluster), "collectors"):
         build = partial(build_program_collector, config, 0, [], None)
         collector = restarting(ProgramCollectorActor, max_task_retries=0).remote(build)
         assert asyncio.run(play(collector)) == [4.0, 4.0]

@@ -30,12 +30,10 @@ FAST = {"learning__average_decay": "0.5", "learning__learning_rate": "0.01"}
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory, model, without_compiler) -> Iterator[Faults]:
-    """A cluster of one node."""
-    faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0))
-    faults.start_cluster(4)
+def faults(tmp_path_factory, model, joined) -> Iterator[Faults]:
+    faults = Faults(tmp_path_factory.mktemp("faults"), model, random.Random(0), address=joined)
     yield faults
-    faults.stop_cluster()
+    faults.end_commands()
 
 
 def same(lines: list[dict[str, float]], others: list[dict[str, float]]) -> bool:
@@ -75,7 +73,7 @@ def start(faults: Faults, name: str, *more: str) -> Command:
     given = {option.partition("=")[0].removeprefix("--") for option in more}
     settings = {field: value for field, value in settings_of(faults).items() if field not in given}
     options = [f"--{field}={value}" for field, value in settings.items()]
-    where = [f"--address={faults.cluster.address}", "--runtime=ray", "--ray.collectors=2", f"--name={name}"]
+    where = [f"--address={faults.address}", "--runtime=ray", "--ray.collectors=2", f"--name={name}"]
     command = [*SPARRING, "train", str(write_configuration(faults)), *options, *where, *more]
     return faults.start(command, faults.directory / name)
 
@@ -126,7 +124,7 @@ def damage_the_last_step(run: Path, last: int) -> None:
 
 
 @pytest.mark.slow  # test_cluster_seats shows it of games, and test_cluster_program_copies without Ray
-def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, loopback):
+def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, tmp_path, cluster):
     given = {"lora__target_modules": "['q_proj', 'v_proj']", "run__keep_best": "smallest odd letters"}
     learning = {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
     own = {"learning__policies__hider": '{algorithm = {type = "ppo", regulariser = "none"}, momentum = 0.5}'}
@@ -135,7 +133,7 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     said_here, said = io.StringIO(), io.StringIO()
     train_locally(here, tmp_path / "here", Console(file=said_here, width=100))
     spread = {"ray__engines": "2", "ray__learners": "2", "ray__collectors": "2"}
-    there = configure(model, tmp_path, run__runtime="ray", **spread, **some)
+    there = configure(model, tmp_path, run__runtime="ray", ray__address=cluster, **spread, **some)
     train(there, tmp_path / "there", Console(file=said, width=100))
     for policy in ("hider", "seeker"):
         one, other = (adapter(tmp_path / name, 4, policy) for name in ("here", "there"))
@@ -162,8 +160,13 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
 
 
 @pytest.mark.slow  # test_run_program_overlap shows it in one process, test_cluster_overlap of games
-def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, loopback):
-    changes = {"run__runtime": "ray", "collection__max_staleness": "1", "learning__steps": "6"}
+def test_a_program_plays_on_ray_while_its_policies_learn_from_a_buffer(model, tmp_path, cluster):
+    changes = {
+        "run__runtime": "ray",
+        "ray__address": cluster,
+        "collection__max_staleness": "1",
+        "learning__steps": "6",
+    }
     learning = {"buffer__max_size": "500", "credit__type": "rae"}
     train(configure(model, tmp_path, **FAST | OPPONENTS | changes | learning), tmp_path / "run", quiet())
     lines = metrics_of(tmp_path / "run")
@@ -200,7 +203,7 @@ def test_a_run_whose_parts_are_killed_and_whose_last_step_is_damaged_learns_the_
 def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(faults):
     command = start(faults, "stopped", "--learning.steps=100000")
     assert command.wait_until(lambda: command.saved() > 0)
-    source = ClusterSource(faults.cluster.address, command.directory.name)
+    source = ClusterSource(faults.address, command.directory.name)
     actors = {"Learner", "Engine-0", "Collector-0", "Collector-1"}
     assert command.wait_until(lambda: actors <= source.read().actors.keys())
     assert source.read().step > 0
@@ -219,7 +222,7 @@ def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(f
 def test_the_presets_of_proofs_learn_the_same_on_ray_as_in_one_process(faults, preset):
     settings = SMALL | PROOFS | {"model.name": str(roomy_model()), "run.directory": str(faults.directory)}
     options = [f"--{field}={value}" for field, value in settings.items()]
-    options += ["--runtime=ray", f"--address={faults.cluster.address}", "--ray.cpus_per_collector=0"]
+    options += ["--runtime=ray", f"--address={faults.address}", "--ray.cpus_per_collector=0"]
     command = faults.start(
         [*SPARRING, "train", preset, f"--name={preset}", *options], faults.directory / preset
     )

@@ -15,7 +15,7 @@ from sparring.core import SparringError
 @pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default
 @pytest.mark.parametrize("nash_conv", ["false", "true"])
 def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
-    tmp_path, monkeypatch, loopback, capsys, nash_conv
+    tmp_path, monkeypatch, cluster, capsys, nash_conv
 ):
     here, there = tmp_path / "here", tmp_path / "there"
     text = SHORT.replace("iterations = 2", "iterations = 1")
@@ -31,11 +31,11 @@ def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
 
     with monkeypatch.context() as patch:
         patch.setattr(HeldTournament, "hold", stop)
-        assert psro(file, "--runtime", "ray") == 1
+        assert psro(file, "--runtime", "ray", "--address", cluster) == 1
     run = there / "psro" / "member-001"
     trained = (run / "metrics.jsonl").stat().st_mtime_ns
     capsys.readouterr()
-    assert psro(file, "--runtime", "ray") == 0
+    assert psro(file, "--runtime", "ray", "--address", cluster) == 0
     assert "a best response" in capsys.readouterr().out
     assert (run / "metrics.jsonl").stat().st_mtime_ns == trained, "it is not trained again"
     one, other = (state_of(where / "psro") for where in (here, there))

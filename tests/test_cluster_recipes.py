@@ -10,7 +10,7 @@ from sparring.config import recipe_names
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_trains_on_ray(name, model, tmp_path, loopback):
-    config = kuhn(model, name, **{"run.runtime": "ray", "ray.collectors": "2"})
+def test_every_recipe_trains_on_ray(name, model, tmp_path, cluster):
+    config = kuhn(model, name, **{"run.runtime": "ray", "ray.address": cluster, "ray.collectors": "2"})
     train(config, tmp_path / "run", quiet())
     assert_trained(tmp_path / "run", 40)

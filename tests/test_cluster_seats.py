@@ -18,7 +18,6 @@ from tiny_models import perturb_adapter
 
 BOTH = ("first", "second")
 SETTINGS = SIDES | OPPONENTS | {"learning__average_decay": "0.5", "learning__learning_rate": "0.003"}
-ON_RAY = {"run__runtime": "ray", "ray__collectors": "2"}
 
 
 def members(run: Path) -> dict[str, dict]:
@@ -32,6 +31,11 @@ def assert_learned_the_same(here: Path, there: Path) -> None:
         start, one, other = (adapter(run, step, policy) for run, step in ((here, 0), (here, 4), (there, 4)))
         assert any((start[name] != one[name]).any() for name in one)
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+@pytest.fixture
+def on_ray(cluster) -> dict[str, str]:
+    return {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +79,10 @@ def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn
     given,
     here,
     tmp_path,
-    loopback,
+    on_ray,
 ):
     there = tmp_path / "run"
-    train(configure(model, **settings | ON_RAY), there, quiet())
+    train(configure(model, **settings | on_ray), there, quiet())
     assert_learned_the_same(here, there)
     began, start = adapter(there, 0, "first"), load_file(given / "start" / "adapter_model.safetensors")
     assert all(torch.equal(began[name], start[name]) for name in start)
@@ -122,17 +126,17 @@ FROZEN = {
 @pytest.mark.parametrize(
     ("changes", "met"),
     [
-        (PLACES, {("fixed-base", "second"), ("first", "fixed-teacher")}),
+        pytest.param(PLACES, {("fixed-base", "second"), ("first", "fixed-teacher")}, marks=pytest.mark.slow),
         (FROZEN, {("first", "fixed-teacher")}),
     ],
     ids=["places", "a frozen seat"],
 )
 def test_who_holds_the_seats_of_a_policy_learns_the_same_on_ray_as_in_one_process(
-    changes, met, model, given, tmp_path, loopback
+    changes, met, model, given, tmp_path, on_ray
 ):
     changes = SIDES | changes | {"frozen__teacher": str(given / "teacher")}
     train_locally(configure(model, **changes), tmp_path / "here", quiet())
-    train(configure(model, **changes | ON_RAY), tmp_path / "there", quiet())
+    train(configure(model, **changes | on_ray), tmp_path / "there", quiet())
     uids = [[tuple(game.meta["uids"]) for game in games(tmp_path / run)] for run in ("here", "there")]
     assert uids[0] == uids[1]
     assert {*uids[1]} == met
@@ -143,8 +147,8 @@ def test_who_holds_the_seats_of_a_policy_learns_the_same_on_ray_as_in_one_proces
 
 
 @pytest.mark.slow  # in one process it is tested by default, in test_training_policy_critics
-def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, loopback):
-    train(configure(model, run__save_every="1", **MIXED | ON_RAY), tmp_path / "run", quiet())
+def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, mixed, tmp_path, on_ray):
+    train(configure(model, run__save_every="1", **MIXED | on_ray), tmp_path / "run", quiet())
     assert_learned_the_same(mixed, tmp_path / "run")
     (here,), (there,) = ([metrics_of(run)[-1]] for run in (mixed, tmp_path / "run"))
     assert there["learner/second/value_loss"] == pytest.approx(here["learner/second/value_loss"], abs=1e-4)

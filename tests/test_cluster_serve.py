@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 import ray
-from ray.cluster_utils import Cluster
 
 from job_commands import Server, bytes_of, create, ended, rows, wait_until
 from job_server import ASK, serving
@@ -17,24 +16,13 @@ from job_server import ASK, serving
 JOB = "supervised"
 
 
-@pytest.fixture(scope="module")
-def cluster(without_compiler) -> Iterator[Cluster]:
-    """A cluster of one node."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
-    ray._common.utils.reset_ray_address()  # otherwise any ray.init() on this machine would join it
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=40)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-
-
 @pytest.fixture
-def start(cluster, tmp_path) -> Iterator[Callable[[], Server]]:
+def start(joined, tmp_path) -> Iterator[Callable[[], Server]]:
     """Starts a server with an engine on the cluster."""
     servers: list[Server] = []
 
     def make() -> Server:
-        options = ("--dtype", "float32", "--runtime", "ray", "--address", cluster.address)
+        options = ("--dtype", "float32", "--runtime", "ray", "--address", joined)
         servers.append(Server(tmp_path / "spread", *options))
         return servers[-1]
 

@@ -15,8 +15,6 @@ from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.run.run_directory import RunDirectory
 
-pytestmark = pytest.mark.usefixtures("loopback")
-
 CONFIG = """
 [[envs]]
 id = "kuhn_poker"
@@ -47,7 +45,9 @@ def test_a_directory_that_is_gone_is_not_removed_again(tmp_path):
     directory.unlock()
 
 
-def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_directory(tmp_path, monkeypatch):
+def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_directory(
+    tmp_path, monkeypatch, loopback
+):
     """Its cluster is gone before the first actor is started."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(ray, "init", lambda **options: None)
@@ -98,8 +98,8 @@ class ResumedWhileJoining(io.StringIO):
         return super().write(text)
 
 
-def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing(tmp_path):
-    config = load_config("quickstart", {"run.runtime": "ray", "model.threads": "1"})
+def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing(tmp_path, cluster):
+    config = load_config("quickstart", {"run.runtime": "ray", "ray.address": cluster, "model.threads": "1"})
     run = tmp_path / "run"
     with pytest.raises(SparringError, match=r"was resumed by another process, so this one stops$"):
         train(config, run, Console(file=ResumedWhileJoining(run)))
@@ -107,8 +107,8 @@ def test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_not
 
 
 @pytest.mark.slow
-def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path):
-    path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1"}
+def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path, cluster):
+    path, changes = tmp_path / "run", {"run__runtime": "ray", "ray__collectors": "1", "ray__address": cluster}
     watched = '[{id = "leduc_poker", opponents = ["base"], games = 2}, {id = "kuhn_poker"}]'
     changes |= {"evaluation__envs": watched, "evaluation__games_alongside": "4"}
     train(configure(model, **changes, **CONSTANT, learning__steps="2"), path, Console(quiet=True))

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,29 +45,6 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(place, without_compiler) -> Iterator[None]:
-    here = os.getcwd()
-    os.chdir(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("WANDB_MODE", "offline")
-        patch.setenv("WANDB_SILENT", "true")
-        patch.setenv("SPARRING_API_KEY", TOKEN)
-        patch.delenv("OPENROUTER_API_KEY", raising=False)
-        ray.init(
-            address="local",
-            namespace="unstable",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=40,
-        )
-        yield
-        ray.shutdown()
-    os.chdir(here)
-
-
-@pytest.fixture(scope="module")
 def model(place) -> str:
     """A tiny model whose context is long enough for these prompts in bytes."""
     directory = place / "tiny"
@@ -89,7 +65,7 @@ def adapter(model, place) -> str:
 
 
 @pytest.fixture(scope="module")
-def demo(cluster, model) -> Demo:
+def demo(joined, model) -> Demo:
     return train_on_tak(model, "random", UPDATES, max_tokens=8, max_model_len=8192)
 
 
@@ -160,7 +136,7 @@ def test_the_page_on_run_directories_names_the_files_of_a_run_on_ray(demo):
 
 
 @pytest.mark.slow
-def test_the_quick_start_with_a_real_model(cluster):
+def test_the_quick_start_with_a_real_model(joined):
     """smollm2-135m must be there already, as after any training."""
     demo = train_on_tak("smollm2-135m", "random", UPDATES, max_tokens=32, max_model_len=2048)
     check_that_it_trained_and_evaluated(demo, UPDATES)
@@ -189,7 +165,7 @@ def evaluated(pool: object) -> int:
 
 
 @pytest.mark.slow
-def test_every_checkpoint_plays_its_evaluation_games_and_no_more(cluster, model, adapter):
+def test_every_checkpoint_plays_its_evaluation_games_and_no_more(joined, model, adapter):
     """Against a script, an adapter and a model behind an API: three games each."""
     engine = engine_over(PolicyModel(model, LoraSettings(2, 4.0)), max_tokens=4)
     with running(create_app(engine, token=TOKEN), engine) as live:
@@ -240,7 +216,7 @@ class EnginesHere:
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, monkeypatch, left_out):
+def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(joined, monkeypatch, left_out):
     """The collector is the one that its actor would build. Whoever moves first loses."""
     monkeypatch.setattr(sparring.compat.unstable.collector, "restarting", lambda *_, **__: EnginesHere)
     pool, buffer = PoolService("fixed", 3), BufferService(StepBuffer(100))
@@ -266,7 +242,7 @@ def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(cluster, m
     assert pool.accounts()["filtered"] == (lost_by_opponents if left_out else 0)
 
 
-def test_an_inference_actor_answers_prompts(cluster, model, adapter):
+def test_an_inference_actor_answers_prompts(joined, model, adapter):
     actor = unstable.VLLMActor.options(name="alone").remote(engine_config(model), None, "alone")
     assert isinstance(ray.get(actor.submit_prompt.remote("Your move:")), str)
     assert isinstance(ray.get(actor.submit_prompt.remote("Your move:", adapter)), str)
@@ -285,7 +261,7 @@ def test_an_api_opponent_without_its_key_is_rejected_with_the_local_alternatives
     assert "random or base" in error
 
 
-def test_gpus_that_no_node_has_are_rejected(cluster):
+def test_gpus_that_no_node_has_are_rejected(joined):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     error = error_of(unstable.StandardLearner.options(num_gpus=1), "m", None, None, None, 1, 1, 1)
