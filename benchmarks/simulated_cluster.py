@@ -28,10 +28,10 @@ from sparring.cluster.actor_classes import (  # noqa: E402
     TrackerActor,
     restarting,
 )
+from sparring.cluster.calls import found  # noqa: E402
 from sparring.cluster.engines.client import EngineClient  # noqa: E402
 from sparring.cluster.engines.host import EngineRequest  # noqa: E402
 from sparring.cluster.engines.service import EngineService  # noqa: E402
-from sparring.cluster.handles import found  # noqa: E402
 from sparring.cluster.services.collector import CollectorService  # noqa: E402
 from sparring.collection.buffer_state import Demand  # noqa: E402
 from sparring.collection.buffers import StepBuffer  # noqa: E402

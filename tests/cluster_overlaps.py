@@ -14,11 +14,9 @@ from ray_simulation import RestartingHandle, SimulatedHost, SimulatedLearner, Vi
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.games import ClusterGames
-from sparring.cluster.learners.group import LearnerGroup
-from sparring.cluster.learners.learner import LearnerService
-from sparring.cluster.learners.remote_learners import RemoteLearners
-from sparring.cluster.learners.settings import learners_from_config
-from sparring.cluster.metrics import RemoteMetrics
+from sparring.cluster.learner import LearnerService
+from sparring.cluster.learner_group import LearnerGroup, learners_from_config
+from sparring.cluster.remote import RemoteLearners, RemoteMetrics
 from sparring.cluster.services.collector import CollectorService
 from sparring.cluster.services.tracker import TrackerService
 from sparring.cluster.serving import ClusterServing

@@ -7,7 +7,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from sparring.cluster.actor_classes import Later
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import error_of
 from sparring.core import InputError, SparringError
 
 

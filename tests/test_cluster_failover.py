@@ -17,11 +17,11 @@ from simulated_engines import (
     run_on_virtual_time,
 )
 from sparring.cluster import health
+from sparring.cluster.calls import Named, still_there
 from sparring.cluster.engine_start import EngineStarts
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.link import SILENCE_SECONDS
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.handles import Named, still_there
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import Arena, InputError, ModelResponse, Role, SparringError
 from sparring.core.current_episode import EpisodeContext, current_episode

@@ -13,9 +13,8 @@ from game_runs import configure, quiet
 from program_runs import adapter, steps_of
 from program_runs import configure as configure_program
 from seat_runs import SIDES
-from sparring.cluster.learners.settings import learners_from_config
-from sparring.cluster.run import ClusterRun
-from sparring.cluster.train import train
+from sparring.cluster.learner_group import learners_from_config
+from sparring.cluster.run import ClusterRun, train
 from sparring.config import Config
 from sparring.config.loading import dump_config
 from sparring.run.run_directory import RunDirectory

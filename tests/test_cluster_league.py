@@ -13,7 +13,7 @@ from game_runs import configure, metrics_of, quiet
 from kill_resume import accounts_balance
 from league_runs import LEAGUE, copy_of, games, learner_of, same
 from program_runs import adapter
-from sparring.cluster.train import resume, train
+from sparring.cluster.run import resume, train
 from sparring.collection import read_metrics
 from sparring.core import SparringError
 from sparring.learn.checkpoints import load_adapter

@@ -20,9 +20,8 @@ from league_runs import LEAGUE
 from ray_simulation import SimulatedHost
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.learners.group import LearnerGroup
-from sparring.cluster.learners.learner import LearnerService
-from sparring.cluster.learners.settings import learners_from_config
+from sparring.cluster.learner import LearnerService
+from sparring.cluster.learner_group import LearnerGroup, learners_from_config
 from sparring.cluster.services.collector import CollectorService
 from sparring.collection import read_metrics
 from sparring.collection.journal import Journal

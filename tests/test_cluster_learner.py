@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
-from sparring.cluster.learners.group import LearnerGroup, LearnerState
-from sparring.cluster.learners.learner import KEPT, KEPT_VERSIONS, LearnerService
-from sparring.cluster.learners.remote_learners import RemoteLearners
+from sparring.cluster.learner import KEPT, KEPT_VERSIONS, LearnerService
+from sparring.cluster.learner_group import LearnerGroup, LearnerState
+from sparring.cluster.remote import RemoteLearners
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from matrices import first_of
-from sparring.cluster.learners.group import LearnerGroup
+from sparring.cluster.learner_group import LearnerGroup
 from sparring.config.algorithms import CorrectedSettings
 from sparring.config.learning import CriticSettings
 from sparring.core import InputError, SparringError, TrainingRecord

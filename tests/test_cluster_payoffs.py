@@ -9,7 +9,7 @@ import pytest
 from game_runs import configure, metrics_of, quiet
 from pool_requests import PLAY, ask, weights, won
 from seat_runs import games
-from sparring.cluster.train import train
+from sparring.cluster.run import train
 from sparring.collection.games_in_flight import GameResult
 from sparring.collection.pool import PoolService
 from sparring.population import SamplingRule

@@ -12,9 +12,15 @@ from ray.util.placement_group import placement_group_table
 from job_commands import wait_until
 from sparring.cluster.actor_classes import AdapterFilesActor, restarting
 from sparring.cluster.engines.adapter_files import AdapterCache
-from sparring.cluster.node_cores import Sharing, cores_here, group_name, sharing_on_node
-from sparring.cluster.placement import Placement, beside_command
-from sparring.cluster.remote_logger import RemoteLogger
+from sparring.cluster.placement import (
+    Placement,
+    Sharing,
+    beside_command,
+    cores_here,
+    group_name,
+    sharing_on_node,
+)
+from sparring.cluster.remote import RemoteLogger
 from sparring.config import Config, load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from program_files import write_program
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.learners.learner import KEPT_VERSIONS
-from sparring.cluster.learners.remote_learners import RemoteLearners
-from sparring.cluster.metrics import RemoteMetrics
+from sparring.cluster.learner import KEPT_VERSIONS
+from sparring.cluster.remote import RemoteLearners, RemoteMetrics
 from sparring.cluster.services.tracker import TrackerService
 from sparring.cluster.serving import ClusterServing
 from sparring.collection.local_handle import LocalHandle

@@ -17,7 +17,7 @@ from game_runs import metrics_of, quiet
 from program_files import write_program
 from program_runs import OPPONENTS, PROOFS, SMALL, adapter, configure, uids_of
 from ray_faults import SPARRING, Command, Faults, alive, pid_of
-from sparring.cluster.train import train
+from sparring.cluster.run import train
 from sparring.cluster.view import ClusterSource
 from sparring.collection.tracker import is_wall_clock
 from sparring.commands.programs import evaluate_program

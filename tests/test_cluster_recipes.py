@@ -4,7 +4,7 @@ import pytest
 
 from game_runs import quiet
 from recipe_runs import assert_trained, kuhn
-from sparring.cluster.train import train
+from sparring.cluster.run import train
 from sparring.config import recipe_names
 
 

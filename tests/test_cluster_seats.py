@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from game_runs import configure, metrics_of, quiet
 from program_runs import adapter
 from seat_runs import MIXED, OPPONENTS, SIDES, games
-from sparring.cluster.train import train
+from sparring.cluster.run import train
 from sparring.learn.checkpoints import save_adapter
 from sparring.run.assembly import build_policy
 from sparring.run.single_process import train as train_locally

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from game_runs import CONSTANT, configure, metrics_of
 from sparring.cli.main import main
-from sparring.cluster.train import resume, train
+from sparring.cluster.run import resume, train
 from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch

@@ -382,7 +382,7 @@ def joined(monkeypatch) -> list[tuple[str | None, str]]:
         clusters.append((settings.address, namespace))
         raise SparringError("no cluster is joined in this test")
 
-    monkeypatch.setattr("sparring.cluster.train.connected", join)
+    monkeypatch.setattr("sparring.cluster.run.connected", join)
     return clusters
 
 

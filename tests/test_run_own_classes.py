@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from doc_pages import DOCS, save_named_blocks
 from game_runs import SMALL, metrics_of
 from sparring.cli.main import main
-from sparring.cluster.train import train as train_on_ray
+from sparring.cluster.run import train as train_on_ray
 from sparring.config import Config, load_config
 from sparring.core import InputError, SparringError
 from sparring.run.checks import check_config

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from family_models import family_model
-from sparring.cluster.node_cores import Sharing
+from sparring.cluster.placement import Sharing
 from sparring.config import load_config
 from sparring.config.model import ModelSettings
 from sparring.run.single_process import resume, train

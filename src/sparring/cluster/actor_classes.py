@@ -12,12 +12,12 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import ray
 
+from sparring.cluster.calls import Handle, found
 from sparring.cluster.engines.adapter_files import AdapterFiles
+from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.engines.settings import EngineSettings
-from sparring.cluster.handles import Handle, found
-from sparring.cluster.learners.learner import LearnerService
-from sparring.cluster.remote_logger import RemoteLogger
+from sparring.cluster.learner import LearnerService
+from sparring.cluster.remote import RemoteLogger
 from sparring.cluster.services.collector import CollectorService
 from sparring.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
 from sparring.cluster.services.tracker import TrackerService

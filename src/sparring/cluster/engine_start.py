@@ -8,10 +8,9 @@ from typing import Any
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from sparring.cluster.actor_classes import EngineActor, restarting
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import Handle, error_of
+from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.engines.link import RETRY_SECONDS
-from sparring.cluster.engines.settings import EngineSettings
-from sparring.cluster.handles import Handle
 from sparring.cluster.placement import Placed, Placement
 from sparring.config import Config
 from sparring.core import SparringError

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from sparring.cluster.handles import Named, found
+from sparring.cluster.calls import Named, found
 from sparring.cluster.run_actors import RunActors
 from sparring.collection.buffer_state import Demand, Ready
 from sparring.config import Config

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import error_of
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.link import RETRY_SECONDS
 from sparring.cluster.services.program_collector import PlayedEpisode, Setting

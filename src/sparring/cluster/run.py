@@ -1,14 +1,20 @@
-"""ClusterRun: a run on the connected cluster: start the actors, watch them, train, and end them."""
+"""A run on a Ray cluster: start the actors, watch them, train, and end them.
+
+The state of the actors is in the run's directory, so the command may be killed like any of them:
+``sparring train --resume RUN`` rebuilds the actors and they continue.
+"""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError
 from rich.console import Console
 
-from sparring.cluster.actor_errors import error_of
-from sparring.cluster.connect import head_address
+from sparring.cluster.calls import error_of
+from sparring.cluster.connect import connected, head_address
 from sparring.cluster.engine_start import (
     EngineStarts,
     calls_of_collectors,
@@ -19,12 +25,12 @@ from sparring.cluster.engine_start import (
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.games import ClusterGames
 from sparring.cluster.health import Health
-from sparring.cluster.learners.remote_learners import RemoteLearners
-from sparring.cluster.metrics import RemoteMetrics
-from sparring.cluster.placement import Placement
+from sparring.cluster.placement import Placement, Sharing
 from sparring.cluster.program_collectors import ProgramCollectors
+from sparring.cluster.remote import RemoteLearners, RemoteMetrics
 from sparring.cluster.run_actors import RunActors
 from sparring.cluster.serving import ClusterServing
+from sparring.cluster.view import NAMESPACE
 from sparring.config import Config
 from sparring.core import InputError
 from sparring.run import assembly
@@ -34,7 +40,38 @@ from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
+from sparring.run.start import Work, resume_run, start_run
+from sparring.run.threads import available_cores
 from sparring.run.trainer import Source, Trainer
+
+
+class Cluster:
+    """See :class:`sparring.run.start.Runtime`."""
+
+    def cores(self, config: Config) -> int | None:
+        """See ``Runtime``."""
+        return Sharing.of(config).cores(available_cores()) if config.ray.address is None else None
+
+    @contextmanager
+    def prepared(self, config: Config, directory: RunDirectory, console: Console) -> Iterator[Work]:
+        """Join the cluster, or start one; see ``Runtime``."""
+        where = "on this machine" if config.ray.address is None else f"at {config.ray.address}"
+        namespace = f"{NAMESPACE}{directory.name}"
+        with ExitStack() as stack:
+            with working(console, f"joining Ray {where}"):
+                stack.enter_context(connected(config.ray, namespace))
+            yield ClusterRun(config, directory, namespace, console).run
+
+
+def train(config: Config, run_dir: Path, console: Console) -> None:
+    """Train a new run on a cluster; see :func:`sparring.run.start.start_run`."""
+    start_run(config, run_dir, console, Cluster())
+
+
+def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | None = None) -> None:
+    """Continue a run on a cluster; see :func:`sparring.run.start.resume_run`."""
+    resume_run(run_dir, console, Cluster(), changes or {})
+
 
 LOOK_EVERY = 0.5
 HEARTBEAT_SECONDS = 2.0

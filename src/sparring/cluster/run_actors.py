@@ -21,6 +21,7 @@ from sparring.cluster.actor_classes import (
     TrackerActor,
     restarting,
 )
+from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
@@ -29,9 +30,8 @@ from sparring.cluster.engine_start import (
     start_engines,
 )
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.engines.settings import EngineSettings
-from sparring.cluster.handles import Handle, Named, found, still_there
-from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.engines.host import EngineSettings
+from sparring.cluster.learner import LearnerService
 from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.services.collector import CollectorService
 from sparring.cluster.services.program_collector import ProgramCollector
@@ -98,8 +98,7 @@ def build_learner(
     config: Config, run: Path, policies: list[str], workers: PlacementGroup | None, epoch: Epoch | None
 ) -> LearnerService:
     """Build the learners of a run's policies, in their process."""
-    from sparring.cluster.learners.group import LearnerGroup
-    from sparring.cluster.learners.settings import learners_from_config
+    from sparring.cluster.learner_group import LearnerGroup, learners_from_config
 
     settings = config.ray
     group = LearnerGroup(

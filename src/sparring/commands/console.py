@@ -47,5 +47,5 @@ def runtime_of(config: Config, progress: Progress) -> Runtime:
         from sparring.cluster.ray_import import import_ray
 
         import_ray(silent=True)
-        from sparring.cluster.train import Cluster
+        from sparring.cluster.run import Cluster
     return Cluster()

@@ -21,7 +21,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import error_of
 from sparring.core import InputError, SparringError, TransientError
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from sparring.core.files import remove_directory

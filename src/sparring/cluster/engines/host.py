@@ -7,21 +7,84 @@ same path and version mean the same weights.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sparring.cluster.engines.adapter_files import AdapterCache
-from sparring.cluster.engines.load_window import LoadWindow
 from sparring.cluster.engines.resident_adapters import ResidentAdapters
+from sparring.cluster.placement import Sharing, cores_here
+from sparring.config import Config
+from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
 from sparring.core.adapters import BASE, AdapterRef
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import PLAIN, AnswerOptions, ModelFacts
-from sparring.learn.model_files import check_base, fingerprint
+from sparring.learn.model_files import cache_directory, check_base, fingerprint
+
+if TYPE_CHECKING:
+    from sparring.engine.vllm_engine import VLLMEngine
+    from sparring.learn.policy import PolicyModel
+
+WINDOW_SECONDS = 5.0
+
+
+class LoadWindow:
+    """The load over the last five seconds, or over the time since the start if that is less."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.under_way = 0
+        self._clock = clock
+        self._started = self._changed = clock()
+        self._idle: deque[tuple[float, float]] = deque()
+        self._tokens: deque[tuple[float, int]] = deque([(self._started, 0)])
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count the body as a request in progress."""
+        if self.under_way == 0:
+            self._idle.append((self._changed, self._clock()))
+            self._forget()
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            self._changed = self._clock()
+
+    def idle_share(self) -> float:
+        """Return the share of the window in which no request was in progress, from 0 to 1."""
+        now = self._clock()
+        first = max(self._started, now - WINDOW_SECONDS)
+        idle = [*self._idle, (self._changed, now)] if self.under_way == 0 else self._idle
+        seconds = sum(max(0.0, end - max(begin, first)) for begin, end in idle)
+        return seconds / (now - first) if now > first else 1.0
+
+    def tokens_per_second(self, generated: int) -> float:
+        """Return the tokens per second of an engine that has generated ``generated`` tokens in all.
+
+        The rate is over the last five seconds, or since the previous call if that is longer ago.
+        """
+        now = self._clock()
+        self._tokens.append((now, generated))
+        self._forget()
+        before, count = self._tokens[0]
+        return (generated - count) / (now - before) if now > before else 0.0
+
+    def _forget(self) -> None:
+        """Drop entries older than the window; the newest count from before it marks its beginning."""
+        first = self._clock() - WINDOW_SECONDS
+        while self._idle and self._idle[0][1] < first:
+            self._idle.popleft()
+        while len(self._tokens) > 1 and self._tokens[1][0] <= first:
+            self._tokens.popleft()
+
 
 if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
     from sparring.engine.engine import EmbeddedEngine
@@ -311,3 +374,72 @@ def _slots(max_adapters: int) -> list[str]:
     if max_adapters < 1:
         raise InputError("max_adapters", f"{max_adapters} leaves no room for an adapter", "Give 1 or more")
     return [f"adapter:{number}" for number in range(max_adapters)]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """An engine, as sections of the configuration describe it.
+
+    Without ``model.threads``, an embedded engine that knows its ``sharing`` computes on its share of its
+    node. ``lora`` is the shape of a run's adapters, ``None`` if they have any shape.
+    """
+
+    model: ModelSettings
+    lora: LoraSection | None
+    inference: InferenceSettings
+    sharing: Sharing | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> "EngineSettings":
+        """Return the settings of a run's inference actors."""
+        return cls(config.model, config.lora, config.inference, Sharing.of(config))
+
+    def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
+        """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
+        from sparring.run.assembly import build_engine
+
+        copies = None
+        if adapter_files is not None:
+            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
+        if self.inference.engine == "vllm":
+            return VLLMHost(partial(_vllm_engine, self), copies)
+        return EmbeddedHost(
+            partial(_policy_model, self),
+            partial(build_engine, self.inference),
+            self.inference.max_adapters,
+            of_a_run=self.lora is not None,
+            copies=copies,
+        )
+
+
+def say_nothing(line: str) -> None:
+    """Discard messages about a model that is downloaded or converted: an actor has no terminal."""
+
+
+def _policy_model(settings: EngineSettings) -> "PolicyModel":
+    from sparring.run.assembly import build_policy
+
+    threads = settings.model.threads
+    if threads is None and settings.sharing is not None:
+        threads = cores_here(settings.sharing)
+    model = settings.model.model_copy(update={"threads": threads})
+    return build_policy(model, settings.lora or LoraSection(rank=1), 0, say_nothing)
+
+
+def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
+    from sparring.engine.vllm_engine import VLLMEngine
+    from sparring.learn.model_files import resolve_model
+
+    inference, lora = settings.inference, settings.lora or LoraSection()
+    return VLLMEngine(
+        str(resolve_model(settings.model.name, say_nothing)),
+        max_tokens=inference.max_tokens,
+        max_context=inference.max_context,
+        max_queue=inference.max_queue,
+        max_batch=inference.max_batch,
+        max_adapters=inference.max_adapters,
+        max_lora_rank=lora.rank,
+        dtype=settings.model.dtype,
+        gpu_memory=inference.gpu_memory,
+        tensor_parallel=inference.tensor_parallel,
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import error_of
 from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.service import Answers, EngineAnswer, Requests
 from sparring.core import SparringError

@@ -10,14 +10,12 @@ import ray
 from ray.exceptions import RayError
 
 from sparring.cluster.actor_classes import AdapterFilesActor, restarting
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import Named, error_of
 from sparring.cluster.connect import connected, head_address
 from sparring.cluster.engine_start import EngineStarts, engine_names, start_engines
-from sparring.cluster.engines.settings import EngineSettings
-from sparring.cluster.handles import Named
+from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.health import Health
-from sparring.cluster.node_cores import Sharing
-from sparring.cluster.placement import Placement, beside_command
+from sparring.cluster.placement import Placement, Sharing, beside_command
 from sparring.cluster.server.engines import ServingEngines
 from sparring.cluster.server.workers import ClusterWorkers
 from sparring.cluster.view import NAMESPACE

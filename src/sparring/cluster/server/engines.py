@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from sparring.cluster.actor_errors import error_of
+from sparring.cluster.calls import error_of
 from sparring.cluster.engines.client import EngineClient
 from sparring.core import Messages, SparringError
 from sparring.core.adapters import AdapterRef

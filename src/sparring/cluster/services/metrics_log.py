@@ -5,12 +5,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from sparring.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put, TrackerEntry
-from sparring.collection.journal import Journal
+from sparring.collection.journal import Journal, JournalEntry
 from sparring.collection.sinks import JsonlSink, Metrics, Sink, end_of_step, read_metrics
 from sparring.collection.tracker import Tracker
 from sparring.core import InputError
 from sparring.core.files import Epoch
+
+Number = int | float | None
+"""``None`` is a number that is not finite: JSON has no other for it."""
+
+
+class Put(JournalEntry, frozen=True):
+    """Windowed values, and the number of games by prefix."""
+
+    batch_id: str
+    values: Mapping[str, list[Number]]
+    games: dict[str, int]
+
+
+class LogInference(JournalEntry, frozen=True):
+    """The load of an engine."""
+
+    actor: str
+    gpu_ids: list[int]
+    stats: Mapping[str, Number]
+
+
+class LogModelPool(JournalEntry, frozen=True):
+    """The state of the model pool; (uid, other uid, games) is a pair that has met."""
+
+    matches: list[tuple[str, str, int]]
+    ratings: Mapping[str, Mapping[str, Number]]
+    exploration: Mapping[str, Mapping[str, Number]]
+
+
+class Log(JournalEntry, frozen=True):
+    """Exact values; the last one counts."""
+
+    values: Mapping[str, Number]
+
+
+TrackerEntry = Put | LogInference | LogModelPool | Log
 
 
 class MetricsLog:

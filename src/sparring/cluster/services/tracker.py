@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sparring.cluster.services.metrics_log import MetricsLog, finite
-from sparring.cluster.services.tracker_entries import Log, LogInference, LogModelPool, Put
+from sparring.cluster.services.metrics_log import Log, LogInference, LogModelPool, MetricsLog, Put, finite
 from sparring.collection.sinks import Metrics, Sink, TensorBoardSink, WandbSink
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from sparring.cluster.actor_classes import EngineActor, Later
-from sparring.cluster.engines.host import EngineRequest
-from sparring.cluster.engines.settings import EngineSettings, say_nothing
-from sparring.cluster.handles import Handle, found
-from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.calls import Handle, found
+from sparring.cluster.engines.host import EngineRequest, EngineSettings, say_nothing
+from sparring.cluster.learner import LearnerService
 from sparring.collection.buffer_state import Demand
 from sparring.compat.unstable.forms import named, run_directory
 from sparring.compat.unstable.learner import LearningLoop
@@ -140,7 +139,7 @@ class LearnerArguments:
 
 def build_loop(settings: LearnerArguments, run: str | None) -> LearningLoop:
     """Build the loop of a learner in its process; without ``run`` it chooses a directory of its own."""
-    from sparring.cluster.learners.group import LearnerGroup
+    from sparring.cluster.learner_group import LearnerGroup
 
     directory = Path(run or f"runs/learner-{ray.get_runtime_context().get_actor_id()}")
     every = settings.save_every

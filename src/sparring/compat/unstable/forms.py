@@ -14,7 +14,7 @@ import ray
 from ray.actor import ActorHandle
 
 from sparring.cluster.actor_classes import restarting
-from sparring.cluster.handles import Handle, Named
+from sparring.cluster.calls import Handle, Named
 from sparring.cluster.placement import requested
 from sparring.cluster.view import HandleSource
 from sparring.collection import buffers

@@ -14,8 +14,8 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from sparring.cluster.handles import found
-from sparring.cluster.learners.learner import LearnerService
+from sparring.cluster.calls import found
+from sparring.cluster.learner import LearnerService
 from sparring.collection.buffer_state import Demand
 from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved

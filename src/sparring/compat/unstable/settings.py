@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparring.cluster.engines.settings import EngineSettings
+from sparring.cluster.engines.host import EngineSettings
 from sparring.config.base import Settings
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.problems import first_problem

@@ -1,12 +1,68 @@
-"""RemoteLearners: the learners of a run as its loop sees them; they are in an actor."""
+"""The learners and the tracker of a run as its loop sees them; they are actors."""
 
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparring.collection.serialization import PackedRecords
+from sparring.collection.sinks import Metrics
 from sparring.run.learners import BatchOf, Saved, State, UpdateBatch
+
+
+class RemoteLogger:
+    """Passes metrics on to a tracker's handle and does not wait."""
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+
+    def log(self, name_value_dict: Mapping[str, float]) -> None:
+        """Record values by metric name."""
+        self.tracker.log.remote(dict(name_value_dict))
+
+
+class RemoteMetrics:
+    """See :class:`sparring.run.metrics.RunMetrics`. An update's figures are sent with its line.
+
+    Args:
+        tracker: a handle of :class:`TrackerService`.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self._figures: defaultdict[str, float] = defaultdict(float)
+
+    def log(self, name_value_dict: Mapping[str, float]) -> None:
+        """See ``RunMetrics``."""
+        self._figures |= name_value_dict
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """See ``RunMetrics``."""
+        for name, value in values.items():
+            self._figures[name] += value
+
+    async def flush(self, step: int) -> Metrics:
+        """See ``RunMetrics``."""
+        line: Metrics = await self._tracker.flush.remote(step, dict(self._figures))
+        self._figures.clear()
+        return line
+
+    async def resume(self, step: int, state: dict[str, Any]) -> bool:
+        """See ``RunMetrics``."""
+        await self._tracker.truncate_after.remote(step)
+        measured: bool = await self._tracker.has_line.remote(step)
+        if not measured:
+            self._figures |= state.get("figures", {})
+        return measured
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``RunMetrics``."""
+        return {"figures": dict(self._figures)}
+
+    def close(self) -> None:
+        """See ``RunMetrics``; the tracker ends with the run."""
+
 
 KEPT_NOTES = {"env_id", "finish_reason", "goes_on"}
 """What is measured of a record's ``meta``."""

@@ -5,10 +5,10 @@ is always valid: when the group breaks, Ray restarts the processes that died, al
 and the update is repeated if rank 0 has not made it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 import torch
@@ -18,11 +18,38 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from sparring.cluster.engines.host import say_nothing
+from sparring.cluster.placement import Sharing, cores_here
 from sparring.collection.serialization import PackedRecords
+from sparring.config import Config
 from sparring.core import SparringError, TrainingRecord
+from sparring.core.adapters import TRAINED
 from sparring.learn.data_parallel import DataParallel, PeerLost, host_store, reach_store
 from sparring.learn.learner import Learner
-from sparring.learn.policy import TRAINED
+
+if TYPE_CHECKING:
+    from sparring.learn.learner import Learner
+
+
+def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> "dict[str, Learner]":
+    """Build the learners that a configuration describes, by policy; they share one model.
+
+    If it does not give the number of threads, they compute on their share of their node.
+
+    Raises:
+        InputError: an adapter of ``[start]`` or ``[frozen]`` cannot be used.
+    """
+    from sparring.run.assembly import build_learner, build_policy
+    from sparring.run.given_adapters import load_given
+
+    threads = config.model.threads or cores_here(Sharing.of(config))
+    settings = config.model.model_copy(update={"threads": threads})
+    model = build_policy(
+        settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
+    )
+    load_given(config, model, policies)
+    return {policy: build_learner(config, model, policy) for policy in policies}
+
 
 Build = Callable[[], dict[str, Learner]]
 """Builds the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""

@@ -22,7 +22,7 @@ from sparring.run.local_learners import PolicyLearners
 from sparring.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from sparring.cluster.learners.group import LearnerGroup
+    from sparring.cluster.learner_group import LearnerGroup
 
 KEPT = 2
 """How many saved updates are kept."""

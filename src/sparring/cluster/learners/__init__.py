@@ -1,1 +1,0 @@
-"""Learners on a cluster."""
