@@ -1,4 +1,4 @@
-"""Calls of actors: handles by name, and errors. Sparring's own errors arrive as raised, others as one line."""
+"""Calls of actors: handles by name, and errors, of which Sparring's own arrive as they were raised."""
 
 import contextlib
 from collections.abc import Sequence
