@@ -109,11 +109,8 @@ def test_adapters_of_earlier_runs_are_found_and_may_be_opponents(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"start.third": "/nowhere"}, "start: there is no policy third. There are: default"),
         ({"start.default": "/nowhere"}, "start.default: /nowhere is neither an adapter nor a run"),
         ({"frozen.teacher": "/nowhere"}, "frozen.teacher: /nowhere is neither an adapter nor a run"),
-        ({"frozen.default": "/nowhere"}, "envs.policies: default is in .frozen., but every seat is trained"),
-        ({"frozen.random": "/nowhere"}, "frozen.random: is the name of a scripted player"),
     ],
 )
 def test_impossible_adapters_of_earlier_runs_are_one_line(changes, line):
@@ -142,18 +139,6 @@ def test_random_openings_need_a_game_that_lists_its_moves():
     openings = {"envs__0__random_opening": "2", "evaluation__nash_conv": "false"}
     assert field_of(envs__0__id="LiarsDice-v0-small-train", **openings) == "envs.0.random_opening"
     assert check(envs__0__id="TicTacToe-v0-train", **openings)
-
-
-def test_a_missing_device_is_detected_without_loading_a_model():
-    with pytest.raises(InputError, match=r"^model.device: torch finds no "):
-        check(model__name="some/model", model__device="cuda:99")
-
-
-def test_one_player_needs_no_opponent():
-    found = check(
-        envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
-    )  # it does not list its legal moves, so no player can play it at random
-    assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
 
 
 GAMES_WITH_RANDOM_PLAYERS = """
@@ -239,3 +224,10 @@ def test_a_mode_that_needs_an_extra_says_so(monkeypatch):
 def test_a_run_says_which_lags_its_pool_is_too_small_for(changes, lags):
     notes = notes_on(load_config("quickstart", {"population.sample_mode": "lagged"} | changes))
     assert [lags in note for note in notes] == [True] * (lags is not None)
+
+
+def test_one_player_needs_no_opponent():
+    found = check(
+        envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
+    )  # it does not list its legal moves, so no player can play it at random
+    assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]

@@ -37,13 +37,6 @@ def test_every_preset_loads_passes_the_checks_and_survives_a_round_trip(name, tm
     assert load(dump_config(config), folder=tmp_path) == config
 
 
-def test_the_bundled_presets_are_the_promised_ones():
-    assert {"quickstart", "tictactoe"} <= set(preset_names())
-    tictactoe = load_config("tictactoe", {})
-    assert tictactoe.envs[0].id == "TicTacToe-v0-train"
-    assert tictactoe.evaluation.opponents == ["random", "optimal"]
-
-
 def test_a_file_takes_precedence_over_a_preset_of_the_same_name_but_a_directory_does_not(
     tmp_path, monkeypatch
 ):
@@ -147,27 +140,11 @@ def test_an_algorithm_with_a_path_needs_no_type(tmp_path):
     assert config.learning.algorithm.type == "reinforce"
 
 
-def test_two_games_of_ones_own_need_different_names(tmp_path):
-    text = '[[envs]]\nid = "one.py:Game"\n[[envs]]\nid = "other.py:Game"\n'
-    with pytest.raises(InputError, match=r"^envs: two entries are called Game"):
-        load(text, folder=tmp_path)
-
-
 def test_a_model_name_that_is_not_a_model_directory_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "smollm2-135m").mkdir()
     for name in ("org/model", "gpt2", "./nothing", "smollm2-135m"):
         assert load_config("quickstart", {"model.name": name}).model.name == name
-
-
-def test_an_override_cannot_smuggle_in_a_second_field():
-    line = problem({"model.name": '"a"\nseed = 3'})
-    assert line.startswith("model.name: must have no control characters, but has U+000A")
-
-
-def test_overrides_create_sections_that_the_file_lacks(tmp_path):
-    config = load(KUHN, {"learning.algorithm.kl_weight": "0.5"}, folder=tmp_path)
-    assert config.learning.algorithm.kl_weight == 0.5
 
 
 @pytest.mark.parametrize(
@@ -177,12 +154,9 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
         ({"envs.id": "x"}, "envs.id: there is no such entry: envs has 1 entry. Use envs.0"),
         ({"envs.0.id.x": "x"}, "envs.0.id.x: envs.0.id is 'kuhn_poker', not a table. Set envs.0.id itself"),
         ({"learning.steps": "true"}, "learning.steps: must be a whole number (got true)."),
-        ({"learning.steps": '"3"'}, 'learning.steps: must be a whole number (got "3").'),
         ({"learning": "3"}, "learning: must be a table of fields (got 3)."),
         ({"envs": "[]"}, "envs: is missing, so there is no game to play."),
-        ({"model.name": "2024-01-01"}, 'model.name: must be text (got "2024-01-01").'),
         ({"learning.learning_rate": "nan"}, "learning.learning_rate: must be a finite number (got nan)."),
-        ({"learning.average_decay": "1.0"}, "learning.average_decay: must be less than 1 (got 1.0)."),
         ({"population.lag_range": "[1, 2, 3]"}, "population.lag_range: must have at most 2 values (got"),
         ({"population.lag_range": '["a", 2]'}, "population.lag_range.0: must be a whole number"),
         ({"learning.algorithm": "3"}, "learning.algorithm: must be a table of fields (got 3)."),
@@ -194,7 +168,6 @@ def test_overrides_create_sections_that_the_file_lacks(tmp_path):
             {"learning.algorithm.kl_weight": "-1"},
             "learning.algorithm.kl_weight: must be at least 0 (got -1).",
         ),
-        ({"rewards.final": "[3]"}, "rewards.final.0: must be a table of fields (got 3)."),
         (
             {"learning.policies": "{solver = {momentum = 0.5}}"},
             "learning.policies: the games have no policy solver. They have: default",
@@ -275,10 +248,6 @@ def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
     )
 
 
-def test_a_long_value_is_shortened_in_the_error():
-    assert len(problem({"learning.steps": "x" * 5000})) < 200
-
-
 FREE = {"*", "program", "roles", "start", "frozen", "fields"}
 """Tables with names of the user's own."""
 
@@ -355,12 +324,6 @@ def test_a_run_cannot_start_with_more_engines_than_it_has():
     )
 
 
-def test_only_vllm_spreads_a_model_over_gpus():
-    spread = {"run.runtime": "ray", "inference.tensor_parallel": 2}
-    assert load_config("quickstart", spread | {"inference.engine": "vllm"}).inference.tensor_parallel == 2
-    assert problem(spread).startswith("inference.tensor_parallel: has no effect, because inference.engine is")
-
-
 def test_a_base_is_shared_only_by_several_learners_and_not_in_four_bits():
     shared = {"run.runtime": "ray", "ray.shard_base": "true"}
     assert problem(shared).startswith("ray.shard_base: is for several learners")
@@ -381,7 +344,6 @@ def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
     ("places", "problem"),
     [
         ({"other": "first"}, "other is none of the fixed_opponents"),
-        ({"random": "third"}, "there is no policy third"),
         ({"random": "first"}, "no fixed opponent, .* plays in the place of second"),
     ],
 )
@@ -413,11 +375,6 @@ def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
         _load_dict({"envs": [{"id": "kuhn_poker"}], "frozen": {name: "an-adapter"}})
 
 
-def test_a_table_in_place_of_a_list_of_tables_gets_its_brackets():
-    with pytest.raises(InputError, match=r"Write \[\[envs\]\], one for each entry"):
-        _load_dict({"envs": {"id": "kuhn_poker"}})
-
-
 @pytest.mark.parametrize(
     ("topics", "held_out", "line"),
     [
@@ -431,12 +388,6 @@ def test_a_topic_is_there_once_and_what_is_held_out_is_not_trained_on(topics, he
     program = {"type": "debate", "topics": topics, "evaluation_topics": held_out}
     with pytest.raises(InputError, match=re.escape(line)):
         _load_dict({"program": {name: value for name, value in program.items() if value is not None}})
-
-
-def test_an_index_counts_from_the_first_entry_only(tmp_path):
-    two = KUHN + '[[envs]]\nid = "leduc_poker"\n'
-    with pytest.raises(InputError, match=r"^envs.-1: there is no such entry: envs has 2 entries"):
-        load(two, {"envs.-1.id": "x"}, folder=tmp_path)
 
 
 def test_a_tilde_is_the_home_directory_in_every_path(tmp_path, monkeypatch):
@@ -460,3 +411,14 @@ def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
     assert differences_text(one, one) == ""
     for first, second in ((one, other), (other, one)):
         assert set(differences_text(first, second).split(", ")) == {"frozen.old", "learning.schedule"}
+
+
+def test_an_override_cannot_smuggle_in_a_second_field():
+    line = problem({"model.name": '"a"\nseed = 3'})
+    assert line.startswith("model.name: must have no control characters, but has U+000A")
+
+
+def test_only_vllm_spreads_a_model_over_gpus():
+    spread = {"run.runtime": "ray", "inference.tensor_parallel": 2}
+    assert load_config("quickstart", spread | {"inference.engine": "vllm"}).inference.tensor_parallel == 2
+    assert problem(spread).startswith("inference.tensor_parallel: has no effect, because inference.engine is")

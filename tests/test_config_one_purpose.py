@@ -58,15 +58,6 @@ def test_two_settings_for_one_purpose_are_refused(changes, said):
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_no_recipe_adds_a_second_baseline(recipe):
-    if recipe == "reinforce":  # the only one that has no baseline itself
-        assert load_config("quickstart", {"rewards.final": ROLE}, recipe)
-        return
-    with pytest.raises(InputError, match="is a baseline, and so is"):
-        load_config("quickstart", {"rewards.final": ROLE}, recipe)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
