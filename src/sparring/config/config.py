@@ -40,7 +40,6 @@ Game = TypeVar("Game", bound=GameSettings)
 
 
 def _ending_as_the_run(game: Game, info: ValidationInfo) -> Game:
-    """Return a game with ``inference.stop``, which is validated before it, unless it has texts of its own."""
     inference = info.data.get("inference")
     if inference is None or "stop" in game.model_fields_set:
         return game
@@ -282,7 +281,6 @@ class Config(Settings):
         return label_of(game, [*self.envs, *self.evaluation.envs])
 
     def _policies_in(self, game: GameSettings) -> list[str]:
-        """Return the policies of the seats of a game of evaluations; empty if they are not known."""
         if game.policies:
             return game.policies
         for env in self.envs:

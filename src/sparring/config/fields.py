@@ -83,7 +83,6 @@ def type_text(annotation: Any) -> str:
 
 
 def _plain(annotation: Any) -> Any:
-    """Return a type without its bounds."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 

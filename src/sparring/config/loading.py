@@ -157,11 +157,7 @@ def _no_such_source(source: str) -> InputError:
 
 
 def _toml_value(name: str, text: str) -> Any:
-    """Parse one TOML value; return the text itself if it is not valid TOML.
-
-    Raises:
-        InputError: the text begins like a list or a table, but is none.
-    """
+    """Parse one TOML value; return the text itself if it is not valid TOML."""
     try:
         table = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError as error:
@@ -175,7 +171,6 @@ def _toml_value(name: str, text: str) -> Any:
 
 
 def _override(data: dict[str, Any], name: str, value: Any) -> None:
-    """Set one value of a nested table, creating missing tables."""
     parts = name.split(".")
     if len(parts) > MAX_KEYS:
         raise InputError(f"--{name[:MOST_SHOWN]}...", "there is no such option", "Name a field")
@@ -198,7 +193,6 @@ def _override(data: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _check_index(entries: list[Any], part: str, here: str) -> None:
-    """Reject a part that is not the index of an existing entry."""
     if part.isascii() and part.isdigit() and len(part) < MAX_DIGITS and int(part) < len(entries):
         return
     numbers = ", ".join(f"{here}.{index}" for index in range(len(entries))) or f"{here} = [...]"

@@ -128,7 +128,6 @@ def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[st
 
 
 def _holds_tables(location: Location) -> bool:
-    """Return whether the field at a location is a list of tables."""
     pattern = _pattern(location)
     return any(field.path == pattern and models_in(field.info.annotation) for field in config_fields())
 
@@ -161,7 +160,6 @@ def namesakes(name: str) -> list[str]:
 
 
 def _written(field: str) -> tuple[str, ...]:
-    """Return the path of a field that is named as :func:`dotted` does."""
     return _general(field.split("."), (other.written for other in config_fields()))
 
 
@@ -171,7 +169,6 @@ def _has_one_path(path: tuple[str, ...]) -> bool:
 
 
 def _what_it_is(location: Location) -> str:
-    """Return the help text of a field."""
     pattern = _pattern(location)
     texts = [field.info.description or "" for field in config_fields() if field.path == pattern]
     return texts[0] if texts else "it has no default"
@@ -185,7 +182,6 @@ def number_text(value: float | str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as TOML writes it, cut to 60 characters."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_MAX_SHOWN:
         return "a number of more than 60 digits"
     return _cut(

@@ -44,7 +44,6 @@ def config_reference() -> str:
 
 
 def _section(model: type[BaseModel], path: str) -> list[str]:
-    """Return a table of the plain fields, then a section for each field that holds tables."""
     prefix = f"{path}." if path else ""
     lines = _table(model.model_fields)
     for name, info in _with_tables(model).items():
@@ -72,7 +71,6 @@ def _subsection(path: str, info: FieldInfo) -> list[str]:
 
 
 def _first_with(models: list[type[BaseModel]]) -> str:
-    """Return the path of the first field whose tables are of these classes."""
     fields = (field for field in config_fields() if models_in(field.info.annotation) == models)
     return ".".join(part for part in next(fields).written if part != ANY_ENTRY)
 
@@ -110,7 +108,6 @@ def _bases(models: list[type[BaseModel]]) -> list[type[BaseModel]]:
 
 
 def _own(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields that a class itself declares."""
     declared = get_annotations(model)
     return {name: info for name, info in model.model_fields.items() if name in declared}
 
@@ -131,7 +128,6 @@ def _is_fixed(info: FieldInfo) -> bool:
 
 
 def _type(info: FieldInfo) -> str:
-    """Return the type with its bounds."""
     bounds = []
     for bound in info.metadata:
         for attribute, words in _BOUNDS.items():
@@ -152,7 +148,6 @@ def _default(info: FieldInfo) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a default as TOML writes it."""
     if isinstance(value, BaseModel):
         given = {name: getattr(value, name) for name in type(value).model_fields}
         default = {name: info.default for name, info in type(value).model_fields.items()}

@@ -134,7 +134,6 @@ def _check_mixture(config: Config, field: str, name: str, env_id: str) -> None:
 
 
 def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
-    """Build a user's own algorithms, and check that those over legal answers learn where some are listed."""
     found, fix = [], "Choose another algorithm, such as reinforce"
     for field, algorithm in config.learning.algorithms_of(policies).items():
         if isinstance(algorithm, PythonAlgorithm):

@@ -84,7 +84,6 @@ class ProgramSeats:
         return trained, {trained: mine, **others}
 
     def _agent(self, uid: str) -> AgentSpec:
-        """Return the agent that a member is, in a role that is not trained."""
         path_or_name, kind = self.pool.ckpt_path(uid) or (None, "policy")
         if kind == "checkpoint":
             return AgentSpec("model", uid if path_or_name else BASE)

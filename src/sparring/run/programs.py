@@ -196,13 +196,9 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 episode.turn_takers(arena)
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
-    unknown = config.learning.policies.keys() - set(policies_of(arena))
-    if unknown:
-        raise InputError(
-            "learning.policies",
-            f"the program has no policy {min(unknown)}",
-            f"It has: {', '.join(policies_of(arena))}",
-        )
+    if unknown := config.learning.policies.keys() - {*policies_of(arena)}:
+        fix = f"It has: {', '.join(policies_of(arena))}"
+        raise InputError("learning.policies", f"the program has no policy {min(unknown)}", fix)
     judge = getattr(config.play, "judge_model", None) or BASE
     if judge not in (BASE, *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
@@ -211,49 +207,27 @@ def _check_roles(arena: Arena, config: Config) -> None:
         if role.policy in arena.frozen:
             continue
         if not re.fullmatch(r"[\w-]+", role.policy) or is_reserved(role.policy):
-            raise InputError(
-                "policy",
-                f"role {role.id} has policy {role.policy!r}, which is not a valid name",
-                f"Use letters, digits, _ and -; not {RESERVED}",
-            )
+            problem = f"role {role.id} has policy {role.policy!r}, which is not a valid name"
+            raise InputError("policy", problem, f"Use letters, digits, _ and -; not {RESERVED}")
         if role.temperature < MIN_TEMPERATURE:
-            raise InputError(
-                "temperature",
-                f"role {role.id} samples at {role.temperature:g}, where nothing can be learned",
-                f"Use at least {MIN_TEMPERATURE}",
-            )
+            problem = f"role {role.id} samples at {role.temperature:g}, where nothing can be learned"
+            raise InputError("temperature", problem, f"Use at least {MIN_TEMPERATURE}")
 
 
 def _check_population(arena: Arena, config: Config) -> None:
-    unknown = set(config.population.roles) - arena.roles.keys()
-    if unknown:
-        raise InputError(
-            "population.roles",
-            f"the program has no role {min(unknown)}",
-            f"It has: {', '.join(arena.roles)}",
-        )
-    untrained = [role for role in config.population.roles if arena.roles[role].policy in arena.frozen]
-    if untrained:
-        raise InputError(
-            "population.roles",
-            f"{untrained[0]} plays {arena.roles[untrained[0]].policy}, which is not trained",
-            "Name roles that are trained",
-        )
-    models = set(config.population.fixed_opponents) - {BASE, *config.frozen}
-    if models:
-        raise InputError(
-            "population.fixed_opponents",
-            f"{min(models)} cannot play a role of a program",
-            f"Use {BASE}, or a name in [frozen]",
-        )
+    for name in config.population.roles:
+        if name not in arena.roles:
+            fix = f"It has: {', '.join(arena.roles)}"
+            raise InputError("population.roles", f"the program has no role {name}", fix)
+        if (policy := arena.roles[name].policy) in arena.frozen:
+            problem = f"{name} plays {policy}, which is not trained"
+            raise InputError("population.roles", problem, "Name roles that are trained")
+    if models := {*config.population.fixed_opponents} - {BASE, *config.frozen}:
+        problem = f"{min(models)} cannot play a role of a program"
+        raise InputError("population.fixed_opponents", problem, f"Use {BASE}, or a name in [frozen]")
 
 
 def _python_program(settings: PythonProgram, client: InferenceClient, seed: int) -> Arena:
-    """Import the file and call its class.
-
-    Raises:
-        InputError: the file or the class does not exist, or one of them raises.
-    """
     kind: type[Arena] = own_class(settings.path, Arena, "program.path")
     for name in ("run", "step", "play_step"):
         if getattr(kind, name) is not getattr(Arena, name):

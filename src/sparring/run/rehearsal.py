@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from sparring.core import (
     MockInferenceClient,
     SparringError,
     TrainingBatch,
+    Trajectory,
     trajectories_of,
 )
 from sparring.core.client import ModelResponse
@@ -89,7 +90,6 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
 
 
 def _note_on_evaluations(config: Config) -> list[str]:
-    """Return a note if evaluations play more games than training, as in a short run that tries something."""
     if not isinstance(config.play, Games):
         return []
     evaluation, steps = config.evaluation, config.learning.steps
@@ -188,28 +188,26 @@ class _Prompter(PromptTemplate):
         self.legal: list[str] = []
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """See PromptTemplate."""
+        """Note the legal answers."""
         self.legal = [self.template.answer(move) for move in game.legal_actions() or []]
         return self.template.messages(game, pid)
 
     def extract(self, text: str) -> tuple[str, bool]:
-        """See PromptTemplate."""
+        """As the template."""
         return self.template.extract(text)
 
     def answer(self, action: str) -> str:
-        """See PromptTemplate."""
+        """As the template."""
         return self.template.answer(action)
 
 
 async def _games(config: Config, rehearsal: Rehearsal) -> None:
-    buffer = build_buffer(config, None, None)
+    trajectories = []
     for env in [*config.envs, *config.evaluation.envs]:
         result = await _game(config, env, rehearsal)
-        for trajectory in trajectories_of(result.rollout):
-            buffer.add_player_trajectory(trajectory, trajectory.env_id)
+        trajectories += trajectories_of(result.rollout)
         rehearsal.found.append(f"one episode of {env.name} with made-up answers")
-    buffer.get_batch(buffer.entries())
-    _check_state(buffer.state_dict(), "rewards")
+    _through_a_buffer(config, trajectories)
 
 
 async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> GenerateResult:
@@ -257,7 +255,8 @@ async def _program(config: Config, rehearsal: Rehearsal) -> None:
         first = {request.episode_type: request for request in reversed(requests)}
         played, failed = await _played(arena, [*first.values()], name)
         if config.uses_buffer:
-            _through_a_buffer(config, arena, played)
+            pids = {role: pid for pid, role in enumerate(arena.roles)}
+            _through_a_buffer(config, (one for each in played for one in trajectories_of_roles(each, pids)))
         elif played:
             returned(arena.end_step(number, played), TrainingBatch, method_of(arena, "end_step"))
         state = returned(arena.state_dict(), dict, method_of(arena, "state_dict"))
@@ -273,11 +272,6 @@ async def _program(config: Config, rehearsal: Rehearsal) -> None:
 async def _played(
     arena: Arena, requests: list[EpisodeRequest], name: str
 ) -> tuple[list[GenerateResult], list[str]]:
-    """Play episodes; return the results, and why others failed.
-
-    Raises:
-        InputError: one of them raised what no answer explains.
-    """
     played, failed = [], []
     for request in requests:
         try:
@@ -302,22 +296,15 @@ def _is_raised_by_the_core(error: EpisodeError) -> bool:
     return module_of(innermost).startswith("sparring.core")
 
 
-def _through_a_buffer(config: Config, arena: Arena, results: list[GenerateResult]) -> None:
+def _through_a_buffer(config: Config, trajectories: Iterable[Trajectory]) -> None:
     buffer = build_buffer(config, None, None)
-    pids = {role: pid for pid, role in enumerate(arena.roles)}
-    for result in results:
-        for trajectory in trajectories_of_roles(result, pids):
-            buffer.add_player_trajectory(trajectory, trajectory.env_id)
+    for trajectory in trajectories:
+        buffer.add_player_trajectory(trajectory, trajectory.env_id)
     buffer.get_batch(buffer.entries())
     _check_state(buffer.state_dict(), "rewards")
 
 
 def _check_state(state: dict[str, Any], field: str) -> None:
-    """Check that a checkpoint can hold a state.
-
-    Raises:
-        InputError: it cannot.
-    """
     try:
         json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
