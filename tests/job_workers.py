@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -36,16 +37,27 @@ class Forks:
         self._ended: dict[int, int] = {}
         threading.Thread(target=self._read, daemon=True).start()
 
-    async def start(self, directory: Path) -> "Fork":
-        """Start the worker of the job in ``directory``."""
+    async def start(self, directory: Path) -> Crash | None:
+        """Train the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``."""
         assert self._process.stdin is not None
-        place = self._asked  # one that was cancelled while it started is among those that start
+        place = self._asked
         self._asked += 1
         self._process.stdin.write(f"{directory}\n")
         self._process.stdin.flush()
         while len(self.started) <= place:
-            await asyncio.sleep(0.01)
-        return Fork(self.started[place], self._ended, directory / LOG)
+            time.sleep(0.005)  # a process that has started is always waited for or killed
+        pid = self.started[place]
+        try:
+            while pid not in self._ended:
+                await asyncio.sleep(0.01)
+        finally:
+            if pid not in self._ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        status = self._ended[pid]
+        if os.WIFSIGNALED(status):
+            return Crash(f"the process that trains was ended by signal {os.WTERMSIG(status)}", killed=True)
+        return None if status == 0 else Crash((directory / LOG).read_text().strip().splitlines()[-1])
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -55,26 +67,6 @@ class Forks:
                 self.started.append(int(pid))
             else:
                 self._ended[int(pid)] = int(status)
-
-
-class Fork:
-    """A worker; see ``sparring.finetune.jobs.queue.Worker``."""
-
-    def __init__(self, pid: int, ended: dict[int, int], log: Path) -> None:
-        self.pid, self._ended, self._log = pid, ended, log
-
-    async def wait(self) -> Crash | None:
-        while self.pid not in self._ended:
-            await asyncio.sleep(0.01)
-        status = self._ended[self.pid]
-        if os.WIFSIGNALED(status):
-            return Crash(f"the process that trains was ended by signal {os.WTERMSIG(status)}", killed=True)
-        return None if status == 0 else Crash(self._log.read_text().strip().splitlines()[-1])
-
-    def kill(self) -> None:
-        if self.pid not in self._ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
 
 
 def serve() -> None:

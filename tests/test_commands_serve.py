@@ -28,7 +28,7 @@ from sparring.commands.serve import ServedModels, build_application, served_mode
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
-from sparring.finetune.jobs.queue import LocalWorker
+from sparring.finetune.jobs.queue import train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
@@ -360,7 +360,7 @@ def served_by(
     )
     engine = published.engine
     base = ServedBase.of(models.base, source.model.name, engine.facts())
-    return engine, build_application(engine, published, base, LocalWorker.start, models, TOKEN, directory)
+    return engine, build_application(engine, published, base, train_in_process, models, TOKEN, directory)
 
 
 async def test_a_run_is_served_under_its_name_with_its_step_as_version(adapters, tmp_path):

@@ -1,15 +1,12 @@
 """Calls as the specification of the trainer has them: names of arguments, defaults, and its one example."""
 
-import asyncio
 import inspect
 
 import pytest
 
-from finetune_runs import THREE, Jobs, guesses, make_trainer, run
+from finetune_runs import THREE, Jobs, guesses, make_trainer
 from sparring.compat.nip import PureTextEiTrainer, PureTextMaltTrainer, PureTextRlTrainer
-from sparring.config.finetune import RlParameters
 from sparring.core import Rollout
-from sparring.finetune import FineTuneJobError, PureTextRolloutAnalyser
 
 SIGNATURES = {
     "__init__": "hyper_params, scenario_instance, settings",
@@ -62,22 +59,6 @@ def test_a_call_as_specified_fits_the_method(name, wanted, kind):
     assert all(one.default is not one.empty for one in given[len(expected) :])
 
 
-async def test_failed_jobs_are_caught_as_a_group_of_errors(tmp_path):
-    trainer = make_trainer(
-        PureTextEiTrainer, guesses(), tmp_path / "run", Jobs("failed", "cancelled"), rl=THREE
-    )
-    await trainer._stage_create_fine_tune_jobs(await trainer._stage_sample_rollouts())
-    logged = []
-    try:
-        await trainer._stage_await_fine_tune_jobs()
-    except* FineTuneJobError as exception_group:
-        for exception in exception_group.exceptions:
-            logged.append(str(exception))
-    assert len(logged) == 2
-    assert "failed" in logged[0]
-    assert "cancelled" in logged[1]
-
-
 async def test_stages_are_called_one_by_one_with_the_specified_arguments(tmp_path):
     trainer = make_trainer(PureTextEiTrainer, guesses(), tmp_path / "run", Jobs(), rl=THREE)
     environment = trainer.train_environment
@@ -100,22 +81,3 @@ async def test_stages_are_called_one_by_one_with_the_specified_arguments(tmp_pat
     trainer.save_checkpoint(log=False)
     trainer.load_and_set_state_from_checkpoint(from_base_run=False, version="latest")
     assert trainer.shared_model_groups["verifier"].model_name == "ft:run_iter_0_verifier"
-
-
-class Asks(PureTextRolloutAnalyser):
-    """Whether a message asks something."""
-
-    name = "asks"
-
-    def is_about(self, message):
-        return True
-
-    def question(self, message):
-        return "Does the message ask something?"
-
-
-def test_analysers_are_run_by_name_or_class_after_the_experiment(tmp_path):
-    trainer = run(PureTextEiTrainer, tmp_path / "run", Jobs(), rl=RlParameters(num_iterations=1))
-    trainer.run_analysers(["follow_up", Asks], "a-model", overwrite=False, use_tqdm=True, dry_run=True)
-    assert trainer.get_total_num_iterations() == 1
-    assert asyncio.run(trainer._train()) is None

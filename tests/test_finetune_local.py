@@ -17,7 +17,6 @@ from sparring.core.adapters import BASE
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.finetune import FineTuneJobError
-from sparring.finetune.jobs.queue import LocalWorker
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.service import JobService
 from sparring.finetune.local_jobs import LocalJobs
@@ -142,7 +141,7 @@ async def test_a_job_that_is_not_possible_is_refused_in_one_line(tmp_path, reque
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(LocalWorker, "start", forks().start)
+    monkeypatch.setattr("sparring.finetune.jobs.queue.train_in_process", forks().start)
     (tmp_path / "local.toml").write_text(CONFIG.format(model=roomy_model()))
     return "local.toml"
 

@@ -49,15 +49,6 @@ async def test_a_job_that_only_has_the_same_name_is_refused_in_one_line(other):
     assert len(server.jobs) == 1
 
 
-async def test_a_file_that_only_has_the_same_name_is_not_taken():
-    server = FaultyJobs()
-    async with server.running() as url:
-        jobs = provider(url)
-        first = await jobs.upload("one", b"{}\n")
-        assert await jobs.upload("one", b"{}\n") == first
-        assert await jobs.upload("one", b'{"a": 1}\n') != first
-
-
 @pytest.mark.parametrize("name", ["two provers_iter_0_both", "Übung_iter_0_prüfer", "x" * 200])
 async def test_our_server_takes_jobs_of_a_run_with_any_name(tmp_path, name):
     with serving(tmp_path / "jobs") as live:

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sparring.core import InputError, SparringError
 from sparring.core.text import is_loopback
 from sparring.engine.answering import TOKEN_VARIABLE
-from sparring.engine.openai_client import is_sendable
+from sparring.engine.api_connection import is_sendable
 
 SECONDS = 10.0
 """How long the head of a request may take, from the connection on or from its first byte."""

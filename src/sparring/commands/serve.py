@@ -30,7 +30,7 @@ from sparring.core.adapters import BASE, STATE_FILE, TRAINED
 from sparring.engine.adapters import ClientAdapters, Publisher
 from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
 from sparring.engine.server import create_app
-from sparring.finetune.jobs.queue import Launch, LocalWorker
+from sparring.finetune.jobs.queue import Launch, train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService
@@ -150,7 +150,7 @@ def serve(
                 model, models.adapters, inference, base=models.base, versions=models.versions, say=say
             )
             engine = published.engine
-            app = application(engine, published, engine.facts(), LocalWorker.start)
+            app = application(engine, published, engine.facts(), train_in_process)
             with suppress(KeyboardInterrupt):
                 asyncio.run(serve_until_ended(server_of(app), listener))
     say("stopped")
@@ -177,7 +177,7 @@ def _serve_on_ray(
             for name, directory in models.adapters.items():
                 await engines.publish_in_background(name, directory, models.versions[name])
             engines.publish_base(models.base)
-            server = server_of(application(engines, engines, facts, cluster.workers().start))
+            server = server_of(application(engines, engines, facts, cluster.workers().train))
 
             def end() -> None:
                 server.should_exit = True
@@ -210,7 +210,7 @@ def build_application(
     Args:
         engine: answers; it serves ``models``.
         publisher: publishes the adapters of clients and jobs in it.
-        launch: starts the process that trains a job.
+        launch: trains a job in a process of its own.
         token: the token that clients need, if any.
         root: the directory from which clients may load adapters, under other names.
         jobs: the directory of files and fine-tuning jobs.

@@ -1,22 +1,9 @@
-"""OpenAIClient: a client of any server with OpenAI's chat completions. Retries are our own, because they also
-cover answers that are unreadable or empty, and every wait has a limit."""
+"""OpenAIClient: a client of any server with OpenAI's chat completions."""
 
-import asyncio
-import contextlib
-import os
-import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Mapping
+from typing import Any
 
 import openai
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_exponential,
-)
 
 from sparring.core import (
     ContextError,
@@ -25,56 +12,40 @@ from sparring.core import (
     InputError,
     Messages,
     ModelResponse,
-    SparringError,
     TransientError,
 )
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import as_text, said
-from sparring.core.text import is_loopback, one_line, without_control_tokens
-from sparring.engine.answering import TOKEN_VARIABLE, VERSION_HEADER
+from sparring.core.text import one_line, without_control_tokens
+from sparring.engine.answering import VERSION_HEADER
+from sparring.engine.api_connection import (
+    HOSTED,
+    ApiConnection,
+    Fault,
+    UnusableAnswer,
+    checked_address,
+    is_sendable,
+    key_of,
+)
 from sparring.engine.api_replies import (
     TOKENS,
     ApiCompletion,
-    ApiHttpClient,
     Damaged,
     ServiceError,
     Unexpected,
-    UnusableAnswer,
     Version,
     decoded,
     in_form,
-    is_unusable,
     read_error,
     rejected_field,
-    said_in,
     with_tokens,
-    words_of,
 )
-
-Answer = TypeVar("Answer")
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"
 DEFAULT_MODEL = "openai/gpt-4o-mini"
 """The model at OpenRouter if neither a model nor an address is given."""
-NO_KEY = "no-key"
-"""Sent if there is no key, because the ``openai`` package requires one."""
-_OPENROUTER = "openrouter.ai"
-_OPENAI = "api.openai.com"
-_HOSTED = (_OPENROUTER, _OPENAI)  # they return no token ids and do not serve our adapters
 _MAX_REASON = 40
 _MAX_DIGITS = 18
-
-
-class _Fault(Exception):
-    def __init__(self, what: str, retry_after: float = 0.0) -> None:
-        self.retry_after = retry_after
-        super().__init__(what)
-
-
-class _Refused(Exception):
-    def __init__(self, what: str, error: ServiceError) -> None:
-        self.error = error
-        super().__init__(f"{what}: {error.words}")
 
 
 class OpenAIClient(InferenceClient):
@@ -115,25 +86,20 @@ class OpenAIClient(InferenceClient):
         backoff: float = 0.5,
         max_wait: float = 60.0,
     ) -> None:
-        url = _checked(base_url)
+        url = checked_address(base_url)
         self.model = model or (DEFAULT_MODEL if base_url == OPENROUTER_URL else TRAINED)
         self.models = {TRAINED: self.model, **(models or {})}
         self._server = url.netloc.rpartition("@")[2]
-        self._host = url.hostname or ""
-        self._base_url = base_url.rstrip("/")
-        self._timeout = timeout
-        self._tries = retries + 1
-        self._max_wait = max_wait
-        self._window = wait_exponential(multiplier=backoff, max=max_wait)
-        self._random = random.Random()
+        self._is_hosted = url.hostname in HOSTED
         self._rejected: dict[str, frozenset[str]] = {}
-        self._never_sent = frozenset({TOKENS} if self._host in _HOSTED else ())
+        self._never_sent = frozenset({TOKENS} if self._is_hosted else ())
         self._version = 0
-        self._key_name, self._key = ("api_key", api_key) if api_key else _key_for(self._host)
-        if not is_sendable(self._key):
+        self._key_name, key = ("api_key", api_key) if api_key else key_of(url.hostname or "")
+        if not is_sendable(key):
             raise InputError(self._key_name, "contains a character that is invalid in a key", "Set it again")
-        self._api: openai.AsyncOpenAI | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._api = ApiConnection(
+            key, base_url, timeout=timeout, tries=retries + 1, backoff=backoff, max_wait=max_wait
+        )
 
     @classmethod
     def for_local(
@@ -176,10 +142,10 @@ class OpenAIClient(InferenceClient):
         call can succeed.
         """
         name = self.model if model is None else self.models.get(model, model)
-        if name == TRAINED and self._host in _HOSTED:  # a model that nobody named is never paid for
-            problem = f"is {TRAINED!r}, and {self._host} has no model of that name"
+        if name == TRAINED and self._is_hosted:  # a model that nobody named is never paid for
+            problem = f"is {TRAINED!r}, and {self._server} has no model of that name"
             raise InputError("model", problem, "Give the name of the model that is to answer")
-        sent = _safe(as_text(messages) if self._host in _HOSTED else messages)
+        sent = _safe(as_text(messages) if self._is_hosted else messages)
         request: dict[str, Any] = {"model": name, "messages": sent, "temperature": temperature}
         if max_tokens is not None:
             request["max_tokens"] = max_tokens
@@ -189,48 +155,45 @@ class OpenAIClient(InferenceClient):
             request["stop"] = list(stop)
         if return_tokens:
             request = with_tokens(request)
-        return await self._retry(lambda: self._ask(request), f"model {name}", TransientError)
+        what = f"{self._server}, model {name}"
+        return await self._api.ask(
+            lambda api: self._ask(api, request, what),
+            lambda error: self._verdict(error, what),
+            what,
+            refused=EpisodeError,
+            failure=TransientError,
+            limit=self._api.timeout,
+        )
 
     async def get_policy_version(self) -> int:
         """Return the version at ``/adapters/version``, at the root of the server or below ``base_url``; 0
         from a server that answers anything else there. Raises SparringError: it cannot be reached;
         InputError: the key is wrong.
         """
-        if self._host not in _HOSTED:
-            self._version = await self._retry(self._ask_version, "adapters/version", SparringError)
+        if not self._is_hosted:
+            what = f"{self._server}, adapters/version"
+            self._version = await self._api.ask(
+                self._ask_version,
+                lambda error: self._verdict(error, what),
+                what,
+                refused=EpisodeError,
+                limit=self._api.timeout,
+            )
         return self._version
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        if self._api is not None and self._loop is asyncio.get_running_loop():
-            await self._api.close()
-        self._api = None
+        await self._api.close()
 
-    def _connected(self) -> openai.AsyncOpenAI:
-        """Return the package's client, one for each event loop, because connections belong to their loop."""
-        loop = asyncio.get_running_loop()
-        if self._api is None or loop is not self._loop:
-            # Servers on this machine are not reached through a proxy.
-            http_client = ApiHttpClient(trust_env=not is_loopback(self._host))
-            self._loop = loop
-            self._api = openai.AsyncOpenAI(
-                api_key=self._key,
-                base_url=self._base_url,
-                timeout=self._timeout,
-                max_retries=0,
-                http_client=http_client,
-            )
-        return self._api
-
-    async def _ask(self, request: dict[str, Any]) -> ModelResponse:
+    async def _ask(self, api: openai.AsyncOpenAI, request: dict[str, Any], what: str) -> ModelResponse:
         name = request["model"]
         rejected = self._rejected.get(name, self._never_sent)
         while True:
             form = in_form(request, rejected)
             try:
-                response = await self._send(form)
+                response = await self._send(api, form, what)
             except openai.APIStatusError as error:
-                field = rejected_field(self._read(error), form)
+                field = rejected_field(self._api.read(error), form)
                 if field is None:
                     raise
                 rejected |= {field}
@@ -238,20 +201,17 @@ class OpenAIClient(InferenceClient):
                 self._rejected[name] = self._rejected.get(name, rejected) | rejected
                 return response
 
-    async def _send(self, request: dict[str, Any]) -> ModelResponse:
-        raw = await self._connected().chat.completions.with_raw_response.create(**request)
-        headers = raw.http_response.headers
-        answer = decoded(raw.http_response.content, ApiCompletion)
-        status = raw.http_response.status_code
+    async def _send(self, api: openai.AsyncOpenAI, request: dict[str, Any], what: str) -> ModelResponse:
+        raw = (await api.chat.completions.with_raw_response.create(**request)).http_response
+        answer = decoded(raw.content, ApiCompletion)
         if not answer.choices:
-            body = answer.error or decoded(raw.http_response.content, dict)
-            raise _Refused("the answer has no choices", read_error(status, body, headers, self._secret))
+            body = answer.error or decoded(raw.content, dict)
+            raise self._error_inside("the answer has no choices", body, raw, what)
         choice = answer.choices[0]
         if choice.finish_reason == "error":
-            error = read_error(status, choice.error or "", headers, self._secret)
-            raise _Refused("the answer was cut short by an error", error)
+            raise self._error_inside("the answer was cut short by an error", choice.error or "", raw, what)
         text = choice.text
-        version = headers.get(VERSION_HEADER, "")
+        version = raw.headers.get(VERSION_HEADER, "")
         is_version = version.isdecimal() and version.isascii() and len(version) <= _MAX_DIGITS
         kept_ids = choice.token_ids if version else None  # `sparring serve` takes them back
         response = ModelResponse(
@@ -267,81 +227,36 @@ class OpenAIClient(InferenceClient):
             response.completion_logprobs = logprobs
         return response
 
-    async def _ask_version(self) -> int:
-        root = self._base_url.removesuffix("/v1")
-        for url in dict.fromkeys((root, self._base_url)):
+    def _error_inside(self, how: str, body: Any, raw: Any, what: str) -> Exception:
+        """Return the exception for an error in a good answer: in place of its choices, or in a choice."""
+        error = read_error(raw.status_code, body, raw.headers, self._api.secret)
+        problem = self._verdict(error, what)
+        return Fault(f"{how}: {error.words}", problem.retry_after) if isinstance(problem, Fault) else problem
+
+    async def _ask_version(self, api: openai.AsyncOpenAI) -> int:
+        root = self._api.base_url.removesuffix("/v1")
+        for url in dict.fromkeys((root, self._api.base_url)):
             try:
-                text = await self._connected().get(f"{url}/adapters/version", cast_to=str)
+                text = await api.get(f"{url}/adapters/version", cast_to=str)
                 return decoded(text, Version).version
             except (Damaged, Unexpected, UnusableAnswer):
                 continue
             except openai.APIConnectionError as error:
-                if not is_unusable(error):
+                if not isinstance(error.__cause__, UnusableAnswer):
                     raise
             except openai.APIStatusError as error:
                 status = error.status_code
-                if status == 401 or (self._read(error).meaning == "retry" and status != 501):
+                if status == 401 or (self._api.read(error).meaning == "retry" and status != 501):
                     raise
         return 0
 
-    async def _retry(
-        self, ask: Callable[[], Awaitable[Answer]], about: str, failure: type[SparringError]
-    ) -> Answer:
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._tries),
-            wait=self._pause,
-            retry=retry_if_exception_type(_Fault),
-            reraise=True,
-        )
-        try:
-            return await retrying(self._try_once, ask, about)
-        except _Fault as fault:
-            what = f"{self._server}, {about}: {fault}"
-        # Raised outside of the handler, so that the error is not chained to one that may contain the key.
-        raise failure(f"{what} (tries: {self._tries})")
-
-    async def _try_once(self, ask: Callable[[], Awaitable[Answer]], about: str) -> Answer:
-        problem: Exception
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await ask()
-        except (TimeoutError, openai.APITimeoutError):
-            problem = _Fault(f"no answer within {self._timeout:g} s")
-        except openai.APIConnectionError as error:
-            words = words_of(error.__cause__, self._secret)
-            problem = _Fault(f"the connection failed: {words}")
-            if is_unusable(error):
-                problem = EpisodeError(f"{self._server}, {about}: {words}")
-        except openai.APIStatusError as error:
-            problem = self._verdict(self._read(error), about)
-        except _Refused as refused:
-            problem = self._verdict(refused.error, about)
-            if isinstance(problem, _Fault):
-                problem = _Fault(str(refused), problem.retry_after)
-        except Damaged as error:
-            problem = _Fault(
-                f"the answer cannot be read: no JSON, but {words_of(said_in(str(error)), self._secret)}"
-            )
-        except Unexpected as error:
-            problem = EpisodeError(f"{self._server}, {about}: the answer cannot be read: {error}")
-        except UnusableAnswer as error:
-            problem = EpisodeError(f"{self._server}, {about}: {error}")
-        raise problem
-
-    @property
-    def _secret(self) -> str:
-        return "" if self._key == NO_KEY else self._key
-
-    def _read(self, error: openai.APIStatusError) -> ServiceError:
-        return read_error(error.status_code, error.body, error.response.headers, self._secret)
-
-    def _verdict(self, error: ServiceError, about: str) -> Exception:
-        what, words = f"{self._server}, {about}", f"{error.status}, {error.words}"
+    def _verdict(self, error: ServiceError, what: str) -> Exception:
+        words, max_wait = f"{error.status}, {error.words}", self._api.max_wait
         match error.meaning:
-            case "retry" if error.retry_after <= self._max_wait:
-                return _Fault(words, error.retry_after)
+            case "retry" if error.retry_after <= max_wait:
+                return Fault(words, error.retry_after)
             case "retry":
-                asked = f"it asks to wait {error.retry_after:g} s; the limit is {self._max_wait:g} s"
+                asked = f"it asks to wait {error.retry_after:g} s; the limit is {max_wait:g} s"
                 return TransientError(f"{what}: {words} ({asked})")
             case "context":
                 return ContextError(f"{what}: {words}")
@@ -353,7 +268,7 @@ class OpenAIClient(InferenceClient):
                 # The server's message may contain a part of the key, so it is not shown.
                 missing = f"is not set, but {self._server} requires a key ({error.status})"
                 rejected = f"was rejected by {self._server} ({error.status})"
-                problem = missing if self._key == NO_KEY else rejected
+                problem = missing if not self._api.secret else rejected
                 return InputError(self._key_name, problem, "Set it to a key that this server accepts")
             case "model":
                 fix = "Check the model's name and base_url"
@@ -362,52 +277,6 @@ class OpenAIClient(InferenceClient):
             case _:
                 fix = "Change what the server cannot do, or use another model"
         return InputError(what, words.rstrip("."), fix)
-
-    def _pause(self, state: RetryCallState) -> float:
-        assert state.outcome is not None
-        fault = state.outcome.exception()
-        assert isinstance(fault, _Fault)
-        pause = self._window(state) * self._random.uniform(0.5, 1.0)
-        return min(self._max_wait, fault.retry_after + pause)
-
-
-def _checked(base_url: str) -> SplitResult:
-    if "?" in base_url or "#" in base_url:  # paths are appended, and would become part of it
-        raise InputError("base_url", "contains a query or a fragment", "Leave it out; give a key as api_key")
-    with contextlib.suppress(ValueError):  # raised for invalid brackets, ports and host names
-        url = urlsplit(base_url)
-        host = url.hostname or ""
-        host.encode("idna")  # as the host's address is looked up later
-        if url.scheme in ("http", "https") and host and url.port != 0:
-            return url
-    raise InputError("base_url", "is not an http address", "Give one such as http://127.0.0.1:8000/v1")
-
-
-def key_of(base_url: str) -> str:
-    """Return the key for the API at an address, as :class:`OpenAIClient` finds it. Raises InputError: there
-    is none."""
-    return _key_for(_checked(base_url).hostname or "")[1]
-
-
-def is_hosted(base_url: str) -> bool:
-    """Return whether an address is OpenRouter's or OpenAI's, which have no model called ``default``."""
-    return _checked(base_url).hostname in _HOSTED
-
-
-def is_sendable(key: str) -> bool:
-    """Return whether a key or token has only characters that a header can contain unchanged."""
-    return key.isascii() and key.isprintable() and " " not in key
-
-
-def _key_for(host: str) -> tuple[str, str]:
-    if is_loopback(host):
-        return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
-    name = {_OPENROUTER: "OPENROUTER_API_KEY", _OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
-    key = os.environ.get(name)
-    if not key:
-        fix = "Set it, or use a model on this machine: sparring serve, and OpenAIClient.for_local()"
-        raise InputError(name, f"is not set, but {host} requires a key", fix)
-    return name, key
 
 
 def _safe(messages: Messages) -> Messages:

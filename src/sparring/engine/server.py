@@ -20,11 +20,8 @@ from sparring.engine.answering import VERSION_HEADER, Answering
 from sparring.engine.server_answers import ChatCompletion, Generation, TextCompletion
 from sparring.engine.server_http import (
     ApiError,
-    BodyLimit,
+    EveryRequest,
     LoadAdapterRequest,
-    Paths,
-    Responses,
-    TokenCheck,
     UnloadAdapterRequest,
     model_not_found,
 )
@@ -60,11 +57,7 @@ def create_app(
         running: what is entered while the server runs.
     """
     app = FastAPI(title="sparring", openapi_url=None, lifespan=lambda app: running(), redirect_slashes=False)
-    app.add_middleware(BodyLimit, larger=larger_bodies or {})
-    if token is not None:
-        app.add_middleware(TokenCheck, token=token)
-    app.add_middleware(Responses)
-    app.add_middleware(Paths)
+    app.add_middleware(EveryRequest, token=token, larger=larger_bodies or {})
     _add_error_answers(app)
     questions = Questions(engine, aliases or {})
     _add_answers(app, questions)

@@ -98,96 +98,30 @@ def prompt_too_long(limit: int, given: str, param: str) -> ApiError:
 OPEN_PATHS = ("/health", "/ping")
 MAX_BODY_BYTES = 4 * 2**20
 """Maximum size of a request's body: several times the text of the longest contexts of current models."""
-
-
-class TokenCheck:
-    """Middleware that rejects requests without the bearer token before it reads anything else of them."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app = app
-        self._expected = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._knows_token(scope):
-            refusal = ApiError(
-                401,
-                f"The bearer token is missing or wrong. Send the server's {TOKEN_VARIABLE}",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-            await refusal.response()(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-    def _knows_token(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, token = given.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(token, self._expected)
-
-
-class BodyLimit:
-    """Middleware that rejects bodies of more than ``MAX_BODY_BYTES``, or the ``larger`` limit of a path, with
-    or without a Content-Length."""
-
-    def __init__(self, app: ASGIApp, larger: Mapping[str, int]) -> None:
-        self.app = app
-        self.larger = larger
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 413."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        limit = self.larger.get(scope["path"], MAX_BODY_BYTES)
-        too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
-        length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > limit:
-            await ApiError(413, too_large).response()(scope, receive, send)
-            return
-        received = 0
-
-        async def receive_some() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise HTTPException(413, too_large)
-            return message
-
-        await self.app(scope, receive_some, send)
-
-
 REQUEST_ID_HEADER = "x-request-id"
 _log = logging.getLogger("uvicorn.error")
 
 
-class Paths:
-    """Middleware that takes surplus slashes out of paths, which clients make of an address that ends in one.
-    Not every client follows a redirection."""
+class EveryRequest:
+    """Middleware that gives each response an id, checks the bearer token, limits bodies, and answers faults.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Surplus slashes are taken out of paths: clients make them of an address that ends in one, and not every
+    client follows a redirection. A body has at most ``MAX_BODY_BYTES``, or the ``larger`` limit of its path,
+    with or without a Content-Length. A fault is answered with 500; the log has its id, the error and the
+    place in one line. A response that has begun is broken off.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, larger: Mapping[str, int]) -> None:
         self.app = app
+        self.token = token
+        self.larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-        if scope["type"] == "http":
-            scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
-        await self.app(scope, receive, send)
-
-
-class Responses:
-    """Middleware that gives every response an id in ``x-request-id``, and answers 500 to a fault, which the
-    log has with the same id in one line. A response that has begun is broken off."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, or answer it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = {**scope, "path": re.sub("/+", "/", scope["path"]).rstrip("/") or "/"}
         number, begun = f"req_{uuid.uuid4().hex}", False
 
         async def send_some(message: Message) -> None:
@@ -198,7 +132,7 @@ class Responses:
             await send(message)
 
         try:
-            await self.app(scope, receive, send_some)
+            await self._checked(scope, receive, send_some)
         except Exception as error:  # noqa: BLE001 (a fault of the server; the client is told)
             problem = f"{type(error).__name__}: {error}"
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -206,3 +140,39 @@ class Responses:
             _log.error("%s", one_line(line))
             if not begun:
                 await ApiError(500, problem).response()(scope, receive, send_some)
+
+    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        limit = self.larger.get(scope["path"], MAX_BODY_BYTES)
+        too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
+        length = headers.get(b"content-length", b"")
+        refusal = None
+        if scope["path"] not in OPEN_PATHS and not self._knows_token(headers.get(b"authorization", b"")):
+            refusal = ApiError(
+                401,
+                f"The bearer token is missing or wrong. Send the server's {TOKEN_VARIABLE}",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        elif length.isdigit() and int(length) > limit:
+            refusal = ApiError(413, too_large)
+        received = 0
+
+        async def receive_some() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise HTTPException(413, too_large)
+            return message
+
+        if refusal is not None:
+            await refusal.response()(scope, receive, send)
+        else:
+            await self.app(scope, receive_some, send)
+
+    def _knows_token(self, authorization: bytes) -> bool:
+        scheme, _, given = authorization.partition(b" ")
+        return self.token is None or (
+            scheme.lower() == b"bearer" and secrets.compare_digest(given, self.token.encode())
+        )

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sparring.core import derive_seed
+from sparring.core import Message, derive_seed
+from sparring.core.messages import said
 from sparring.engine.answering import AnswerOptions, Shaping
 from sparring.engine.server_http import ApiError
 
@@ -30,7 +31,6 @@ def _all(values: tuple[Any, ...], names: str) -> dict[str, tuple[Any, ...]]:
     return dict.fromkeys(names.split(), values)
 
 
-_OFF = (False,)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_all(
         (),
@@ -38,20 +38,14 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
         "lora_path prediction prompt_embeds prompt_logprobs sampling_seed thinking "
         "thinking_token_budget truncate_prompt_tokens web_search_options",
     ),
-    **_all(
-        (1,),
-        "best_of length_penalty repetition_penalty typical_p",
-    ),
+    **_all((1,), "best_of length_penalty repetition_penalty typical_p"),
     **_all(
         (0,),
         "dry_multiplier frequency_penalty min_tokens mirostat no_repeat_ngram_size presence_penalty top_a",
     ),
     "function_call": ("none", "auto"),
     "tool_choice": ("none", "auto"),
-    **_all(
-        ([],),
-        "bad_words documents functions guided_choice logits_processors tools",
-    ),
+    **_all(([],), "bad_words documents functions guided_choice logits_processors tools"),
     "modalities": ([], ["text"]),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
@@ -80,17 +74,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Parameters that would change an answer, with the values that do not."""
 
 MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "name": (),
-    "prefix": _OFF,
-    "reasoning": ("",),
-    "reasoning_content": ("",),
-    "reasoning_details": ([],),
-    "refusal": ("",),
-    "tool_call_id": (),
-    "tool_calls": ([],),
+    **_all((), "audio function_call name tool_call_id"),
+    **_all(([],), "annotations reasoning_details tool_calls"),
+    **_all(("",), "reasoning reasoning_content refusal"),
+    "prefix": (False,),
 }
 """Fields of a message, as :data:`NEUTRAL`."""
 
@@ -167,6 +154,7 @@ Stop = Annotated[
     BeforeValidator(_listed),
 ]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -249,10 +237,52 @@ class AnswerRequest(DrawParameters):
         return bool(self.return_token_ids)
 
 
+class MessagePart(BaseModel):
+    """A text part of a message's content, the only kind: the models read only text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["text"]
+    text: str
+
+
+def _parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class RequestMessage(BaseModel):
+    """A message of a chat. Role ``text`` is a whole prompt; ``token_ids`` are those of an earlier answer."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "text"]
+    content: Annotated[list[MessagePart], Field(fail_fast=True), BeforeValidator(_parts)]
+    token_ids: TokenIds | None = None
+
+    def to_message(self, where: str) -> Message:
+        """Return it in the engine's format. Raises ApiError: the server does not have what it asks for."""
+        fields = type(self).model_fields
+        check_extra(
+            self.model_extra or {}, fields, MESSAGE_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=f"{where}."
+        )
+        for number, part in enumerate(self.content):
+            place = f"{where}.content.{number}."
+            known = type(part).model_fields
+            check_extra(part.model_extra or {}, known, PART_NEUTRAL, WITHOUT_EFFECT_IN_MESSAGES, where=place)
+        if self.token_ids is not None and self.role != "assistant":
+            problem = f"{where}.token_ids: a message of role {self.role} was not drawn"
+            raise ApiError(
+                400, f"{problem}. Send them with assistant messages only", param=f"{where}.token_ids"
+            )
+        # ``developer`` is OpenAI's newer name for ``system``; chat templates do not have it.
+        role = "system" if self.role == "developer" else self.role
+        return said(role, "".join(part.text for part in self.content), self.token_ids)
+
+
 class ChatRequest(AnswerRequest):
     """Body of ``/v1/chat/completions``."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[RequestMessage] = Field(min_length=1, fail_fast=True)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
@@ -311,6 +341,6 @@ class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     model: str = Field(min_length=1)
-    token_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1)
+    token_ids: TokenIds = Field(min_length=1)
     sampling_params: GenerateParameters = GenerateParameters()
     stream: Literal[False] | None = None

@@ -22,7 +22,7 @@ from sparring.core import (
 )
 from sparring.core.concurrency import all_results
 from sparring.core.confidence_intervals import Interval, wilson_interval
-from sparring.core.files import LOCK, write_file
+from sparring.core.files import LOCK
 from sparring.finetune.analysers import (
     REQUEST,
     PureTextRolloutAnalyser,
@@ -39,8 +39,6 @@ TRIES = 4
 MAX_TOKENS = 16
 _ANSWER = re.compile(r"[\s*_`\"'(]*(yes|no)(?!\w)[\s*_`\"')]*(?:[.,:;!\n-].*)?", re.IGNORECASE | re.DOTALL)
 SPLITS = ("train", "test")
-OVERWRITTEN_BY = "overwritten_by"
-"""The file that names the model whose answers replace earlier ones, until all of them are there."""
 
 
 class YesOrNo(msgspec.Struct, kw_only=True):
@@ -147,21 +145,11 @@ class Analysis:
             directory = self.files.analysis / kind.name
             with nullcontext() if self.dry_run else _alone_in(directory):
                 if self.overwrite and not self.dry_run:
-                    self._begin_anew(directory)
-                elif not self.dry_run and _overwriting_model(directory) != self.model:
-                    (directory / OVERWRITTEN_BY).unlink(missing_ok=True)  # its answers are mixed with these
+                    for path in directory.iterdir():
+                        if ROLLOUT_FILE.fullmatch(path.name):
+                            path.unlink()
                 for split, number in found:
                     asyncio.run(self._run_iteration(kind(), split, number))
-                if not self.dry_run and _overwriting_model(directory) == self.model:
-                    (directory / OVERWRITTEN_BY).unlink()
-
-    def _begin_anew(self, directory: Path) -> None:
-        """Remove the answers in a directory, unless they are those of an overwriting that was cut short."""
-        if _overwriting_model(directory) != self.model:
-            for path in directory.iterdir():
-                if ROLLOUT_FILE.fullmatch(path.name):
-                    path.unlink()
-            write_file(directory / OVERWRITTEN_BY, self.model.encode())
 
     async def _run_iteration(self, analyser: PureTextRolloutAnalyser, split: str, number: int) -> None:
         title = f"{analyser.name}, {split} {number}"
@@ -249,11 +237,6 @@ def yes_shares(files: RunFiles, analysers: Sequence[str], iterations: int) -> li
 def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> GrowingFile[YesOrNo]:
     """Return the file of an analyser's answers about an iteration; it is named like that of the rollouts."""
     return GrowingFile(files.analysis / analyser / files.sampled(split, iteration).name, YesOrNo)
-
-
-def _overwriting_model(directory: Path) -> str | None:
-    path = directory / OVERWRITTEN_BY
-    return path.read_text() if path.exists() else None
 
 
 @contextmanager

@@ -5,9 +5,8 @@ others; ``fields`` and ``states`` translate names.
 """
 
 import asyncio
-import json
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -15,8 +14,9 @@ import openai
 from openai import AsyncOpenAI
 
 from sparring.core import InputError, SparringError
-from sparring.core.text import is_loopback, one_line
-from sparring.engine.api_replies import ApiHttpClient, UnusableAnswer, is_unusable, read_error, words_of
+from sparring.core.text import one_line
+from sparring.engine.api_connection import ApiConnection, Fault
+from sparring.engine.api_replies import ServiceError
 from sparring.finetune.providers import (
     NAME_FIELD,
     STATES,
@@ -33,9 +33,7 @@ from sparring.finetune.providers import (
 PAGE = 100
 MAX_PAGES = 50
 """The search for a job or a file by its name goes back this many pages of ``PAGE`` entries."""
-MAX_WAIT = 60.0
-"""Seconds; no pause between two tries is longer."""
-QUOTA_CODES = ("daily_rate_limit_exceeded", "exceeded_quota_for_jobs")
+QUOTA_CODES = {"daily_rate_limit_exceeded", "exceeded_quota_for_jobs"}
 """The API makes no more jobs for now. A job is asked for again later; anything else is an error."""
 Reply = dict[str, Any]
 Result = TypeVar("Result")
@@ -77,23 +75,25 @@ class OpenAIJobs(JobProvider):
         quota_wait: float = 3600.0,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        self.base_url = base_url
         self.least_examples = least_examples
         self.fields = dict(fields or {})
         self.states = dict(states or {})
-        self.timeout = timeout
-        self.retries = retries
-        self.wait = wait
         self.quota_waits = quota_waits
         self.quota_wait = quota_wait
         self._say = say or (lambda line: None)
-        self._key = api_key
-        self._jitter = random.Random(0)
-        self._uses_proxies = not is_loopback(urlsplit(base_url).hostname or "")
+        self._api = ApiConnection(api_key, base_url, timeout=timeout, tries=retries + 1, backoff=wait)
         unknown = set(self.states.values()) - STATES.keys()
         if unknown:
             problem = f"{min(unknown)!r} is not a state of OpenAI's jobs"
             raise InputError("finetune.provider.states", problem, f"Use {', '.join(STATES)}")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Close the connections at the end."""
+        try:
+            yield
+        finally:
+            await self._api.close()
 
     async def upload(self, name: str, examples: bytes) -> str:
         """Store a file of examples."""
@@ -198,13 +198,13 @@ class OpenAIJobs(JobProvider):
 
     def _job(self, reply: object) -> Job:
         if not isinstance(reply, dict):
-            raise _Unreadable("the reply is not an object")
+            raise Fault("the reply is not an object")
         read = {name: self._read(reply, name) for name in ("id", "status", "fine_tuned_model")}
         said = str(read["status"])
         try:
             return job_of({**read, "status": self.states.get(said, said), "error": reply.get("error")})
         except ValueError as error:
-            raise _Unreadable(str(error)) from None
+            raise Fault(str(error)) from None
 
     async def _tried(
         self,
@@ -213,75 +213,39 @@ class OpenAIJobs(JobProvider):
         about: str,
         refused: type[SparringError] = SparringError,
     ) -> Result:
+        """Ask until there is a reply. Raises SparringError, of type ``refused`` if none will ever come."""
         what = f"{failure}: {about}" if about else failure
-        async with AsyncOpenAI(
-            api_key=self._key,
-            base_url=self.base_url,
-            timeout=self.timeout,
-            max_retries=0,
-            http_client=ApiHttpClient(trust_env=self._uses_proxies),
-        ) as client:
-            for attempt in range(self.retries + 1):
-                asked_to_wait = 0.0
-                try:
-                    return await ask(client)
-                except openai.APIStatusError as error:
-                    problem = self._reason(error)
-                    if _code(error) in QUOTA_CODES:
-                        raise _QuotaError(f"{what}: {problem}") from None
-                    said = read_error(error.status_code, error.body, error.response.headers, self._key)
-                    if said.meaning == "key":
-                        problem = f"is not accepted by {urlsplit(self.base_url).hostname}"
-                        raise InputError("the API's key", problem, "Set a key that it accepts") from None
-                    if said.meaning != "retry":
-                        raise refused(f"{what}: {problem}") from None
-                    asked_to_wait = said.retry_after
-                except UnusableAnswer as error:
-                    raise refused(f"{what}: {error}") from None
-                except _UNREADABLE as error:
-                    problem = self._reason(error)
-                    if isinstance(error, openai.APIConnectionError) and is_unusable(error):
-                        raise refused(f"{what}: {error.__cause__}") from None
-                if attempt < self.retries:
-                    pause = self.wait * 2**attempt * self._jitter.uniform(0.5, 1.0)
-                    await asyncio.sleep(min(max(pause, asked_to_wait), MAX_WAIT))
-        raise SparringError(f"{what}: {problem} (tries: {self.retries + 1})")
 
-    def _reason(self, error: Exception) -> str:
-        return words_of(str(error) or type(error).__name__, self._key)
+        def verdict(error: ServiceError) -> Exception:
+            if error.codes & QUOTA_CODES:
+                return _QuotaError(f"{what}: {error.words}")
+            if error.meaning == "key":
+                problem = f"is not accepted by {urlsplit(self._api.base_url).hostname}"
+                return InputError("the API's key", problem, "Set a key that it accepts")
+            if error.meaning == "retry":
+                return Fault(f"{error.status}, {error.words}", error.retry_after)
+            return refused(f"{what}: {error.status}, {error.words}")
+
+        return await self._api.ask(ask, verdict, what, refused=refused)
 
 
 class _QuotaError(SparringError):
     pass
 
 
-class _Unreadable(Exception):
-    pass
-
-
-_UNREADABLE = (
-    *(openai.APIConnectionError, openai.APIResponseValidationError),
-    *(json.JSONDecodeError, UnicodeDecodeError, _Unreadable),
-)
-
-
 def _entries(reply: object) -> list[Reply]:
     data = reply.get("data") if isinstance(reply, dict) else None
     if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
-        raise _Unreadable("the reply is not a list")
+        raise Fault("the reply is not a list")
     return cast(list[Reply], data)
 
 
 def _id(reply: object) -> str:
     found = reply.get("id") if isinstance(reply, dict) else None
     if not isinstance(found, str):
-        raise _Unreadable("the reply has no id")
+        raise Fault("the reply has no id")
     return found
 
 
 def _has_more(reply: object) -> bool:
     return isinstance(reply, dict) and bool(reply.get("has_more"))
-
-
-def _code(error: openai.APIStatusError) -> str:
-    return str(error.code or "")

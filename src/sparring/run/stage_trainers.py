@@ -11,7 +11,8 @@ from sparring.core import InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.own_code import is_class_path, own_class
 from sparring.engine.adapters import FINE_TUNED
-from sparring.engine.openai_client import OpenAIClient, is_hosted, key_of
+from sparring.engine.api_connection import HOSTED, checked_address, key_of
+from sparring.engine.openai_client import OpenAIClient
 from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.hyper_params import ExperimentSettings, HyperParameters
 from sparring.finetune.model_groups import JobRecords, PureTextSharedModelGroup
@@ -138,7 +139,7 @@ def _check_models(config: Config, agents: list[str]) -> None:
             raise InputError(
                 field, problem, f"Use {', '.join(sorted(local))}, or the model of an earlier job"
             )
-        if model == TRAINED and not is_local and is_hosted(url):
+        if model == TRAINED and not is_local and checked_address(url).hostname in HOSTED:
             problem = f"is {TRAINED!r}, which {url} does not have"
             raise InputError(field, problem, "Write the name of the model that it starts from")
 
@@ -194,7 +195,7 @@ def _api(
     if given.type == "dry_run":
         return client, DryRunJobs()
     return client, OpenAIJobs(
-        key_of(given.address),
+        key_of(checked_address(given.address).hostname or "")[1],
         given.address,
         least_examples=given.least_examples,
         fields={str(name): other for name, other in given.fields.items()},
@@ -210,7 +211,7 @@ def _local_api(
 
     A run that plays tests again has the models of its base run's jobs.
     """
-    from sparring.finetune.jobs.queue import LocalWorker
+    from sparring.finetune.jobs.queue import train_in_process
     from sparring.finetune.jobs.records import ServedBase
     from sparring.finetune.jobs.service import JobService
     from sparring.finetune.local_jobs import LocalJobs
@@ -232,7 +233,7 @@ def _local_api(
             adapters={},
             aliases={TRAINED: base, BASE: base},
             say=say,
-            launch=LocalWorker.start,
+            launch=train_in_process,
         )
 
     return published.engine, LocalJobs(open_service, settings_of(config).provider.least_examples)

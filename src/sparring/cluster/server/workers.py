@@ -37,12 +37,10 @@ class JobActor:
 
 
 class ClusterWorkers:
-    """Starts the actors that train jobs, one at a time.
+    """Trains jobs in actors. If the cluster's ``head`` is known, a job ends only when that can be asked how.
 
-    Args:
-        options: Ray's options for them: what they request, and where they are.
-        head: address of the cluster's head, if it is known.
-        patience: seconds to wait for room for an actor.
+    ``options`` are Ray's for the actors: what they request, and where they are. An actor has ``patience``
+    seconds to start.
     """
 
     def __init__(self, options: dict[str, Any], head: str | None, patience: float) -> None:
@@ -50,8 +48,8 @@ class ClusterWorkers:
         self._head = head
         self._patience = patience
 
-    async def start(self, directory: Path) -> "ClusterWorker":
-        """Start the worker of the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``.
+    async def train(self, directory: Path) -> Crash | None:
+        """Train the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``.
 
         Raises:
             SparringError: the cluster has had no room for it.
@@ -59,38 +57,25 @@ class ClusterWorkers:
         options = {"max_restarts": 0, "max_task_retries": 0, **self._options}
         actor: Any = ray.remote(JobActor).options(**options).remote()
         try:
+            await self._started(actor)
+            await actor.train.remote(str(directory.absolute()))
+        except RayTaskError as error:
+            return Crash(str(error_of("the actor that trains", error)))
+        except RayError as error:
+            await self._head_answers()  # while the head is away, nobody knows how it ended
+            return Crash(str(error_of("the actor that trains", error)), killed=True)
+        finally:
+            ray.kill(actor)
+        return None
+
+    async def _started(self, actor: Any) -> None:
+        try:
             await asyncio.wait_for(actor.__ray_ready__.remote(), self._patience)
         except (TimeoutError, RayError) as error:
-            ray.kill(actor)
             problem = f"the actor that trains has not started within {self._patience:g} s"
             if isinstance(error, RayError):
                 problem = str(error_of("the actor that trains", error))
             raise SparringError(problem) from error
-        return ClusterWorker(actor, str(directory.absolute()), self._head)
-
-
-class ClusterWorker:
-    """See :class:`sparring.finetune.jobs.queue.Worker`."""
-
-    def __init__(self, actor: Any, directory: str, head: str | None) -> None:
-        self._actor = actor
-        self._training = actor.train.remote(directory)
-        self._head = head
-
-    async def wait(self) -> Crash | None:
-        """Wait for the end; see ``Worker``. If the head is away, nobody knows how it ended: wait for it."""
-        try:
-            await self._training
-        except RayTaskError as error:
-            return Crash(str(error_of("the actor that trains", error)))
-        except RayError as error:
-            await self._head_answers()
-            return Crash(str(error_of("the actor that trains", error)), killed=True)
-        return None
-
-    def kill(self) -> None:
-        """End the actor at once, if it has not ended."""
-        ray.kill(self._actor)
 
     async def _head_answers(self) -> None:
         while self._head is not None:

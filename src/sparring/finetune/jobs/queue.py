@@ -7,13 +7,10 @@ its outcome.
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -53,57 +50,35 @@ class Crash:
     killed: bool = False
 
 
-class Worker(Protocol):
-    """A process that trains one job and leaves ``outcome.json`` in the job's directory."""
-
-    async def wait(self) -> Crash | None:
-        """Wait for its end; return why it crashed, if it did."""
-
-    def kill(self) -> None:
-        """End it at once."""
+Launch = Callable[[Path], Awaitable[Crash | None]]
+"""Trains the job in a directory in a process of its own; returns why that crashed, if it did. The process
+leaves ``outcome.json`` in the directory, and is killed if the call is cancelled."""
 
 
-Launch = Callable[[Path], Awaitable[Worker]]
-"""Starts the worker of the job in a directory."""
-
-
-class LocalWorker:
-    """A worker on this machine; see ``worker``."""
-
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
-        self._process = process
-        self._log = log
-
-    @classmethod
-    async def start(cls, directory: Path) -> "LocalWorker":
-        """Start the worker of the job in ``directory``."""
-        log = directory / LOG_FILE
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "sparring.finetune.jobs.worker", str(directory)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for the server, which then ends this process
-            )
-        return cls(process, log)
-
-    async def wait(self) -> Crash | None:
-        """Wait for the end; see :class:`Worker`."""
-        status = await self._process.wait()
-        if status == 0:
-            return None
-        if status < 0:
-            return Crash(f"the process that trains was ended by signal {-status}", killed=True)
-        lines = self._log.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return Crash(said or f"the process that trains ended with status {status}")
-
-    def kill(self) -> None:
-        """End the process, if it has not ended."""
-        if self._process.returncode is None:
-            self._process.kill()
+async def train_in_process(directory: Path) -> Crash | None:
+    """Train the job in ``directory`` in a process of this machine; see ``worker``."""
+    log = directory / LOG_FILE
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "sparring.finetune.jobs.worker", str(directory)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the server, which then ends this process
+        )
+    try:
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if status == 0:
+        return None
+    if status < 0:
+        return Crash(f"the process that trains was ended by signal {-status}", killed=True)
+    lines = log.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return Crash(said or f"the process that trains ended with status {status}")
 
 
 MAX_STARTS = 4
@@ -131,47 +106,42 @@ class JobQueue:
         self.base = base
         self.launch = launch
         self.say = say
-        self._checking: set[asyncio.Task[None]] = set()
-        self._resting: dict[str, asyncio.TimerHandle] = {}
-        self._retries: Counter[str] = Counter()
-        self._news = asyncio.Event()
-        self._worker: Worker | None = None
-        self._working_on: StoredJob | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()  # first come, first served
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Serve the models of finished jobs, and work on the others while the body runs."""
-        for job in self._own():
+        own = [job for job in self.jobs.all() if job.base.served == self.base]
+        for job in own:
             try:
                 await self._serve(job)
             except SparringError as error:
                 self.say(f"note: {job.model_name} is not served ({error})")
-            if job.status == VALIDATING:
+        for job in sorted(own, key=lambda one: one.status != RUNNING):  # those that were interrupted first
+            if job.status in UNFINISHED:
                 self.submit(job)
-        working = asyncio.create_task(self._work())
         try:
             yield
         finally:
-            for timer in self._resting.values():
-                timer.cancel()
-            tasks = [working, *self._checking]
+            tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def submit(self, job: StoredJob) -> None:
-        """Check the files of a new job, and queue it."""
-        task = asyncio.create_task(self._check(job))
-        self._checking.add(task)
-        task.add_done_callback(partial(self._checked, job))
+        """Bring a job to its end: check its files, train it when it is its turn, and serve its models."""
+        task = asyncio.create_task(self._work(job))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
 
     def cancel(self, job: StoredJob) -> None:
         """Cancel a job. Raises ApiError: it has ended."""
         if job.status not in UNFINISHED:
             raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
         self._end(job, CANCELLED, "The job was cancelled")
-        if job is self._working_on and self._worker is not None:
-            self._worker.kill()
+        if job.id in self._tasks:  # else its base is not served
+            self._tasks[job.id].cancel()
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Stop serving models; those that are not served are passed over."""
@@ -179,61 +149,34 @@ class JobQueue:
             if name in self.publisher.names():
                 self.publisher.withdraw(name)
 
-    def _own(self) -> list[StoredJob]:
-        return [job for job in self.jobs.all() if job.base.served == self.base]
+    async def _work(self, job: StoredJob) -> None:
+        """Work on a job, and again later after an error that is no fault of the job."""
+        for tried in range(MAX_RETRIES + 1):
+            try:
+                if job.status == VALIDATING:
+                    await self._check(job)
+                if job.status in UNFINISHED:
+                    async with self._turn:
+                        await self._train(job)
+                return
+            except Exception as error:  # noqa: BLE001 (the other jobs go on)
+                reason = reason_of(error)
+            if tried < MAX_RETRIES:
+                self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason})")
+                await asyncio.sleep(RETRY_SECONDS)
+        try:
+            self._fail(job, f"The server cannot finish it: {reason}")
+        except OSError as unwritable:
+            self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
 
     async def _check(self, job: StoredJob) -> None:
         error = await asyncio.to_thread(_wrong_line, job)
-        if job.status != VALIDATING:
-            return
         if error is not None:
             self._fail(job, error)
             return
         job.status = QUEUED
         job.say("Files validated, moving job to queued state")
         self.jobs.save(job)
-        self._news.set()
-
-    def _checked(self, job: StoredJob, task: asyncio.Task[None]) -> None:
-        self._checking.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._rest(job, error)
-
-    def _rest(self, job: StoredJob, error: Exception) -> None:
-        """Go on with other jobs after an error that is no fault of this job, and try it again later."""
-        if job.status not in UNFINISHED:  # cancelled meanwhile
-            return
-        self._retries[job.id] += 1
-        if self._retries[job.id] <= MAX_RETRIES:
-            loop = asyncio.get_running_loop()
-            self._resting[job.id] = loop.call_later(RETRY_SECONDS, self._wake, job)
-            self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason_of(error)})")
-            return
-        try:
-            self._fail(job, f"The server cannot finish it: {reason_of(error)}")
-        except OSError as unwritable:
-            self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
-
-    def _wake(self, job: StoredJob) -> None:
-        del self._resting[job.id]
-        if job.status == VALIDATING:
-            self.submit(job)
-        self._news.set()
-
-    async def _work(self) -> None:
-        """Train jobs, oldest first, those first that were interrupted."""
-        while True:
-            self._news.clear()
-            waiting = [job for job in self._own() if job.id not in self._resting]
-            ready = [job for status in (RUNNING, QUEUED) for job in waiting if job.status == status]
-            if not ready:
-                await self._news.wait()
-                continue
-            try:
-                await self._train(ready[0])
-            except Exception as error:  # noqa: BLE001 (the other jobs go on)
-                self._rest(ready[0], error)
 
     async def _train(self, job: StoredJob) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
@@ -243,13 +186,11 @@ class JobQueue:
         place = self.jobs.place(job) / OUTCOME_FILE
         crash = None
         for _ in range(MAX_STARTS):
-            if job.status != RUNNING or place.is_file():
+            if place.is_file():
                 break
-            crash = await self._run_worker(job)
+            crash = await self.launch(self.jobs.place(job))
             if crash is None or not crash.killed:
                 break
-        if job.status != RUNNING:  # cancelled meanwhile
-            return
         if not place.is_file():
             reason = crash.reason if crash else "the process left no outcome"
             self._fail(job, f"Training crashed: {reason}")
@@ -264,28 +205,13 @@ class JobQueue:
         else:
             await self._finish(job, result.outcome)
 
-    async def _run_worker(self, job: StoredJob) -> Crash | None:
-        worker = await self.launch(self.jobs.place(job))
-        self._worker, self._working_on = worker, job
-        try:
-            if job.status != RUNNING:  # cancelled while the process started
-                worker.kill()
-            return await worker.wait()
-        finally:
-            worker.kill()
-            self._worker, self._working_on = None, None
-
     async def _finish(self, job: StoredJob, outcome: Outcome) -> None:
         """Serve the models, store the results, and say so. All of it may be repeated."""
         done = msgspec.structs.replace(job, status=SUCCEEDED, outcome=outcome)
         try:
             await self._serve(done)
         except (InputError, DeliveryError) as error:
-            if job.status == RUNNING:
-                self._fail(job, f"The model cannot be served: {reason_of(error)}")
-            return
-        if job.status != RUNNING:  # cancelled meanwhile
-            self.withdraw(done.names())
+            self._fail(job, f"The model cannot be served: {reason_of(error)}")
             return
         try:
             self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)

@@ -11,7 +11,7 @@ from sparring.core import InputError
 from sparring.core.files import LOCK, lock_directory, remove_directory
 from sparring.engine.adapters import FINE_TUNED, Publisher
 from sparring.engine.server_http import ApiError, model_not_found
-from sparring.finetune.jobs.queue import JobQueue, Launch, LocalWorker
+from sparring.finetune.jobs.queue import JobQueue, Launch, train_in_process
 from sparring.finetune.jobs.records import (
     FINE_TUNE,
     ORGANIZATION,
@@ -40,7 +40,7 @@ class JobService:
         adapters: directories of the adapters that are served from the start; jobs may start from them.
         aliases: additional names of models.
         say: prints a line for whoever runs the server.
-        launch: starts the process that trains a job.
+        launch: trains a job in a process of its own.
         save_seconds: at most so much work of a job is lost by a kill.
         max_stored_bytes: maximum size of all files together.
     """
@@ -54,7 +54,7 @@ class JobService:
         adapters: Mapping[str, Path],
         aliases: Mapping[str, str],
         say: Callable[[str], None],
-        launch: Launch = LocalWorker.start,
+        launch: Launch = train_in_process,
         save_seconds: float = SAVE_SECONDS,
         max_stored_bytes: int = MAX_STORED_BYTES,
     ) -> None:
