@@ -260,20 +260,6 @@ async def test_an_unreachable_server_gives_one_line():
     assert "the connection failed" in await failure(client)
 
 
-async def test_retry_after_is_honoured(pauses):
-    async with serving(http(error("wait"), 429, retry_after="20"), http(completion())) as server:
-        await ask(client_of(server, backoff=0.5))
-    assert len(pauses) == 1
-    assert 20.25 <= pauses[0] <= 20.5
-
-
-async def test_a_server_that_demands_too_long_a_wait_has_failed():
-    async with serving(http(error("quota spent"), 429, retry_after="3600")) as server:
-        line = await failure(client_of(server))
-    assert line.endswith("429, quota spent (it asks to wait 3600 s; the limit is 60 s)")
-    assert len(server.lines) == 1
-
-
 async def test_waiting_times_double_up_to_their_limit(pauses):
     async with serving(http(error("busy"), 503)) as server:
         await failure(client_of(server, retries=4, backoff=2.0, max_wait=5.0))

@@ -313,59 +313,6 @@ def test_a_body_that_is_too_large_is_rejected(live, chunked):
     assert fits.status_code == 400
 
 
-def test_an_unknown_model_is_not_found(live):
-    with pytest.raises(openai.NotFoundError) as refusal:
-        live.client().chat.completions.create(model="gpt-4o", messages=ASK)
-    assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
-    assert "tiny" in refusal.value.message
-
-
-@pytest.mark.parametrize(
-    ("asked", "param"),
-    [
-        ({"stop": 5}, "stop"),
-        ({"top_p": 0}, "top_p"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"top_logprobs": 1}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"extra_body": {"top_k": -2}}, "top_k"),
-        ({"temperature": -1}, "temperature"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"n": 0}, "n"),
-        ({"messages": []}, "messages"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}]},
-            None,
-        ),
-        ({"messages": [{"role": "nobody", "content": ""}]}, "messages.0.role"),
-    ],
-)
-def test_the_error_for_an_unsupported_parameter_names_it(live, asked, param):
-    with pytest.raises(openai.BadRequestError) as refusal:
-        live.client().chat.completions.create(**{"model": "tiny", "messages": ASK, **asked})
-    error = refusal.value
-    assert error.type == "invalid_request_error"
-    assert error.param == param or (param is None and error.param.startswith("messages.0.content"))
-
-
-def test_parameters_without_effect_are_accepted(live):
-    plain = live.client().chat.completions.create(model="tiny", messages=ASK, seed=2)
-    same = live.client().chat.completions.create(
-        model="tiny",
-        messages=ASK,
-        seed=2,
-        top_p=1,
-        stop=[],
-        frequency_penalty=0,
-        presence_penalty=0,
-        user="me",
-        response_format={"type": "text"},
-    )
-    assert same.choices == plain.choices
-
-
 @pytest.mark.parametrize(
     ("path", "content", "status"),
     [
