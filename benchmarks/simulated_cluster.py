@@ -29,17 +29,17 @@ from sparring.cluster.actor_classes import (  # noqa: E402
     restarting,
 )
 from sparring.cluster.calls import found  # noqa: E402
+from sparring.cluster.collector import CollectorService  # noqa: E402
 from sparring.cluster.engines.client import EngineClient  # noqa: E402
 from sparring.cluster.engines.host import EngineRequest  # noqa: E402
 from sparring.cluster.engines.service import EngineService  # noqa: E402
-from sparring.cluster.services.collector import CollectorService  # noqa: E402
 from sparring.collection.buffer_state import Demand  # noqa: E402
 from sparring.collection.buffers import StepBuffer  # noqa: E402
 from sparring.collection.collector import Limits  # noqa: E402
 from sparring.collection.games_in_flight import PlaySettings  # noqa: E402
 from sparring.collection.results import EnvSpec  # noqa: E402
+from sparring.compat.unstable.actors import LearningLoop  # noqa: E402
 from sparring.compat.unstable.forms import named  # noqa: E402
-from sparring.compat.unstable.learner import LearningLoop  # noqa: E402
 from sparring.core import Messages, ModelResponse  # noqa: E402
 from sparring.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from sparring.envs.game_episode import GameEpisode  # noqa: E402

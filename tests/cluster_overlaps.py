@@ -11,15 +11,14 @@ from typing import Any
 from rich.console import Console
 
 from ray_simulation import RestartingHandle, SimulatedHost, SimulatedLearner, VirtualTimeLoop
+from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.games import ClusterGames
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.learner_group import LearnerGroup, learners_from_config
-from sparring.cluster.remote import RemoteLearners, RemoteMetrics
-from sparring.cluster.services.collector import CollectorService
-from sparring.cluster.services.tracker import TrackerService
-from sparring.cluster.serving import ClusterServing
+from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
+from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService, Demand, FinishedGame
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.games_in_flight import GameResult, PlaySettings
@@ -27,7 +26,7 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
 from sparring.collection.results import EnvSpec
 from sparring.collection.rollout_log import BatchLog
-from sparring.compat.unstable.learner import LearningLoop
+from sparring.compat.unstable.actors import LearningLoop
 from sparring.config import Config
 from sparring.core import Rollout, Step, Trajectory
 from sparring.envs.game_episode import GameEpisode

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparring.cluster.engines.adapter_files import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
+from sparring.cluster.engines.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.cluster import addresses
+from sparring.cluster import connect as addresses
 from sparring.core import InputError
 
 HTTP2_SERVERS_GREETING = b"\0\0\0\4\0\0\0\0\0"

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from sparring.cluster.engines.adapters import ResidentAdapters
 from sparring.cluster.engines.host import WINDOW_SECONDS, EmbeddedHost, EngineRequest, LoadWindow
-from sparring.cluster.engines.resident_adapters import ResidentAdapters
 from sparring.core import InputError, ModelResponse, SparringError, TransientError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.core.manifest import seal

@@ -18,11 +18,11 @@ from cluster_overlaps import Services, answer
 from game_runs import configure
 from league_runs import LEAGUE
 from ray_simulation import SimulatedHost
+from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.learner_group import LearnerGroup, learners_from_config
-from sparring.cluster.services.collector import CollectorService
 from sparring.collection import read_metrics
 from sparring.collection.journal import Journal
 from sparring.collection.local_handle import LocalHandle

@@ -11,7 +11,8 @@ from ray.util.placement_group import placement_group_table
 
 from job_commands import wait_until
 from sparring.cluster.actor_classes import AdapterFilesActor, restarting
-from sparring.cluster.engines.adapter_files import AdapterCache
+from sparring.cluster.calls import RemoteLogger
+from sparring.cluster.engines.adapters import AdapterCache
 from sparring.cluster.placement import (
     Placement,
     Sharing,
@@ -20,7 +21,6 @@ from sparring.cluster.placement import (
     group_name,
     sharing_on_node,
 )
-from sparring.cluster.remote import RemoteLogger
 from sparring.config import Config, load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE

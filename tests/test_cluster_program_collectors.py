@@ -7,9 +7,8 @@ from pathlib import Path
 from sparring.cluster.actor_classes import ProgramCollectorActor, restarting
 from sparring.cluster.connect import connected
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.program_collectors import ProgramCollectors
+from sparring.cluster.program_collectors import ProgramCollector, ProgramCollectors
 from sparring.cluster.run_actors import build_program_collector
-from sparring.cluster.services.program_collector import ProgramCollector
 from sparring.config import Config
 from sparring.config.loading import load_config
 from sparring.config.run import RaySettings

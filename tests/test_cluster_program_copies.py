@@ -11,9 +11,8 @@ from rich.console import Console
 from program_files import write_program
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.learner import KEPT_VERSIONS
-from sparring.cluster.remote import RemoteLearners, RemoteMetrics
-from sparring.cluster.services.tracker import TrackerService
-from sparring.cluster.serving import ClusterServing
+from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
+from sparring.cluster.tracker import TrackerService
 from sparring.collection.local_handle import LocalHandle
 from sparring.config import Config
 from sparring.config.loading import load_config

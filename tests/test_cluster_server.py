@@ -16,8 +16,8 @@ from job_server import ASK, ended, forks, serving, start_many, start_short
 from live_server import TOKEN, Live, running
 from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.server.engines import ServingEngines
-from sparring.cluster.server.workers import JobActor
+from sparring.cluster.job_workers import JobActor
+from sparring.cluster.served import ServingEngines
 from sparring.collection.local_handle import LocalHandle
 from sparring.commands.serve import ServedModels, build_application
 from sparring.core import SparringError

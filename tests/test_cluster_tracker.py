@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparring.cluster.services.tracker import SILENT_AFTER, TrackerService
+from sparring.cluster.tracker import SILENT_AFTER, TrackerService
 from sparring.collection import is_wall_clock, read_metrics
 from sparring.collection.tracker import Tracker
 from sparring.core import InputError
@@ -214,7 +214,7 @@ def test_the_view_has_the_metrics_and_the_load_of_every_actor_and_can_be_sent(tm
     assert view == service.view()
     assert (view.name, view.step, view.latest["learner/loss"]) == ("run", 1, 0.5)
     assert view.actors == {"Engine-0": {"tok_s": 2.0, "queued": 3}}
-    from sparring.cluster.services import tracker as tracker_service
+    from sparring.cluster import tracker as tracker_service
 
     now = tracker_service.time.monotonic()
     monkeypatch.setattr(tracker_service.time, "monotonic", lambda: now + SILENT_AFTER + 12)

@@ -13,7 +13,7 @@ import ray
 
 from sparring.cli.main import main
 from sparring.cluster import view as live_view
-from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.tracker import TrackerService
 from sparring.cluster.view import ClusterSource
 from sparring.core import InputError
 from sparring.view.run_view import RunView
@@ -22,12 +22,12 @@ from terminal_sessions import in_terminal, pretend_a_terminal
 CLUSTER = """
 import sys
 import psutil
-from sparring.cluster.ray_import import import_ray
+from sparring.cluster.connect import import_ray
 
 import_ray(silent=True)
 import ray
 from sparring.cluster.connect import connected
-from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.tracker import TrackerService
 from sparring.config.run import RaySettings
 
 with connected(RaySettings(), "alone"):
@@ -55,7 +55,7 @@ with connected(RaySettings(), "alone"):
 """
 STRANGER = """
 import sys
-from sparring.cluster.ray_import import import_ray
+from sparring.cluster.connect import import_ray
 
 import_ray(silent=False)
 import ray

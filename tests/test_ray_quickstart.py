@@ -17,8 +17,8 @@ from cluster_overlaps import run_on_virtual_time
 from live_server import TOKEN, engine_over, running
 from ray_quick_start import BATCH_SIZE, NAMES, TAK, Demo, train_on_tak
 from ray_simulation import SimulatedHost
+from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.services.collector import CollectorService
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffer_state import Demand
 from sparring.collection.buffers import StepBuffer

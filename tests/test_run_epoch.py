@@ -9,7 +9,7 @@ from rich.console import Console
 
 from game_runs import configure
 from program_runs import configure as configure_program
-from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService, FinishedGame
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.pool import PoolService

@@ -61,7 +61,7 @@ def serve(
     console, cluster = Console(), None
     if runtime == "ray":
         with working(console, "importing Ray"):
-            from sparring.cluster.ray_import import import_ray
+            from sparring.cluster.connect import import_ray
             from sparring.config.run import RaySettings
 
             import_ray(silent=True)

@@ -12,15 +12,14 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import ray
 
-from sparring.cluster.calls import Handle, found
-from sparring.cluster.engines.adapter_files import AdapterFiles
+from sparring.cluster.calls import Handle, RemoteLogger, found
+from sparring.cluster.collector import CollectorService
+from sparring.cluster.engines.adapters import AdapterFiles
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.learner import LearnerService
-from sparring.cluster.remote import RemoteLogger
-from sparring.cluster.services.collector import CollectorService
-from sparring.cluster.services.program_collector import PlayedEpisode, ProgramCollector, Setting
-from sparring.cluster.services.tracker import TrackerService
+from sparring.cluster.program_collectors import PlayedEpisode, ProgramCollector, Setting
+from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffers import BaseBuffer, MetricLogger
 from sparring.collection.pool import PoolService
@@ -49,7 +48,6 @@ def restarting(cls: type, **options: Any) -> Any:
     time: a service never runs two calls in parallel.
 
     Args:
-        cls: the class.
         options: Ray's options, such as ``name`` or ``num_gpus``.
     """
     defaults = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "num_cpus": 0}
@@ -64,11 +62,7 @@ class BuildBuffer(Protocol):
 
 
 class Later(Generic[Built]):
-    """What an actor builds in a thread when the first call needs it. A failure is raised by every call.
-
-    Args:
-        build: builds it.
-    """
+    """What an actor builds in a thread when the first call needs it. A failure is raised by every call."""
 
     def __init__(self, build: Callable[[], Built]) -> None:
         self._build = build

@@ -1,7 +1,7 @@
 """Calls of actors: handles by name, and errors, of which Sparring's own arrive as they were raised."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,3 +77,14 @@ def _line(error: BaseException, place: int) -> str:
     """Return a line of a message: Ray's have the reason at their end, other errors at their beginning."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return one_line(lines[place])[:LONGEST].rstrip(".")
+
+
+class RemoteLogger:
+    """Passes metrics on to a tracker's handle and does not wait."""
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+
+    def log(self, name_value_dict: Mapping[str, float]) -> None:
+        """Record values by metric name."""
+        self.tracker.log.remote(dict(name_value_dict))

@@ -28,15 +28,7 @@ def start_engines(
     tracker: Handle,
     adapter_files: Handle,
 ) -> list[Any]:
-    """Start inference actors; return them by number.
-
-    Args:
-        config: their number, and what each requests.
-        engine: the engine in each of them.
-        placement: where they are.
-        tracker: see :class:`EngineActor`.
-        adapter_files: see :class:`EngineActor`.
-    """
+    """Start inference actors; return them by number."""
     settings = config.ray
     return [
         restarting(
@@ -57,7 +49,6 @@ class EngineStarts:
 
     Args:
         engines: handles of :class:`EngineService`, by name.
-        say: called with each line to show.
     """
 
     def __init__(self, engines: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -111,11 +102,7 @@ class EngineStarts:
 
 
 async def _started(name: str, engine: Any) -> None:
-    """Return when an engine has its model, also if it is killed meanwhile.
-
-    Raises:
-        SparringError: it cannot start.
-    """
+    """Return when an engine has its model, also if it is killed meanwhile."""
     while True:
         try:
             await engine.start.remote()

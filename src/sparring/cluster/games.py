@@ -1,5 +1,7 @@
 """Games on a cluster: collectors play by themselves what the pool hands out, and the buffer draws batches."""
 
+# ruff: noqa: D102 - The methods are those of the protocol ``GameHost``.
+
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -26,14 +28,7 @@ HAND_ON_SECONDS = 10.0
 
 
 class ClusterGames:
-    """See :class:`sparring.run.game_source.GameHost`. Pool and buffer keep their own journals.
-
-    Args:
-        config: the run's configuration.
-        directory: the run's directory.
-        actors: the run's actors.
-        namespace: Ray's namespace of the run.
-    """
+    """See :class:`sparring.run.game_source.GameHost`. Pool and buffer keep their own journals."""
 
     def __init__(self, config: Config, directory: RunDirectory, actors: RunActors, namespace: str) -> None:
         self.config = config
@@ -52,7 +47,7 @@ class ClusterGames:
         self._collecting: list[asyncio.Task[Any]] = []
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """See ``GameHost``: the services have their own state, which may be ahead of what is saved.
+        """The services have their own state, which may be ahead of what is saved.
 
         Games that were in flight are played again before the next weights are announced.
         """
@@ -61,7 +56,7 @@ class ClusterGames:
             await self.published(saved.step)
 
     async def state(self) -> dict[str, Any]:
-        """See ``GameHost``; it is for readers.
+        """What the pool says of itself, for readers.
 
         In lockstep the batch may be complete a moment before the pool knows how its last games ended.
         """
@@ -70,11 +65,9 @@ class ClusterGames:
         return summary
 
     def batch(self, update: int) -> UpdateBatch:
-        """See ``GameHost``."""
         return BatchInBuffer(partial(found, self.buffer_name), update)
 
     async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
-        """See ``GameHost``."""
         showing = asyncio.create_task(self._show(progress))
         try:
             return await self.watched(self.feed.next_batch(saved))
@@ -83,14 +76,13 @@ class ClusterGames:
             await asyncio.gather(showing, return_exceptions=True)
 
     async def settle(self, step: int, freezes: bool) -> None:
-        """See ``GameHost``; after the last update, end play first."""
+        """After the last update, end play first."""
         if step >= self.config.learning.steps:
             await self.feed.stop()
         if self._collecting:
             await self.feed.settle(step)
 
     async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """See ``GameHost``."""
         working = asyncio.create_task(work)
         try:
             while not working.done():
@@ -105,13 +97,12 @@ class ClusterGames:
             await asyncio.gather(working, return_exceptions=True)
 
     async def published(self, step: int) -> None:
-        """See ``GameHost``."""
         if not self._collecting and step < self.config.learning.steps:
             await self.actors.pool.resume.remote()
             self._collect()
 
     async def stop(self) -> None:
-        """See ``GameHost``; collectors report their last results."""
+        """Collectors report their last results."""
         if not self._collecting:
             return
         # An actor that is lost has ended the run, and its error is told.
@@ -149,7 +140,6 @@ class ClusterGames:
         self._collecting = [_task(one.collect.remote(share, alongside)) for one in collectors]
 
     async def _show(self, progress: RunProgress) -> None:
-        """Show how many games of this update have ended."""
         while True:
             accounts = await self.actors.pool.accounts.remote()
             progress.played_so_far(accounts["finished"] + accounts["failed"] - accounts["consumed"])

@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.addresses import knock
 from sparring.cluster.calls import error_of, own_error
+from sparring.cluster.connect import knock
 from sparring.core import InputError, SparringError
 
 ASK_EVERY = 2.0

@@ -34,13 +34,10 @@ class LearnerService(PolicyLearners):
     """The module's learners.
 
     Args:
-        group: the learners of all policies.
-        directory: the run's directory.
         base_name: name of the base model, for the adapters' configuration.
         started: the policies that start from an adapter; the others play as the base model until their first
             update.
         may_start_again: the policies that :meth:`start_again` is for.
-        epoch: the run's epoch. Once it is over, writes raise a SparringError.
 
     Raises InputError if the saved updates are damaged or do not fit.
     """
@@ -162,7 +159,6 @@ class LearnerService(PolicyLearners):
         return str(self._place("versions", policy)) if self._differs(policy) else None
 
     def _differs(self, policy: str) -> bool:
-        """Return whether a policy is not the base model any more."""
         return self.learners[policy].age > 0 or policy in self.started
 
     def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:

@@ -82,11 +82,7 @@ class LearnerState:
 
 
 class LearnerWorker:
-    """The learners of one rank above 0; the group runs it as an actor.
-
-    Args:
-        build: builds the learners.
-    """
+    """The learners of one rank above 0; the group runs it as an actor."""
 
     def __init__(self, build: Build) -> None:
         self._learners = build()
@@ -141,8 +137,6 @@ class LearnerGroup:
     learner.
 
     Args:
-        build: builds the learners, here and in every worker.
-        size: the number of learners, this one included.
         cpus: CPUs of each worker.
         gpus: GPUs of each worker.
         timeout_seconds: how long learners wait for each other, including the start of a worker.
@@ -231,7 +225,6 @@ class LearnerGroup:
         ) from lost
 
     def _form(self) -> None:
-        """Bring all workers to this rank's state and into a new group."""
         self._workers = self._workers or [self._worker(rank) for rank in range(1, self.size)]
         # The only call that Ray repeats after a restart: a restarted worker is in no group.
         self._wait([worker.ready.options(max_task_retries=-1).remote() for worker in self._workers])
@@ -284,12 +277,7 @@ class LearnerGroup:
             self._leave()
 
     def _wait(self, calls: list[Any]) -> None:
-        """Wait for one call to each worker; one that does not answer in time is restarted.
-
-        Raises:
-            PeerLost: a worker did not answer.
-            RayError: a call failed.
-        """
+        """Wait for one call to each worker; one that does not answer in time is restarted."""
         _, late = ray.wait(calls, num_returns=len(calls), timeout=self._timeout_seconds)
         for worker, call in zip(self._workers, calls, strict=True):
             if call in late:

@@ -69,7 +69,6 @@ def sharing_on_node(
         groups: Ray's table of placement groups, by id.
         own_group: id of a group of the run.
         node: id of the node.
-        overlap: see :class:`Sharing`.
     """
     run = groups[own_group]["name"].split("/")[0]
     counts = {"learners": 0, "engine": 0}
@@ -171,7 +170,6 @@ class Placement:
         return _group(_engine_bundles(config), "STRICT_PACK", group_name(self._run, "engine", number))
 
     def _granted_within(self, seconds: float) -> bool:
-        """Wait for all groups that are requested."""
         deadline = time.monotonic() + seconds
         while not all(map(_granted, (self.learners, self.collectors, *self.engines))):
             if time.monotonic() > deadline:
@@ -229,7 +227,6 @@ def _collector_bundles(config: Placed) -> list[dict[str, float]]:
 
 
 def _engine_bundles(config: Placed) -> list[dict[str, float]]:
-    """Return the bundles of one engine."""
     settings, gpus = config.ray, config.inference.tensor_parallel
     first = _bundle(settings.cpus_per_engine, settings.gpus_per_engine if gpus == 1 else 1)
     return [first, *[_bundle(0, 1)] * (gpus - 1)]

@@ -1,25 +1,36 @@
-"""The learners and the tracker of a run as its loop sees them; they are actors."""
+"""What the loop of a run uses of a cluster: its learners, its metrics and its engines."""
 
+# ruff: noqa: D102 - The methods are those of the protocols ``Learners``, ``RunMetrics`` and ``Serving``.
+
+import asyncio
+import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.exceptions import RayError
+
+from sparring.cluster.actor_classes import AdapterFilesActor, restarting
+from sparring.cluster.calls import Named, error_of
+from sparring.cluster.connect import connected
+from sparring.cluster.engine_start import EngineStarts, engine_names, start_engines
+from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.host import EngineSettings
+from sparring.cluster.placement import Placement, beside_command
+from sparring.cluster.program_collectors import ProgramCollectors
+from sparring.cluster.view import NAMESPACE
 from sparring.collection.serialization import PackedRecords
 from sparring.collection.sinks import Metrics
+from sparring.config import Config
+from sparring.core import InferenceClient
+from sparring.core.adapters import AdapterRef
 from sparring.run.learners import BatchOf, Saved, State, UpdateBatch
-
-
-class RemoteLogger:
-    """Passes metrics on to a tracker's handle and does not wait."""
-
-    def __init__(self, tracker: Any) -> None:
-        self.tracker = tracker
-
-    def log(self, name_value_dict: Mapping[str, float]) -> None:
-        """Record values by metric name."""
-        self.tracker.log.remote(dict(name_value_dict))
+from sparring.run.metrics import RunMetrics
+from sparring.run.serving import Serving
 
 
 class RemoteMetrics:
@@ -34,22 +45,18 @@ class RemoteMetrics:
         self._figures: defaultdict[str, float] = defaultdict(float)
 
     def log(self, name_value_dict: Mapping[str, float]) -> None:
-        """See ``RunMetrics``."""
         self._figures |= name_value_dict
 
     def add(self, values: Mapping[str, float]) -> None:
-        """See ``RunMetrics``."""
         for name, value in values.items():
             self._figures[name] += value
 
     async def flush(self, step: int) -> Metrics:
-        """See ``RunMetrics``."""
         line: Metrics = await self._tracker.flush.remote(step, dict(self._figures))
         self._figures.clear()
         return line
 
     async def resume(self, step: int, state: dict[str, Any]) -> bool:
-        """See ``RunMetrics``."""
         await self._tracker.truncate_after.remote(step)
         measured: bool = await self._tracker.has_line.remote(step)
         if not measured:
@@ -57,11 +64,10 @@ class RemoteMetrics:
         return measured
 
     def state_dict(self) -> dict[str, Any]:
-        """See ``RunMetrics``."""
         return {"figures": dict(self._figures)}
 
     def close(self) -> None:
-        """See ``RunMetrics``; the tracker ends with the run."""
+        """The tracker ends with the run."""
 
 
 KEPT_NOTES = {"env_id", "finish_reason", "goes_on"}
@@ -72,7 +78,6 @@ class RemoteLearners:
     """The learner actor of a run as its loop uses it; see :class:`sparring.run.learners.Learners`.
 
     Args:
-        learner: the actor's handle.
         checkpoint: returns the directory of the checkpoint of an update.
     """
 
@@ -82,19 +87,16 @@ class RemoteLearners:
         self._step = 0
 
     async def saved(self) -> Saved:
-        """See ``Learners``."""
         saved: Saved = await self._learner.saved.remote()
         self._step = saved.step
         return saved
 
     async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
-        """See ``Learners``."""
         saved: Saved = await self._learner.update.remote(step, _without_notes(batch), await state())
         self._step = saved.step
         return saved
 
     async def results(self) -> dict[str, str | None]:
-        """See ``Learners``."""
         results: dict[str, str | None] = await self._learner.results.remote()
         return results
 
@@ -108,11 +110,10 @@ class RemoteLearners:
         await self._learner.tidy.remote(paths_in_use)
 
     async def write_adapters(self, directory: Path) -> None:
-        """See ``Learners``."""
         await self._learner.write_adapters.remote(str(directory.absolute()))
 
     async def keep(self, state: State) -> None:
-        """See ``Learners``; the checkpoint holds the state that was saved with the update."""
+        """The checkpoint holds the state that was saved with the update."""
         await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))
 
 
@@ -132,3 +133,121 @@ def _without_notes(batch: UpdateBatch) -> UpdateBatch:
             }
         )
     )
+
+
+ADAPTER_FILES = "AdapterFiles"
+
+
+@asynccontextmanager
+async def members_served(
+    config: Config, adapters: Mapping[str, Path], say: Callable[[str], None]
+) -> AsyncIterator[InferenceClient]:
+    """Join the cluster and start the engines of a run; yield a client of them; end them.
+
+    Args:
+        adapters: the adapters that the client knows, by name; it knows the base model as ``base``.
+
+    Raises:
+        InputError: there is no cluster, it has no room, or the model cannot be loaded.
+        SparringError: the engines cannot start, or were lost.
+    """
+    config = _engines_only(config)
+    namespace = f"{NAMESPACE}members-{uuid.uuid4().hex[:8]}"
+    known = {name: AdapterRef(name, 0, str(path.absolute())) for name, path in adapters.items()}
+    with connected(config.ray, namespace):
+        placement = await asyncio.to_thread(Placement, config, say)
+        files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
+        engines = start_engines(
+            config, EngineSettings.of(config), placement, None, Named(ADAPTER_FILES, namespace)
+        )
+        starts = EngineStarts(dict(zip(engine_names(config), engines, strict=True)), say)
+        client = EngineClient(
+            engines,
+            (),
+            frozen=known,
+            patience=config.ray.patience,
+            calls_per_engine=config.inference.max_queue,
+            adapters_only=True,
+        )
+        try:
+            await starts.enough(config.ray.least_engines, config.ray.patience)
+            yield client
+            if client.fatal is not None:
+                raise client.fatal
+        except RayError as error:
+            raise error_of("the cluster", error) from error
+        finally:
+            starts.cancel()
+            await client.close()
+            for actor in (files, *engines):
+                ray.kill(actor)
+            placement.remove()
+
+
+def _engines_only(config: Config) -> Config:
+    nothing = {"learners": 1, "shard_base": False, "cpus_per_learner": 0.0, "gpus_per_learner": 0.0}
+    settings = config.ray.model_copy(update={**nothing, "collectors": 1, "cpus_per_collector": 0.0})
+    return config.model_copy(update={"ray": settings})
+
+
+class ClusterServing(Serving):
+    """See :class:`sparring.run.serving.Serving`.
+
+    Args:
+        learners: the learners whose adapters are served.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        results: dict[str, str],
+        learners: RemoteLearners,
+        collectors: ProgramCollectors | None = None,
+    ) -> None:
+        self.client = client
+        self.results = results
+        self.learners = learners
+        self.collectors = collectors
+        self._copies: Mapping[str, str] = {}
+        self._in_use: list[str] = []
+
+    async def publish(self, saved: Saved) -> None:
+        self.client.follow(saved.weights())
+        if self.collectors is not None:
+            await self.collectors.follow()
+        await self.learners.tidy(self._in_use)
+
+    async def freeze(self, uid: str, policy: str) -> str | None:
+        """The learner's own file stays for as long as it is in use."""
+        return (await self.learners.results())[policy]
+
+    def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
+        for uid in self._copies.keys() - paths.keys():
+            del self.client.adapters[uid]
+        self.client.adapters |= {uid: _adapter(uid, path) for uid, path in paths.items()}
+        self._copies = dict(paths)
+        self._in_use = sorted({*paths.values(), *kept})
+
+    async def publish_results(self) -> None:
+        for policy, path in (await self.learners.results()).items():
+            name = self.results[policy]
+            self.client.adapters[name] = _adapter(name, path)
+
+    def check(self) -> None:
+        if self.client.fatal is not None:
+            raise self.client.fatal
+
+    async def log(self, metrics: RunMetrics, play_seconds: float) -> None:
+        """The engines also report to the tracker by themselves, every few seconds."""
+        for engine, load in (await self.client.loads()).items():
+            metrics.log({f"inference/{engine}/{name}": value for name, value in load.items()})
+
+    async def close(self) -> None:
+        if self.collectors is not None:
+            self.collectors.close()
+        await self.client.close()
+
+
+def _adapter(name: str, path: str | None) -> AdapterRef:
+    """Return an adapter that the learner wrote: its directory is named after its version."""
+    return AdapterRef(name, 0 if path is None else int(Path(path).name), path)

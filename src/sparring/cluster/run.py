@@ -27,9 +27,8 @@ from sparring.cluster.games import ClusterGames
 from sparring.cluster.health import Health
 from sparring.cluster.placement import Placement, Sharing
 from sparring.cluster.program_collectors import ProgramCollectors
-from sparring.cluster.remote import RemoteLearners, RemoteMetrics
+from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
 from sparring.cluster.run_actors import RunActors
-from sparring.cluster.serving import ClusterServing
 from sparring.cluster.view import NAMESPACE
 from sparring.config import Config
 from sparring.core import InputError
@@ -78,14 +77,7 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class ClusterRun:
-    """See the module.
-
-    Args:
-        config: the run's configuration.
-        directory: the run's directory.
-        namespace: Ray's namespace of the run.
-        console: the console to print on.
-    """
+    """See the module."""
 
     def __init__(self, config: Config, directory: RunDirectory, namespace: str, console: Console) -> None:
         self.directory = directory
@@ -202,7 +194,6 @@ class ClusterRun:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _beat(self, trainer: Trainer, actors: RunActors) -> None:
-        """Report to the tracker what the loop does and what the buffer holds."""
         while True:
             load = {"step": trainer.saved.step, "state": trainer.state}
             actors.tracker.heartbeat.remote("Learner", load)

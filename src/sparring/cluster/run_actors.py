@@ -22,6 +22,7 @@ from sparring.cluster.actor_classes import (
     restarting,
 )
 from sparring.cluster.calls import Handle, Named, found, still_there
+from sparring.cluster.collector import CollectorService
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
@@ -33,8 +34,7 @@ from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.placement import Placement, beside_command
-from sparring.cluster.services.collector import CollectorService
-from sparring.cluster.services.program_collector import ProgramCollector
+from sparring.cluster.program_collectors import ProgramCollector
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core import derive_seed
@@ -125,13 +125,7 @@ class RunActors:
     They know each other by name (:class:`Named`); a handle is for the process of the command.
 
     Args:
-        config: the run's configuration.
-        run: the run's directory.
-        namespace: Ray's namespace of the run.
-        placement: the placement of learners and engines.
-        policies: the policies that are trained.
         frozen: adapters that are never trained, by name.
-        epoch: the run's epoch.
     """
 
     buffer: Any

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sparring.cluster.addresses import (
+from sparring.cluster.connect import (
     KNOCK_SECONDS,
+    import_ray,
     knock,
     no_cluster,
     why_not_joined,
 )
-from sparring.cluster.ray_import import import_ray
 from sparring.core import InputError
 from sparring.view.run_view import RunView
 
@@ -60,7 +60,6 @@ class ClusterSource:
     Args:
         address: the cluster's address: ``HOST:PORT``, ``ray://HOST:PORT``, or ``auto`` for a cluster on this
             machine.
-        run: the run's name; may be ``None`` if there is only one.
 
     Raises:
         InputError: the cluster cannot be joined, or it has no such run.

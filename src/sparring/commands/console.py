@@ -44,7 +44,7 @@ def runtime_of(config: Config, progress: Progress) -> Runtime:
             from sparring.run.single_process import SingleProcess
         return SingleProcess()
     with progress.doing("importing torch and Ray"):
-        from sparring.cluster.ray_import import import_ray
+        from sparring.cluster.connect import import_ray
 
         import_ray(silent=True)
         from sparring.cluster.run import Cluster

@@ -166,7 +166,7 @@ def _serve_on_ray(
     console: Console,
 ) -> None:
     """Serve until interrupted, also by SIGTERM: the engines and the fine-tuning jobs are on a cluster."""
-    from sparring.cluster.server.cluster import ServingCluster
+    from sparring.cluster.served import ServingCluster
     from sparring.learn.model_files import load_chat_tokens, resolve_model
 
     say = partial(print_line, console)

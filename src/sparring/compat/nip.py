@@ -11,7 +11,6 @@ from sparring.programs.proofs.episode import ProofEpisode
 
 
 def _path(name: str) -> property:
-    """Return a property that is a path of the run's files."""
     return property(lambda trainer: getattr(trainer.files, name) if trainer.files else None)
 
 

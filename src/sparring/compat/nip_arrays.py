@@ -64,8 +64,6 @@ def rollout_arrays(
     """Return the arrays that the module's docstring lists.
 
     Args:
-        protocol: the protocol that was played.
-        rollouts: the rollouts.
         malt: with these parameters, the pairs of trees are marked.
 
     Raises:
@@ -165,11 +163,7 @@ def _fill_rounds(
 
 
 def _histories(arrays: Arrays) -> Arrays:
-    """Return what was said before each round.
-
-    Raises:
-        InputError: two agents wrote to one channel in the same round.
-    """
+    """Return what was said before each round."""
     message_BRAC, raw_BRA = arrays["agents", "message"], arrays["agents", "raw_message"]
     said_BRAC = message_BRAC.astype(object) != np.array(None)
     if (said_BRAC.sum(axis=2) > 1).any():

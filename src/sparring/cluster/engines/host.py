@@ -16,8 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sparring.cluster.engines.adapter_files import AdapterCache
-from sparring.cluster.engines.resident_adapters import ResidentAdapters
+from sparring.cluster.engines.adapters import AdapterCache, ResidentAdapters
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
@@ -220,12 +219,7 @@ class EngineHost(ABC, Generic[Engine]):
         return replace(delivery, name=adapter.name)
 
     async def _directory_of(self, adapter: AdapterRef) -> Path:
-        """Return an adapter's directory, or that of a copy if this node does not see it.
-
-        Raises:
-            SparringError: there is none.
-            TransientError: the copy was damaged on its way.
-        """
+        """Return an adapter's directory, or that of a copy if this node does not see it."""
         assert adapter.path is not None
         directory = Path(adapter.path)
         if await asyncio.to_thread(directory.is_dir):
@@ -263,11 +257,9 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
 
     Args:
         build_policy: builds the model, whose own LoRA adapter never answers.
-        build_engine: builds the engine with it.
         max_adapters: maximum adapters loaded.
         of_a_run: whether the adapters are a run's: they have the shape of the model's own, and a learner has
             numbered them.
-        copies: see :class:`EngineHost`.
 
     Raises:
         InputError: ``max_adapters`` is less than 1.
@@ -329,7 +321,6 @@ class VLLMHost(EngineHost["VLLMEngine"]):
 
     Args:
         build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
-        copies: see :class:`EngineHost`.
     """
 
     def __init__(self, build_engine: "Callable[[], VLLMEngine]", copies: AdapterCache | None = None) -> None:
@@ -370,7 +361,6 @@ class VLLMHost(EngineHost["VLLMEngine"]):
 
 
 def _slots(max_adapters: int) -> list[str]:
-    """Return names that no policy can have."""
     if max_adapters < 1:
         raise InputError("max_adapters", f"{max_adapters} leaves no room for an adapter", "Give 1 or more")
     return [f"adapter:{number}" for number in range(max_adapters)]

@@ -54,7 +54,6 @@ class EngineLink:
         limit: maximum requests that are sent and not answered; ``None`` for no limit.
         came: called when the engine has begun to answer.
         left: called with the requests that another engine should answer.
-        answered: called with each answer.
     """
 
     def __init__(
@@ -169,7 +168,6 @@ class EngineLink:
             self._some.set()
 
     def _meet(self, incarnation: int) -> None:
-        """Send again what another incarnation got."""
         if self._incarnation not in (None, incarnation):
             self._waiting.extendleft(reversed(self._sent.values()))
             self._sent.clear()

@@ -99,7 +99,6 @@ class EngineService:
         host: the engine; :meth:`start` starts it.
         name: the engine's name in the tracker.
         tracker: a handle; it receives the load every few seconds.
-        gpu_ids: the engine's GPUs, for the tracker.
     """
 
     def __init__(

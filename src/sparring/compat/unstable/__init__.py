@@ -3,7 +3,7 @@
 Each name is started like a class of Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
-from sparring.cluster.ray_import import import_ray
+from sparring.cluster.connect import import_ray
 
 import_ray(silent=False)
 

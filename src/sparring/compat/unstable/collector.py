@@ -9,9 +9,9 @@ import ray
 
 from sparring.cluster.actor_classes import EngineActor, restarting
 from sparring.cluster.calls import found
+from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
-from sparring.cluster.services.collector import CollectorService
 from sparring.collection.collector import Limits
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.results import EnvSpec, TakeIn

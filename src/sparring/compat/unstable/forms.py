@@ -33,7 +33,6 @@ class Form:
     """A class of actors with UnstableBaselines' arguments, which Ray restarts after a kill.
 
     Args:
-        actor: the class of the actor.
         arguments: takes the arguments of UnstableBaselines, and checks them.
         options: Ray's options.
     """
@@ -145,11 +144,7 @@ def gpus_of_cluster() -> float:
 
 
 class TerminalInterface:
-    """Shows a run whose tracker is a Ray actor, like UnstableBaselines' class of this name.
-
-    Args:
-        tracker: the actor's handle.
-    """
+    """Shows a run whose tracker is a Ray actor, like UnstableBaselines' class of this name."""
 
     def __init__(self, tracker: Any) -> None:
         self.tracker = tracker

@@ -55,7 +55,6 @@ class ComposeSamplingRewardTransforms(replay.ComposeSamplingRewardTransforms):
 
 
 def _with_rewards(transform: replay.SamplingRewardTransform, steps: list[Step]) -> list[Step]:
-    """Apply a transform that changes rewards to the advantages."""
     given = [(step, step.reward) for step in steps]
     for step in steps:
         step.reward = step.advantage

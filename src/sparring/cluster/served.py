@@ -1,30 +1,124 @@
-"""ServingCluster: the engines and workers of a server, for as long as it runs."""
+"""Engines of a cluster outside a run: for a server, and for games and measures with given adapters."""
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from sparring.cluster.actor_classes import AdapterFilesActor, restarting
 from sparring.cluster.calls import Named, error_of
 from sparring.cluster.connect import connected, head_address
 from sparring.cluster.engine_start import EngineStarts, engine_names, start_engines
+from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.health import Health
+from sparring.cluster.job_workers import ClusterWorkers
 from sparring.cluster.placement import Placement, Sharing, beside_command
-from sparring.cluster.server.engines import ServingEngines
-from sparring.cluster.server.workers import ClusterWorkers
 from sparring.cluster.view import NAMESPACE
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
-from sparring.core import InputError
+from sparring.core import InputError, Messages, SparringError
+from sparring.core.adapters import AdapterRef
 from sparring.core.chat_tokens import ChatTokens
-from sparring.engine.answering import ModelFacts
+from sparring.engine.adapters import Delivery
+from sparring.engine.answering import Answering, ModelFacts
 from sparring.run.threads import available_cores, chosen_threads
+
+LOOK_SECONDS = 1.0
+
+
+class ServingEngines(EngineClient, Answering):
+    """See the module; adapters are published in all engines.
+
+    Every engine loads an adapter before its name is served, and proves that it answers with it. An engine
+    that is away meanwhile, or has made room for others since, does so with the first request that names it.
+
+    Args:
+        engines: handles of :class:`EngineService`.
+        max_tokens: maximum tokens of an answer if a request does not give one.
+        facts: how the engines compute.
+        patience: seconds without any engine after which requests fail.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Any],
+        tokens: ChatTokens,
+        *,
+        max_tokens: int,
+        facts: ModelFacts,
+        patience: float,
+    ) -> None:
+        super().__init__(list(engines), (), patience=patience, adapters_only=True, wrong_adapter_ends=False)
+        self.adapters = {}
+        self.max_tokens = max_tokens
+        self.max_context = facts.max_context
+        self.vocabulary_size = facts.vocabulary_size
+        self.tokenizer = tokens.tokenizer
+        self._engines = engines
+        self._tokens = tokens
+        self._newest = 0
+
+    def names(self) -> list[str]:
+        """Return the names of the served models."""
+        return list(self.adapters)
+
+    def render(self, messages: Messages) -> list[int]:
+        """See :meth:`EmbeddedEngine.render`."""
+        return self._tokens.render(messages)
+
+    def publish_base(self, name: str) -> None:
+        """Serve the base model as ``name``."""
+        self.adapters[name] = AdapterRef(name, 0, None)
+
+    async def publish_in_background(
+        self, name: str, directory: Path, version: int | None = None, *, proof: bool = True
+    ) -> Delivery:
+        """See :class:`Publisher`; engines always ask for a proof."""
+        version = self._newest + 1 if version is None else version
+        adapter = AdapterRef(name, version, str(directory.absolute()))
+        self._newest = max(self._newest, version)
+        number = range(len(self._engines))
+        held = await asyncio.gather(*(self._hold(one, adapter) for one in number), return_exceptions=True)
+        for error in held:
+            if isinstance(error, BaseException):
+                raise error
+        deliveries = [one for one in held if isinstance(one, Delivery)]
+        if not deliveries:
+            raise SparringError(f"no engine could be reached to load {name}")
+        self.adapters[name] = adapter
+        return deliveries[0]
+
+    def withdraw(self, name: str) -> None:
+        """Stop serving ``name``. Its requests in progress are answered."""
+        del self.adapters[name]
+
+    async def failure(self) -> None:
+        """Wait until no engine can answer any more; end only with the reason.
+
+        Raises:
+            SparringError: the engines are lost or cannot start again.
+        """
+        while self.fatal is None:
+            await asyncio.sleep(LOOK_SECONDS)
+        raise self.fatal
+
+    async def _hold(self, number: int, adapter: AdapterRef) -> Delivery | None:
+        """Let an engine load an adapter; return its proof, or ``None`` if it could not be reached."""
+        try:
+            held: Delivery = await asyncio.wait_for(self._engines[number].hold.remote(adapter), self.patience)
+        except RayTaskError as error:
+            raise error_of(f"Engine-{number}", error) from error
+        except (RayError, TimeoutError):
+            return None
+        return held
+
 
 ADAPTER_FILES = "AdapterFiles"
 
@@ -34,13 +128,6 @@ class ServingCluster:
 
     The engines are placed as those of a run are. A job has the place of a learner, which is reserved all the
     time, so that it never waits for room.
-
-    Args:
-        ray: the cluster, the number of engines, and what each of them and a job (a learner) requests.
-        inference: the engines.
-        model: their base model.
-        tokens: its tokenizer.
-        say: prints a line for whoever runs the server.
     """
 
     def __init__(

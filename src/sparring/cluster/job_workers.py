@@ -8,8 +8,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sparring.cluster.addresses import knock
 from sparring.cluster.calls import error_of
+from sparring.cluster.connect import knock
 from sparring.core import InputError, SparringError
 from sparring.finetune.jobs.queue import Crash
 from sparring.finetune.jobs.records import JOB_FILE

@@ -38,9 +38,6 @@ class CollectorService:
 
     Args:
         name: the collector's name in the run.
-        client: the client of the engines.
-        step_buffer, model_pool, tracker: handles.
-        settings: the games to play.
         episodes: episodes by the keys of the settings' environments.
         limits: limits on games.
         take_in: what becomes of a game that has ended.
@@ -122,7 +119,6 @@ class CollectorService:
                 self._begin(job)
 
     async def _follow(self) -> None:
-        """Wait for new weights and use them in the games in flight."""
         while True:
             news: Jobs = await self.model_pool.newest.remote(self.client.step)
             if news.stopped:
@@ -147,7 +143,6 @@ class CollectorService:
         self._some_played.set()
 
     async def _watch(self) -> None:
-        """Raise the client's fatal error as soon as there is one."""
         while self.client.fatal is None:
             await asyncio.sleep(0.2)
         raise self.client.fatal

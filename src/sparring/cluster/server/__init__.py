@@ -1,1 +1,0 @@
-"""``sparring serve`` on a cluster: engines that answer, and workers that train fine-tuning jobs."""

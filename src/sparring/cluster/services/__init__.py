@@ -1,1 +1,0 @@
-"""The services of a run on a cluster: plain classes that know nothing of Ray."""
