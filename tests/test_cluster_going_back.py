@@ -266,7 +266,7 @@ async def test_a_resumed_run_whose_collector_fails_ends_although_its_games_never
 
 async def test_a_run_waits_for_games_in_flight_only_as_long_as_for_a_batch(config, tmp_path):
     run = await with_a_game_in_flight(config, tmp_path / "run", updates=2)
-    run.trainer.source.feed.patience = 0.01
+    run.trainer.source.games.patience = 0.01
     with pytest.raises(SparringError, match=r"before update 2 have not ended in 0\.01 s"):
         await asyncio.wait_for(run.trainer.run(), 60)
 

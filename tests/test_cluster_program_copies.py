@@ -19,7 +19,7 @@ from sparring.config.loading import load_config
 from sparring.core import MockInferenceClient
 from sparring.run import assembly
 from sparring.run.learners import Saved
-from sparring.run.opponents import FrozenOpponents
+from sparring.run.play_source import PlaySource
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program
 from sparring.run.run_directory import RunDirectory
@@ -137,8 +137,9 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     learners = RemoteLearners(LocalHandle(versions), functools.partial(Path, "nowhere"))
     serving = ClusterServing(EngineClient([]), {"default": "average"}, learners)
     policies = ["default"]
-    opponents = FrozenOpponents(config, LocalHandle(service), policies, policies, serving, directory)
-    await opponents.begin()
+    handle = LocalHandle(service)
+    opponents = PlaySource(config, directory, RemoteMetrics(None), serving, handle, policies, policies)
+    await opponents.add_members()
     needed: list[set[str]] = []
     for step in range(1, 100):
         versions.write(step)
@@ -146,7 +147,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
         needed.append({one.path_or_name for one in pool.opponents() if one.uid in active} - {None})
         await serving.publish(Saved(step, {"default": step}, {"default": versions.there[-1]}))
         assert needed[-1] | needed[max(0, step - 2)] <= {*versions.there}, step
-        if await opponents.freeze_if_due(step):
-            await opponents.serve()
-        assert not await opponents.missing(step)
+        if await opponents.add_copies(step):
+            await opponents.serve_copies()
+        assert not await opponents.missing_copies(step)
     assert len(versions.there) < 60

@@ -18,7 +18,7 @@ from sparring.evaluation.results import write_evaluation
 from sparring.population import ModelPool
 from sparring.population.results import DECAY
 from sparring.population.standings import standings
-from sparring.run.opponents import StandingsLog
+from sparring.run.play_source import StandingsLog
 from sparring.view.population import MAX_MOMENTS, PopulationTail
 from sparring.view.report.page import build_report, report_html
 from sparring.view.source import RunDirectorySource

@@ -14,7 +14,7 @@ from sparring.cluster.calls import Named, found
 from sparring.cluster.run_actors import RunActors
 from sparring.collection.buffer_state import Demand, Ready
 from sparring.config import Config
-from sparring.run.game_source import BatchInBuffer, GameFeed
+from sparring.run.game_source import BatchInBuffer, GameHost
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
@@ -27,7 +27,7 @@ HAND_ON_SECONDS = 10.0
 """Seconds that ending play may take, in which collectors report the results of their last games."""
 
 
-class ClusterGames:
+class ClusterGames(GameHost):
     """See :class:`sparring.run.game_source.GameHost`. Pool and buffer keep their own journals."""
 
     def __init__(self, config: Config, directory: RunDirectory, actors: RunActors, namespace: str) -> None:
@@ -43,7 +43,7 @@ class ClusterGames:
             games=config.collection.games_per_step,
             failed_share=config.collection.max_failed_fraction,
         )
-        self.feed = GameFeed(actors.buffer, actors.pool, demand)
+        super().__init__(actors.buffer, actors.pool, demand)
         self._collecting: list[asyncio.Task[Any]] = []
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
@@ -67,20 +67,20 @@ class ClusterGames:
     def batch(self, update: int) -> UpdateBatch:
         return BatchInBuffer(partial(found, self.buffer_name), update)
 
-    async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
+    async def play(self, saved: Saved, progress: RunProgress) -> Ready:
         showing = asyncio.create_task(self._show(progress))
         try:
-            return await self.watched(self.feed.next_batch(saved))
+            return await self.watched(self.next_batch(saved))
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
 
-    async def settle(self, step: int, freezes: bool) -> None:
+    async def finish_games(self, step: int, freezes: bool) -> None:
         """After the last update, end play first."""
         if step >= self.config.learning.steps:
-            await self.feed.stop()
+            await self.stop()
         if self._collecting:
-            await self.feed.settle(step)
+            await self.settle(step)
 
     async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
         working = asyncio.create_task(work)
@@ -101,14 +101,14 @@ class ClusterGames:
             await self.actors.pool.resume.remote()
             self._collect()
 
-    async def stop(self) -> None:
+    async def shutdown(self) -> None:
         """Collectors report their last results."""
         if not self._collecting:
             return
         # An actor that is lost has ended the run, and its error is told.
         with suppress(RayError, TimeoutError):
             async with asyncio.timeout(HAND_ON_SECONDS):
-                await self.feed.stop()
+                await self.stop()
                 await asyncio.wait(self._collecting)
         for task in self._collecting:
             task.cancel()

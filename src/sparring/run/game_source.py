@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
@@ -16,7 +16,7 @@ from sparring.population.pool_members import checkpoint_uid
 from sparring.run.evaluations import Evaluations
 from sparring.run.learners import Learners, Records, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
-from sparring.run.opponents import FrozenOpponents, StandingsLog
+from sparring.run.play_source import PlaySource
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
@@ -42,6 +42,9 @@ class BatchInBuffer:
 
 async def _nothing() -> None:
     """Do nothing: somebody else plays all the time."""
+
+
+Result = TypeVar("Result")
 
 
 class GameFeed:
@@ -110,51 +113,51 @@ class GameFeed:
         return {f"steps {name}": count for name, count in counts.items()}
 
 
-Result = TypeVar("Result")
+class GameHost(GameFeed):
+    """Where the games of a run are played, and where its pool and its buffer are: here or on a cluster."""
 
-
-class GameHost(Protocol):
-    """Where the games of a run are played, and where its pool and its buffer are: here or on a cluster.
-
-    ``overlaps``: whether games are played while the learners learn.
-    """
-
-    feed: GameFeed
-    overlaps: bool
+    overlaps = False
+    """Whether games are played while the learners learn."""
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue after ``saved`` from a state, or begin if it is empty; forget what came later."""
+        raise NotImplementedError
 
     async def state(self) -> dict[str, Any]:
         """Return the pool and the accounts, and what a run in this process needs to continue."""
+        raise NotImplementedError
 
-    def batch(self, update: int) -> UpdateBatch:
-        """Return the batch that was drawn for an update."""
-
-    async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
+    async def play(self, saved: Saved, progress: RunProgress) -> Ready:
         """Draw the batch of the update after ``saved`` when enough was played."""
+        raise NotImplementedError
 
-    async def settle(self, step: int, freezes: bool) -> None:
+    async def finish_games(self, step: int, freezes: bool) -> None:
         """Let the games end that must before the weights of update ``step`` are announced.
 
         ``freezes``: whether copies of the policies are about to join the pool.
         """
+        raise NotImplementedError
+
+    def batch(self, update: int) -> UpdateBatch:
+        """Return the batch that was drawn for an update."""
+        return BatchInBuffer(lambda: self.buffer, update)
 
     async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do ``work``; raise the error of whoever plays if that fails meanwhile."""
+        return await work
 
     async def published(self, step: int) -> None:
-        """Play on after update ``step``, if updates are left."""
+        """Play on after update ``step``, if updates are left and nobody waits for a batch to play."""
 
-    async def stop(self) -> None:
-        """End play."""
+    async def shutdown(self) -> None:
+        """End play; games of this process end with it."""
 
 
-class GameSource:
+class GameSource(PlaySource):
     """Plays games. Each seat belongs to a policy.
 
     Args:
-        host: where games are played.
+        games: where games are played.
         serving: answers the model calls.
         learners: the learners, of which a league lets some begin again.
         arena: plays the matches of evaluations.
@@ -165,64 +168,52 @@ class GameSource:
         config: Config,
         directory: RunDirectory,
         metrics: RunMetrics,
-        host: GameHost,
+        games: GameHost,
         serving: Serving,
         learners: Learners,
         arena: Arena,
     ) -> None:
-        self.config = config
-        self.directory = directory
-        self.metrics = metrics
-        self.host = host
-        self.feed = host.feed
-        self.overlaps = host.overlaps
-        self.serving = serving
-        self.learners = learners
-        self.opponents = FrozenOpponents(
-            config, self.feed.pool, config.policies, config.copied_policies, serving, directory
+        super().__init__(
+            config, directory, metrics, serving, games.pool, config.policies, config.copied_policies
         )
-        self.standings_log = StandingsLog(directory.standings_file)
+        self.games = games
+        self.overlaps = games.overlaps
+        self.learners = learners
         self.ratings = HeldRatings()
         self.evaluations = Evaluations(config, arena, self.ratings, serving.results, directory)
         self._league_figures: dict[str, float] = {}
         self._accounts: dict[str, int] = {}
         self._consumed = 0
 
-    async def startup(self) -> None:
-        """Nothing to do."""
-
     async def shutdown(self) -> None:
         """End play and close the files."""
-        await self.host.stop()
-        self.standings_log.close()
-        await self.serving.close()
+        await self.games.shutdown()
+        await super().shutdown()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Fill the pool of a new run, or continue from a state; the active copies are served again."""
         if not state:
-            await self.opponents.begin()
-        await self.host.begin(saved, state)
+            await self.add_members()
+        await self.games.begin(saved, state)
         self.standings_log.continue_after(saved.step)
-        await self.opponents.serve()
-        self._consumed = (await self.feed.pool.accounts.remote())["consumed"]
+        await self.serve_copies()
+        self._consumed = (await self.games.pool.accounts.remote())["consumed"]
 
     async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play until a batch can be drawn from the buffer."""
-        ready = await self.host.next_batch(saved, progress)
+        ready = await self.games.play(saved, progress)
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
-        return self.host.batch(saved.step + 1)
+        return self.games.batch(saved.step + 1)
 
     async def publish(self, saved: Saved) -> None:
         """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
         self.directory.check_epoch()
-        published = await self.host.watched(self._announce(saved))
+        published = await self.games.watched(self._announce(saved))
         self._accounts = published.accounts
-        await self.host.published(saved.step)
-        if saved.step:
-            self.directory.check_epoch()
-            self.standings_log.write(saved.step, published.standings)
+        await self.games.published(saved.step)
+        self.log_standings(saved.step, published.standings)
 
     async def _announce(self, saved: Saved) -> Published:
         """Announce weights to all who use them, and return the pool before the first game with them.
@@ -232,12 +223,12 @@ class GameSource:
         """
         await self.serving.publish(saved)
         if saved.step:
-            await self.host.settle(saved.step, bool(await self.opponents.missing(saved.step)))
+            await self.games.finish_games(saved.step, bool(await self.missing_copies(saved.step)))
             self.directory.check_epoch()
-            await self.opponents.freeze_if_due(saved.step)
+            await self.add_copies(saved.step)
             saved = await self._league_turn(saved)
-        published = await self.feed.publish(saved)
-        await self.opponents.serve()
+        published = await self.games.publish(saved)
+        await self.serve_copies()
         return published
 
     async def _league_turn(self, saved: Saved) -> Saved:
@@ -248,14 +239,14 @@ class GameSource:
         """
         if self.config.league is None:
             return saved
-        due: list[str] = await self.feed.pool.players_due.remote(saved.step)
+        due: list[str] = await self.games.pool.players_due.remote(saved.step)
         paths = {
             player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
         }
-        turn: LeagueTurn = await self.feed.pool.freeze_players.remote(saved.step, paths)
+        turn: LeagueTurn = await self.games.pool.freeze_players.remote(saved.step, paths)
         self._league_figures = turn.figures
         if turn.again:
-            await self.opponents.serve()
+            await self.serve_copies()
             saved = await self.learners.start_again(turn.again)
             await self.serving.publish(saved)
         return saved
@@ -273,23 +264,18 @@ class GameSource:
         games = settings.games if full else settings.games_during
         summary = await self.evaluations.run(step, games, progress)
         self.serving.check()
-        await self.feed.pool.push_match.remote(step, games, self.ratings.games)
+        await self.games.pool.push_match.remote(step, games, self.ratings.games)
         self.ratings.games = []
         self.serving.reset()
         return summary
 
-    async def kept(self, oldest_step: int) -> None:
-        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
-        await self.opponents.delete_retired(oldest_step)
-        self.serving.forget()
-
     async def state(self) -> dict[str, Any]:
-        """Return the host's state."""
-        return await self.host.state()
+        """Return the state of the games."""
+        return await self.games.state()
 
     async def accounts(self) -> dict[str, int]:
         """Return the accounts of games and of steps."""
-        return await self.feed.accounts()
+        return await self.games.accounts()
 
 
 class HeldRatings:

@@ -1,8 +1,8 @@
 """LocalGames: the games of a run in one process, which plays them whenever a batch is wanted."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,19 +16,15 @@ from sparring.collection.tracker import Tracker
 from sparring.config import Config
 from sparring.core import InferenceClient, SparringError
 from sparring.run import assembly
-from sparring.run.game_source import BatchInBuffer, GameFeed
-from sparring.run.learners import Saved, UpdateBatch
+from sparring.run.game_source import GameHost
+from sparring.run.learners import Saved
 from sparring.run.progress import RunProgress
 from sparring.run.rewards import build_buffer
 from sparring.run.run_directory import RunDirectory
 
-Result = TypeVar("Result")
 
-
-class LocalGames:
+class LocalGames(GameHost):
     """Plays games in this process. Pool and buffer keep no journals: checkpoints have their state."""
-
-    overlaps = False
 
     def __init__(
         self, config: Config, directory: RunDirectory, tracker: Tracker, client: InferenceClient
@@ -36,9 +32,9 @@ class LocalGames:
         self.config = config
         self.directory = directory
         self.in_lockstep = config.collection.max_staleness == 0
-        self.pool = assembly.build_pool(config, config.policies, LocalHandle(tracker))
+        self.members = assembly.build_pool(config, config.policies, LocalHandle(tracker))
         log = BatchLog(directory.batches) if config.buffer.log_batches else None
-        self.buffer = BufferService(
+        self.steps = BufferService(
             build_buffer(config, tracker, log),
             max_staleness=config.collection.max_staleness,
             in_order=self.in_lockstep,
@@ -46,14 +42,13 @@ class LocalGames:
             epoch=directory.epoch,
         )
         demand = Demand(config.buffer.batch_size, games=0, failed_share=config.collection.max_failed_fraction)
-        self.feed = GameFeed(LocalHandle(self.buffer), LocalHandle(self.pool), demand)
+        super().__init__(LocalHandle(self.steps), LocalHandle(self.members), demand)
         self.settings = assembly.play_settings(config, limited=self.in_lockstep)
-        episodes = assembly.build_episodes(config)
         limits = assembly.limits(config, config.inference.max_queue)
         self.collector = Collector(
-            arena_of_games(client, self.settings, episodes, limits),
-            self.pool,
-            self.buffer,
+            arena_of_games(client, self.settings, assembly.build_episodes(config), limits),
+            self.members,
+            self.steps,
             tracker,
             concurrency=config.collection.concurrency,
             take_in=assembly.take_in(config),
@@ -63,32 +58,29 @@ class LocalGames:
         """Continue from a state, or begin."""
         if state:
             settings = msgspec.to_builtins(self.settings)
-            self.pool.state.load_state_dict({**state["games"], "pool": state["pool"], "settings": settings})
-            self.buffer.state.load_state_dict(state["buffer"])
-        self.pool.register(self.collector.NAME, self.settings)
+            self.members.state.load_state_dict(
+                {**state["games"], "pool": state["pool"], "settings": settings}
+            )
+            self.steps.state.load_state_dict(state["buffer"])
+        self.members.register(self.collector.NAME, self.settings)
         RolloutLog(self.directory.rollouts).truncate_after(saved.step)
         self.directory.truncate_after(saved.step)
 
     async def state(self) -> dict[str, Any]:
         """Return the whole state of pool and buffer."""
-        games = self.pool.state.whole_state()
+        games = self.members.state.whole_state()
         return {
             "pool": games.pop("pool"),
-            "accounts": self.pool.accounts(),
+            "accounts": self.members.accounts(),
             "games": games,
-            "buffer": self.buffer.state.whole_state(),
+            "buffer": self.steps.state.whole_state(),
         }
 
-    def batch(self, update: int) -> UpdateBatch:
-        """Return the batch that was drawn for an update."""
-        return BatchInBuffer(lambda: self.feed.buffer, update)
-
-    async def next_batch(self, saved: Saved, progress: RunProgress) -> Ready:
+    async def play(self, saved: Saved, progress: RunProgress) -> Ready:
         """Play until the batch of the update after ``saved`` can be drawn."""
-        if self.pool.pool.payoffs.waiting:
-            waiting = len(self.pool.pool.payoffs.waiting)
+        if waiting := len(self.members.pool.payoffs.waiting):
             progress.say(f"{waiting} games between frozen opponents, for the payoff matrix")
-        return await self.feed.next_batch(saved, partial(self._play, saved.step + 1, progress))
+        return await self.next_batch(saved, partial(self._play, saved.step + 1, progress))
 
     async def _play(self, update: int, progress: RunProgress) -> None:
         def count(played: Played) -> None:
@@ -101,9 +93,9 @@ class LocalGames:
         alongside = self.config.evaluation.games_alongside if self.settings.evaluation else 0
         share = alongside / (alongside + self.config.collection.games_per_step)
         if not await self.collector.play_until(self._enough(), share, count):
-            played = self.buffer.state.since_last_draw()
-            self.buffer.check_failures(update, self.feed.demand.failed_share)
-            self.buffer.log_late(update)
+            played = self.steps.state.since_last_draw()
+            self.steps.check_failures(update, self.demand.failed_share)
+            self.steps.log_late(update)
             raise SparringError(f"{played} games gave too little to train on; look at the rollouts")
 
     def _enough(self) -> Callable[[], bool]:
@@ -111,29 +103,20 @@ class LocalGames:
 
         It is ``batch_size`` entries in the buffer if that is configured, else ``games_per_step`` more games.
         """
-        wanted, buffer, accounts = self.config.buffer.batch_size, self.buffer, self.pool.ledger.accounts
+        wanted, stored = self.config.buffer.batch_size, self.steps.state.buffer
         if wanted is not None:
-            return lambda: buffer.state.buffer.entries() >= wanted
+            return lambda: stored.entries() >= wanted
+        accounts = self.members.ledger.accounts
         finished = accounts["finished"] + self.config.collection.games_per_step
         return lambda: accounts["finished"] >= finished
 
-    async def settle(self, step: int, freezes: bool) -> None:
+    async def finish_games(self, step: int, freezes: bool) -> None:
         """Let games in flight end before a copy retires against which they may be playing.
 
         Where they are fewer than an update's, their failures count with those of the next.
         """
         if freezes:
             await self.collector.drain()
-            self.buffer.log_late(step)
-            if self.buffer.state.since_last_draw() >= self.config.collection.games_per_step:
-                self.buffer.check_failures(step, self.feed.demand.failed_share)
-
-    async def watched(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do the work; errors of the play reach the caller."""
-        return await work
-
-    async def published(self, step: int) -> None:
-        """Nothing to do: nothing is played before a batch is wanted."""
-
-    async def stop(self) -> None:
-        """Nothing to do: games in flight end with the process."""
+            self.steps.log_late(step)
+            if self.steps.state.since_last_draw() >= self.config.collection.games_per_step:
+                self.steps.check_failures(step, self.demand.failed_share)

@@ -34,7 +34,7 @@ from sparring.population.standings import standings
 from sparring.run import assembly
 from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
-from sparring.run.opponents import FrozenOpponents, StandingsLog
+from sparring.run.play_source import PlaySource
 from sparring.run.program_seats import ProgramSeats
 from sparring.run.programs import failures_of_evaluation, measured, measured_agents, policies_of
 from sparring.run.progress import RunProgress
@@ -47,7 +47,7 @@ PlayedStep = tuple[int, list[GenerateResult], int]
 """A step of the arena: its number, its results, and how many episodes were started for it."""
 
 
-class ProgramSource:
+class ProgramSource(PlaySource):
     """Plays a program. Each role trains the policy that it names.
 
     Members of the pool that meet in an episode are rated by TrueSkill from ``arena.outcomes``. The client
@@ -64,21 +64,14 @@ class ProgramSource:
         serving: Serving,
         max_calls: int,
     ) -> None:
-        self.config = config
-        self.directory = directory
-        self.metrics = metrics
-        self.serving = serving
+        policies = policies_of(arena)
+        service = assembly.build_pool(config, policies)
+        super().__init__(config, directory, metrics, serving, LocalHandle(service), policies, policies)
+        self.pool = service.pool
         self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena
         arena.client = client
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
-        self.policies = policies_of(arena)
-        service = assembly.build_pool(config, self.policies)
-        self.pool = service.pool
-        self.opponents = FrozenOpponents(
-            config, LocalHandle(service), self.policies, self.policies, serving, directory
-        )
-        self.standings_log = StandingsLog(directory.standings_file)
         self.seats = ProgramSeats(config, self.pool, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
@@ -100,11 +93,10 @@ class ProgramSource:
         if self._playing is not None:
             self._playing.cancel()
             await asyncio.gather(self._playing, return_exceptions=True)
-        self.standings_log.close()
         try:
             await called(self.arena.shutdown, "the program's shutdown")
         finally:
-            await self.serving.close()
+            await super().shutdown()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from a state. Steps of the arena are numbered from 1, like updates."""
@@ -115,12 +107,12 @@ class ProgramSource:
             self.counts = dict(state["counts"])
             if self.buffer is not None:
                 self.buffer.load_state_dict(state["buffer"])
-            await self.opponents.serve()
+            await self.serve_copies()
             self._delete_after(saved.step)
             return
         self._delete_after(0)
         self.arena.step_num = 1  # ids of rollouts agree with files and metrics
-        await self.opponents.begin()
+        await self.add_members()
 
     def _delete_after(self, step: int) -> None:
         self.rollout_log.truncate_after(step)
@@ -235,11 +227,9 @@ class ProgramSource:
         """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
         await self.serving.publish(saved)
         self.directory.check_epoch()
-        if await self.opponents.freeze_if_due(saved.step):
-            await self.opponents.serve(sorted(self._in_play))
-        if saved.step:
-            self.directory.check_epoch()
-            self.standings_log.write(saved.step, standings(self.pool))
+        if await self.add_copies(saved.step):
+            await self.serve_copies(sorted(self._in_play))
+        self.log_standings(saved.step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
@@ -296,11 +286,6 @@ class ProgramSource:
     async def accounts(self) -> dict[str, int]:
         """Return the counts of episodes, sub-episodes included."""
         return self.counts
-
-    async def kept(self, oldest_step: int) -> None:
-        """Delete the copies of checkpoints that were retired by ``oldest_step``, and cached contexts."""
-        await self.opponents.delete_retired(oldest_step)
-        self.serving.forget()
 
     async def state(self) -> dict[str, Any]:
         """Return the arena's state, the pool and the counts.

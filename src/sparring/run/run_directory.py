@@ -1,7 +1,7 @@
 """A run on disk: where its files are, which process may write them, and what survives a kill.
 
 What is pruned: old checkpoints here, all but the best in ``best.py``, frozen copies not drawn again in
-``opponents.py``, and on a cluster old versions in ``cluster/learner.py``. A run resumes in
+``play_source.py``, and on a cluster old versions in ``cluster/learner.py``. A run resumes in
 ``Trainer._begin``, from what its learners saved last.
 """
 

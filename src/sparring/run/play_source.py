@@ -1,4 +1,4 @@
-"""Members of a run's pool that are not trained, and the log of who beats whom after each update."""
+"""What games and programs share: members of the pool that are not trained, and the log of who beats whom."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.run.assembly import evaluated_uid, fixed_members
+from sparring.run.metrics import RunMetrics
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
 
@@ -93,73 +94,90 @@ def _rounded(interval: Interval, digits: int) -> tuple[float, float, float]:
     return round(low, digits), round(mid, digits), round(high, digits)
 
 
-class FrozenOpponents:
-    """Keep a copy of every policy version that the pool may draw, and serve the active ones.
+class PlaySource:
+    """What plays for a run, games or a program, and the members of its pool that are not trained.
 
-    ``keeps_copies`` is whether the sample mode draws any. A repeated call of any method changes nothing. Of
-    the trained ``policies``, the ``copied`` ones are frozen at regular intervals; ``pool`` is a handle.
+    It keeps a copy of every policy version that the pool may draw, and serves the active ones; repeated calls
+    change nothing. ``pool`` is a handle of the pool of the trained ``policies``, of which the ``copied`` ones
+    are frozen at regular intervals.
     """
+
+    overlaps = False
+    """Whether play goes on while the learners learn."""
 
     def __init__(
         self,
         config: Config,
+        directory: RunDirectory,
+        metrics: RunMetrics,
+        serving: Serving,
         pool: Any,
         policies: Sequence[str],
         copied: Sequence[str],
-        serving: Serving,
-        directory: RunDirectory,
     ) -> None:
         self.config = config
-        self.pool = pool
+        self.directory = directory
+        self.metrics = metrics
+        self.serving = serving
+        self.members = pool
         self.policies = policies
         self.copied = copied
-        self.serving = serving
-        self.directory = directory
-        self.keeps_copies = config.keeps_copies
+        self.standings_log = StandingsLog(directory.standings_file)
 
-    async def begin(self) -> None:
-        """Fill the pool of a new run: with what its policies start from, if the sample mode draws copies."""
-        for policy in self.policies if self.config.envs else ():
-            await self.pool.add_policy.remote(evaluated_uid(self.config, policy))
-        for one in fixed_members(self.config):
-            await self.pool.add_fixed.remote(one.name, kind=one.kind, active=one.active, policy=one.policy)
-        if self.keeps_copies:
-            for policy in self.copied:
-                starts = policy in self.config.start
-                path = await self.serving.freeze(checkpoint_uid(0, policy), policy) if starts else None
-                await self.pool.add_checkpoint.remote(path, 0, policy)
-            await self.serve()
+    async def startup(self) -> None:
+        """Called once before the run starts or resumes."""
 
-    async def freeze_if_due(self, step: int) -> bool:
-        """Add a copy of each policy to the pool, if that is due; return whether any was added.
+    async def shutdown(self) -> None:
+        """Close the files, and send no more calls; called once when the run ends, however it ends."""
+        self.standings_log.close()
+        await self.serving.close()
 
-        They are served from :meth:`serve` on.
+    async def kept(self, oldest_step: int) -> None:
+        """After a checkpoint, delete the copies that retired by ``oldest_step``, and cached contexts.
+
+        A run can be resumed from no step before that one.
         """
-        missing = await self.missing(step)
-        for policy in missing:
-            await self.freeze(policy, step)
-        return bool(missing)
-
-    async def missing(self, step: int) -> list[str]:
-        """Return the policies of which a copy is due after update ``step``, and is not in the pool yet."""
-        if not self.keeps_copies or not step or step % self.config.population.add_every:
-            return []
-        known = await self.pool.copies_of.remote(step)
-        return [policy for policy in self.copied if policy not in known]
-
-    async def freeze(self, policy: str, step: int) -> None:
-        """Add a copy of what training has produced by now of a policy."""
-        path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
-        await self.pool.add_checkpoint.remote(path, step, policy)
-
-    async def serve(self, in_play: Sequence[str] = ()) -> None:
-        """Serve exactly those copies that are active or in play."""
-        copies: Copies = await self.pool.copies.remote(in_play)
-        self.serving.serve_copies(copies.served, copies.kept)
-
-    async def delete_retired(self, oldest_step: int) -> None:
-        """Delete copies that were retired by ``oldest_step``, the oldest step that can be resumed."""
-        for uid in await self.pool.retired_by.remote(oldest_step):
+        for uid in await self.members.retired_by.remote(oldest_step):
             path = self.directory.population / uid
             if path.exists():
                 remove_directory(path)
+        self.serving.forget()
+
+    async def add_members(self) -> None:
+        """Fill the pool of a new run: with what its policies start from, if the sample mode draws copies."""
+        for policy in self.policies if self.config.envs else ():
+            await self.members.add_policy.remote(evaluated_uid(self.config, policy))
+        for one in fixed_members(self.config):
+            await self.members.add_fixed.remote(one.name, kind=one.kind, active=one.active, policy=one.policy)
+        if self.config.keeps_copies:
+            for policy in self.copied:
+                starts = policy in self.config.start
+                path = await self.serving.freeze(checkpoint_uid(0, policy), policy) if starts else None
+                await self.members.add_checkpoint.remote(path, 0, policy)
+            await self.serve_copies()
+
+    async def missing_copies(self, step: int) -> list[str]:
+        """Return the policies of which a copy is due after update ``step``, and is not in the pool yet."""
+        if not self.config.keeps_copies or not step or step % self.config.population.add_every:
+            return []
+        known = await self.members.copies_of.remote(step)
+        return [policy for policy in self.copied if policy not in known]
+
+    async def add_copies(self, step: int) -> bool:
+        """Add a copy of each policy to the pool, if that is due; return whether any was added."""
+        missing = await self.missing_copies(step)
+        for policy in missing:
+            path = await self.serving.freeze(checkpoint_uid(step, policy), policy)
+            await self.members.add_checkpoint.remote(path, step, policy)
+        return bool(missing)
+
+    async def serve_copies(self, in_play: Sequence[str] = ()) -> None:
+        """Serve exactly those copies that are active or in play."""
+        copies: Copies = await self.members.copies.remote(in_play)
+        self.serving.serve_copies(copies.served, copies.kept)
+
+    def log_standings(self, step: int, found: Standings) -> None:
+        """Write who beats whom after an update."""
+        if step:
+            self.directory.check_epoch()
+            self.standings_log.write(step, found)
