@@ -53,6 +53,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one(sides, tmp_path):
         assert all((once[name] == again[name]).all() for name in once)
 
 
+def test_a_fixed_opponent_plays_only_in_the_seats_of_its_policy(model, tmp_path):
+    places = {
+        "envs": '[{id = "kuhn_poker", policies = ["first", "second"]}]',
+        "population__sample_mode": "fixed",
+        "population__fixed_opponents": "['base', 'random']",
+        "population__places": "{base = 'first', random = 'second'}",
+        "learning__steps": "1",
+        "evaluation__every": "0",
+    }
+    run(configure(model, tracking__games_logged="1000", **SIDES | places), tmp_path / "run")
+    met = {tuple(game.meta["uids"]) for game in games(tmp_path / "run")}
+    assert met == {("fixed-base", "second"), ("first", "fixed-random")}
+
+
 class Asked(MockInferenceClient):
     """Notes which models are asked."""
 
