@@ -143,7 +143,7 @@ async def test_where_a_role_forgets_its_conversation_breaks_and_is_counted(monke
     def forgetful(messages, history, beginning):
         return messages[:beginning] + messages[-1:] if len(messages) > 20 else messages
 
-    monkeypatch.setattr("sparring.core.chat.shown", forgetful)
+    monkeypatch.setattr("sparring.core.chat.remembered", forgetful)
     steps, batch = await play_talk("drop_reasoning")
     broken = sum(step.info.get("prefix_kept") is False for step in steps)
     assert len(batch.records) == batch.meta["broken_prefixes"] + 1 == broken + 1 == TURNS - 10 + 1

@@ -1,6 +1,6 @@
 """Games on a cluster: collectors play by themselves what the pool hands out, and the buffer draws batches."""
 
-# ruff: noqa: D102 - The methods are those of the protocol ``GameHost``.
+# ruff: noqa: D102 - The methods are those of ``GameHost``.
 
 import asyncio
 from collections.abc import Coroutine

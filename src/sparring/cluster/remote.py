@@ -1,6 +1,6 @@
 """What the loop of a run uses of a cluster: its learners, its metrics and its engines."""
 
-# ruff: noqa: D102 - The methods are those of the protocols ``Learners``, ``RunMetrics`` and ``Serving``.
+# ruff: noqa: D102 - The methods are those of ``Learners``, ``RunMetrics`` and ``Serving``.
 
 import asyncio
 import uuid

@@ -1,6 +1,6 @@
 """The actors of a run: which class is which actor, under which name, where, with which restarts.
 
-Engines are started in ``engine_start.py``, further learners in ``learners/group.py``; the classes are in
+Engines are started in ``engine_start.py``, further learners in ``learner_group.py``; the classes are in
 ``actor_classes.py``.
 """
 

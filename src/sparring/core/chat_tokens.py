@@ -8,9 +8,9 @@ A chat template marks turns with control tokens (``<|im_end|>``), and a model ca
 tokens. Tokenised as usual, that text would become the real control token in the next prompt, so its author
 could close its own turn and write the next speaker's. Here only the template itself writes control tokens:
 
-1. The template renders the contents (``rendering``) so that the control tokens in its output are its own.
+1. The template renders the contents so that the control tokens in its output are its own.
 2. These are given new names, and a tokenizer that knows control tokens only by their new names encodes the
-text (``control_tokens``).
+text. (Both are in ``control_tokens``.)
 
 For contents that spell no control token, the result equals the tokenizer's own ids. Any text can spell the
 markup that a template writes with ordinary tokens (``[INST]`` of Llama 2), but not a turn's end token.

@@ -2,7 +2,7 @@
 
 Beside the command, :class:`AdapterFiles` puts an adapter's files into Ray's object store, from which nodes
 fetch them, also from each other. Each engine keeps copies in the :class:`AdapterCache` of its node. Nothing
-here is trusted: a copy has the hash of the original, and :mod:`sparring.engine.adapter_check` checks that
+here is trusted: a copy has the hash of the original, and :mod:`sparring.engine.adapters` checks that
 the engine answers with the adapter that the learner wrote.
 """
 

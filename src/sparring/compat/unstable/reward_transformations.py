@@ -1,4 +1,4 @@
-"""Reward transforms under the module name that UnstableBaselines uses; ``replay`` defines them.
+"""Reward transforms of ``collection.transforms`` under the module name that UnstableBaselines uses.
 
 There, a sampling transform changes the rewards of a batch. Here a reward stays what an episode paid, and a
 sampling transform sets advantages. One that is derived from this module's base sees advantages as rewards.

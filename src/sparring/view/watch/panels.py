@@ -222,7 +222,7 @@ def population_panel(view: RunView, room: Size) -> Panel:
     """Return who beats whom for as many members as fit and, if they are known, cycles and ratings."""
     population = view.population()
     if population is None or not population.members:  # so far nobody met a frozen copy
-        said = "No matches between models are known. A run records them with its first checkpoint."
+        said = "No matches between models are known. A run records them after each update."
         return line(said, MUTED)
     parts = [*_matrix(population, room), Text()]
     parts += [Text(row) for one in population.cycle_texts() for row in _wrapped(one, room)]
