@@ -28,13 +28,13 @@ import torch
 from measuring import pin_one_thread, print_table
 from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
 from sparring.core import Messages, ModelResponse
-from sparring.core.adapters import AdapterRef
+from sparring.core.adapters import BUNDLED_MODEL, AdapterRef
 from sparring.engine.adapters import tolerance_of
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 from sparring.learn.trie import build_plan
 

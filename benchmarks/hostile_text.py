@@ -38,11 +38,12 @@ from report_pages import Page
 from sparring.cli import main as command_line
 from sparring.commands.play import ModelPlayer, play_game
 from sparring.core import InputError, Messages, MockInferenceClient
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.chat_tokens import ChatTokens
 from sparring.engine.server import create_app
 from sparring.envs.game import Game
 from sparring.envs.templates import get_template
-from sparring.learn.model_files import BUNDLED_MODEL, cache_directory
+from sparring.learn.model_files import cache_directory
 from sparring.view.cards import card_of
 from sparring.view.charts import Chart, Line
 from sparring.view.watch.header import header

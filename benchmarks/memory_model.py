@@ -139,7 +139,8 @@ def load(case: Case) -> Any:
     """Return the case's model as a policy. Shapes other than the bundled model's get random weights."""
     import torch
 
-    from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+    from sparring.core.adapters import BUNDLED_MODEL
+    from sparring.learn.model_files import resolve_model
     from sparring.learn.policy import LoraSettings, PolicyModel
 
     dtype = getattr(torch, case.dtype)

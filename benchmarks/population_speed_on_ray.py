@@ -26,10 +26,10 @@ from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, load_policy
 from sparring.cluster.remote import members_served
 from sparring.config import load_config
 from sparring.core import AgentSpec, Arena, InferenceClient, PlaySpec, derive_seed
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.learn.checkpoints import save_adapter
-from sparring.learn.model_files import BUNDLED_MODEL
 from sparring.learn.policy import PolicyModel
 
 ENV_ID = ENV_IDS["kuhn"]

@@ -22,11 +22,12 @@ import torch
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.transforms import SamePromptBaseline
 from sparring.core import AgentSpec, Arena, PlaySpec, Role, Step, TrainingRecord, derive_seed, trajectories_of
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.records import records_from_steps
 from sparring.engine.engine import EmbeddedEngine
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
-from sparring.learn.model_files import BUNDLED_MODEL, cache_directory, resolve_model
+from sparring.learn.model_files import cache_directory, resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
 MAX_TOKENS = 8

@@ -24,13 +24,13 @@ from torch import Tensor
 from measuring import pin_one_thread, print_table
 from sparring.config.play import DEFAULT_TEMPLATE
 from sparring.core import Messages
-from sparring.core.adapters import TRAINED
+from sparring.core.adapters import BUNDLED_MODEL, TRAINED
 from sparring.envs.openspiel_game import information_states
 from sparring.envs.templates import get_template
 from sparring.evaluation.nash_conv import prompt_of
 from sparring.learn.checkpoints import load_checkpoint
 from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.learn.trie import build_plan
 

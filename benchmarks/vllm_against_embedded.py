@@ -25,13 +25,14 @@ import torch
 
 from measuring import pin_one_thread, print_table
 from sparring.core import Messages, ModelResponse
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import file_hash
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import BASE, TRAINED, LoraSettings, PolicyModel
 from sparring.learn.trie import build_plan
 

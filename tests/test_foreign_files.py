@@ -19,11 +19,11 @@ from sparring.collection.journal import Journal
 from sparring.commands.export import export, export_payoffs
 from sparring.commands.psro_files import PsroDirectory
 from sparring.core import InputError, SparringError
-from sparring.core.adapters import ADAPTER_FILE
+from sparring.core.adapters import ADAPTER_FILE, BUNDLED_MODEL
 from sparring.core.files import LOCK
 from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
 from sparring.finetune.algorithms import PureTextEiTrainer
-from sparring.learn.model_files import BUNDLED_MODEL, resolve_model
+from sparring.learn.model_files import resolve_model
 from sparring.run.given_adapters import copy_adapter
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import delete_after

@@ -10,7 +10,8 @@ import huggingface_hub.constants
 import pytest
 
 from sparring.core import InputError
-from sparring.learn.model_files import BUNDLED_MODEL, cache_directory, check_model_name, resolve_model
+from sparring.core.adapters import BUNDLED_MODEL
+from sparring.learn.model_files import cache_directory, check_model_name, resolve_model
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 

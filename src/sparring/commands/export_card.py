@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from sparring.learn.model_files import BUNDLED_MODEL
+from sparring.core.adapters import BUNDLED_MODEL
 
 BUNDLED_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

@@ -19,11 +19,10 @@ from sparring.commands.model_source import (
 from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, InputError, Role
-from sparring.core.adapters import ADAPTER_FILE, BASE, TRAINED
+from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.evaluation.match import Mixture, mapped
-from sparring.learn.model_files import BUNDLED_MODEL
 from sparring.run.checks import check_opponent, renaming
 from sparring.run.evaluation_opponents import OPPONENTS
 from sparring.run.run_directory import RunDirectory

@@ -19,10 +19,9 @@ from sparring.config.model import ModelSettings
 from sparring.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
-from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, TRAINED, is_reserved
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
 from sparring.evaluation.match import Mixture
 from sparring.learn.adapter_weights import read_shapes
-from sparring.learn.model_files import BUNDLED_MODEL
 from sparring.run.checks import default_seats
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import close_run, find_checkpoint, find_mixture, paths_of, split_checkpoint

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from sparring.config.base import Settings
 from sparring.core import InputError
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.own_code import absolute, is_class_path
 
 
@@ -71,7 +72,6 @@ CLASS_FILE = Relative(absolute)
 FILE = Relative(_absolute_file)
 ADAPTER = Relative(_absolute_adapter)
 MODEL = Relative(_absolute_model)
-BUNDLED_MODEL = "smollm2-135m"
 FOR_GAMES = Only("program", (None,), refused=True, why="is for games, but [program] replaces them")
 FOR_PROGRAMS = Only(
     "program", refused=True, why="is for the roles of a program, but games are played", fix="Leave it out"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from sparring.config.base import FilePath, Name, Names, Settings, Texts, at_field
-from sparring.config.facts import BUNDLED_MODEL, MODEL, Needs, Only
-from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA, LORA_RANK, Quantization
+from sparring.config.facts import MODEL, Needs, Only
+from sparring.core.adapters import ALL_LINEAR, BUNDLED_MODEL, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 
 

@@ -11,6 +11,8 @@ BASE = "base"
 """The model without an adapter."""
 AVERAGE = "average"
 REFERENCE = "reference"
+BUNDLED_MODEL = "smollm2-135m"
+"""The base model by default, which comes as a Python package."""
 
 LORA_RANK = 16
 LORA_ALPHA = 32

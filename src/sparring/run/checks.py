@@ -11,13 +11,13 @@ from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, Game
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
 from sparring.core import InputError
-from sparring.core.adapters import BASE
+from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
-from sparring.learn.model_files import BUNDLED_MODEL, check_model_name
+from sparring.learn.model_files import check_model_name
 from sparring.population.meta_strategies import check_installed
 from sparring.run.best import check_keep_best
 from sparring.run.evaluation_opponents import (

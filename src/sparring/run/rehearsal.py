@@ -27,6 +27,7 @@ from sparring.core import (
     Trajectory,
     trajectories_of,
 )
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.client import ModelResponse
 from sparring.core.errors import first_line, frames_of, module_of
 from sparring.core.own_code import (
@@ -44,7 +45,7 @@ from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import PromptTemplate, get_template
-from sparring.learn.model_files import BUNDLED_MODEL, model_directory
+from sparring.learn.model_files import model_directory
 from sparring.learn.model_fit import Call, check_model_fits
 from sparring.run.evaluation_opponents import evaluation_opponents
 from sparring.run.programs import build_program, measured
