@@ -281,7 +281,7 @@ def test_the_error_for_an_unknown_model_names_it_and_those_there_are(live):
     ("messages", "given"),
     [
         ([{"role": "user", "content": "x" * 9000}] * 2, "2 messages have 18000 characters"),
-        ([{"role": "user", "content": "x"}] * (CONTEXT_LENGTH + 1), "257 messages have 257 characters"),
+        ([{"role": "user", "content": "x"}] * (CONTEXT_LENGTH + 1), "prompt has 257 messages"),
     ],
 )
 def test_the_error_for_messages_that_cannot_fit_has_their_size(live, messages, given):

@@ -58,7 +58,10 @@ class Questions:
     async def of_chat(self, request: ChatRequest) -> list[EngineCall]:
         """Check a request and render its prompt. Raises ApiError; InputError: it cannot be rendered."""
         model = self._checked(request)
-        messages = [one.to_message(f"messages.{number}") for number, one in enumerate(request.messages)]
+        limit, number = self.engine.max_context, len(request.messages)
+        if number > limit:
+            raise prompt_too_long(limit, f"prompt has {number} messages", "messages")
+        messages = request.checked_messages()
         return await self._calls(request, model, messages, "messages", request.limit(), request.options())
 
     async def of_completion(self, request: CompletionRequest) -> list[EngineCall]:
@@ -169,7 +172,7 @@ class Questions:
         token ids that the model does not have."""
         limit, size = self.engine.max_context, self.engine.vocabulary_size
         characters, ids = _characters(messages), _token_ids(messages)
-        if max(len(messages), ids) > limit or characters > limit * self._most_characters:
+        if ids > limit or characters > limit * self._most_characters:
             given = f"{len(messages)} messages have" if param == "messages" else f"{param} has"
             given += f" {characters} characters" + (f" and {ids} token ids" if ids else "")
             raise prompt_too_long(limit, given, param)

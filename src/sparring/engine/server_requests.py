@@ -9,9 +9,10 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from sparring.core import Message, derive_seed
+from sparring.core import Message, Messages, derive_seed
 from sparring.core.messages import said
 from sparring.engine.answering import AnswerOptions, Shaping
 from sparring.engine.server_http import ApiError
@@ -279,14 +280,27 @@ class RequestMessage(BaseModel):
         return said(role, "".join(part.text for part in self.content), self.token_ids)
 
 
+_MESSAGES = TypeAdapter(Annotated[list[RequestMessage], Field(fail_fast=True)])
+
+
 class ChatRequest(AnswerRequest):
     """Body of ``/v1/chat/completions``."""
 
-    messages: list[RequestMessage] = Field(min_length=1, fail_fast=True)
+    messages: list[Any] = Field(min_length=1)
+    """Each is a :class:`RequestMessage`; they are checked only when their number fits."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+
+    def checked_messages(self) -> Messages:
+        """Return the messages in the engine's format. Raises RequestValidationError, ApiError."""
+        try:
+            messages = _MESSAGES.validate_python(self.messages, from_attributes=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise RequestValidationError([first | {"loc": ("body", "messages", *first["loc"])}]) from error
+        return [one.to_message(f"messages.{number}") for number, one in enumerate(messages)]
 
     def limit(self) -> int | None:
         """Return the maximum number of tokens of an answer, if there is one."""
