@@ -2,7 +2,7 @@
 
 A policy here is a number for each action of each information state. Each update samples games from it,
 subtracts the baselines of ``SamePromptBaseline``, makes values Q of the advantages as
-``learning.action_values`` does, and makes a step of Adam with the gradient of ``learning.algorithms.magnet``
+``learn.action_values`` does, and makes a step of Adam with the gradient of ``learn.algorithms.magnet``
 or ``all_actions``; every state counts by its share of the decisions. The magnet is a running average of the
 policy's logarithms, or a copy of the policy that is taken every few updates. So what is left is the algorithm
 and the noise of the games. With a language model, states share their weights.
@@ -64,7 +64,7 @@ class Method:
     The magnet is a copy taken every ``every`` updates or, if that is ``None``, an average with decay 0.8.
     With ``one_seat``, alpha is 0 for the second player. ``eta`` limits the step of ``magnet``. ``divided`` is
     how the states of ``fit`` divide one step. ``corrected`` and ``tracked`` are as in
-    ``learning.action_values``; if they are ``None``, values are so for the losses that are linear in them.
+    ``learn.action_values``; if they are ``None``, values are so for the losses that are linear in them.
     ``memory`` is that of ``learn.action_values``: how many earlier decisions of a state count at most.
     """
 
@@ -133,7 +133,7 @@ def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
 
 @dataclass
 class Values:
-    """Makes values of the games of each update, as ``learning.action_values`` does.
+    """Makes values of the games of each update, as ``learn.action_values`` does.
 
     ``corrected`` is whether they are divided by the chance that an action is taken at all, and ``scale`` the
     tracked one; ``None`` for that of each update.

@@ -3,6 +3,7 @@
 import itertools
 import json
 import tomllib
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from matrices import one_of_each
 from sparring.cli.main import main
 from sparring.config import dump_active, load_config, preset_names, recipe_names
+from sparring.config.algorithms import Algorithm, LossSettings
 from sparring.config.without_effect import without_effect, without_effect_on_jobs
 from sparring.core import InputError
 from sparring.learn.algorithms import build_algorithm
@@ -132,7 +134,11 @@ ALGORITHM = {
     "min_importance_weight": 0.99,
     "kpop_threshold": 0.001,
 }
-KINDS = ["reinforce", "a2c", "ppo", "gspo", "cispo", "sapo", "dppo"]
+KINDS = [
+    get_args(one.model_fields["type"].annotation)[0]
+    for one in get_args(get_args(Algorithm)[0])
+    if issubclass(one, LossSettings)
+]
 CASES = [(kind, correction) for kind in KINDS for correction in ("none", "tis", "mis", "icepop", "kpop")]
 
 

@@ -1,6 +1,8 @@
 """scripts/train, scripts/test and .ci/run, in a clone whose tools only record their calls."""
 
 import os
+import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -147,3 +149,13 @@ def test_the_scripts_are_executable_and_name_no_host():
         assert os.access(ROOT / name, os.X_OK)
     for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
         assert "://" not in path.read_text().replace(of_pictures, "")
+
+
+def test_the_files_and_tests_that_scripts_name_exist():
+    packages = runpy.run_path(str(ROOT / "scripts" / "test-mutants"))["PACKAGES"]
+    patterns = [(f"src/sparring/{name}", "") for files, _ in packages.values() for name in files]
+    patterns += [(name, ".py") for _, tests in packages.values() for name in tests]
+    named = re.findall(r"tests/\w+\.py", (ROOT / "scripts" / "test-oldest").read_text())
+    patterns += [(name, "") for name in named]
+    assert named
+    assert [pattern for pattern, ending in patterns if not list(ROOT.glob(f"{pattern}{ending}"))] == []

@@ -12,29 +12,29 @@ from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_t
 from sparring.config.facts import CLASS_FILE, Only
 
 Regulariser = Literal["none", "uniform", "base", "reference"]
-"""The distribution over legal answers that a regulariser pulls to; see ``learning.algorithms.base``."""
+"""The distribution over legal answers that a regulariser pulls to; see ``learn.algorithms.base``."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-"""How the losses of tokens become the loss of a batch; see ``learning.algorithms.token_loss``."""
+"""How the losses of tokens become the loss of a batch; see ``learn.algorithms.token_loss``."""
 Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
 """What happens where engine and learner disagree about a token; see ``learn.algorithms.terms``."""
 Level = Literal["token", "sequence", "geometric"]
 """Whether a correction looks at each token or at whole answers, and there at the product or at the geometric
 mean of the tokens' weights; see ``learn.algorithms.terms``."""
 KLEstimator = Literal["k1", "k2", "k3", "k3+"]
-"""An estimator of a KL divergence from sampled tokens; see ``learning.algorithms.terms``."""
+"""An estimator of a KL divergence from sampled tokens; see ``learn.algorithms.terms``."""
 Reference = Literal["base", "reference"]
 """What a policy is compared with: the untrained model, or the adapter that follows the policy."""
 KLPlace = Literal["loss", "reward"]
 """Whether a KL divergence is a term of the loss or is subtracted from the rewards of the tokens."""
 AnswerGradient = Literal["policy", "neurd"]
-"""How a policy follows the values of all legal answers; see ``learning.algorithms.all_actions``."""
+"""How a policy follows the values of all legal answers; see ``learn.algorithms.all_actions``."""
 
 
 class AlgorithmSettings(Settings):
     """Base of all algorithms, with what others need to know of one."""
 
     made_by: ClassVar[str]
-    """The class that takes these settings: its module in ``learning.algorithms``, and its name."""
+    """The class that takes these settings: its module in ``learn.algorithms``, and its name."""
     needs_critic: ClassVar[bool] = False
     """Whether the policy must have a critic."""
     bounds_of_ratio: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Bradley-Terry ratings of games for two, with confidence intervals."""
+"""Ratings: TrueSkill game by game, and Bradley-Terry ratings of games for two with confidence intervals."""
 
 import math
 from dataclasses import dataclass
