@@ -127,16 +127,22 @@ def evaluate_program(
     seen = list[GenerateResult]()
     run.arena.on_result = seen.append
 
+    def tell_failures() -> None:
+        line = failures_of_evaluation(seen, run.config.collection.max_failed_fraction)
+        if line:
+            progress.say(line)
+
     async def evaluated() -> object:
         async with started(run.arena, run.state_file):
             models = {role: agent.model for role, agent in run.agents.items()}
             seated.set(measured_agents(run.arena, run.config, models))
             try:
-                return await called(run.arena.evaluate, "the program's evaluate")
-            finally:
-                line = failures_of_evaluation(seen, run.config.collection.max_failed_fraction)
-                if line:
-                    progress.say(line)
+                measures = await called(run.arena.evaluate, "the program's evaluate")
+            except SparringError:
+                tell_failures()
+                raise
+            tell_failures()
+            return measures
 
     with progress.doing("measuring"):
         measures = measured(asyncio.run(evaluated()))
