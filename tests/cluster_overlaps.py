@@ -182,7 +182,7 @@ class MadeUpGames(GameSource):
     async def evaluate(self, step, *, full, progress):
         await self.learners.results()
         write_evaluation(self.directory.evaluation, step, "made-up", MeasureResult("made-up", [1.0]))
-        await self.feed.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
+        await self.games.pool.push_match.remote(step, 1, [("average", "fixed-random", 1.0, "kuhn_poker")])
         return {}
 
 
