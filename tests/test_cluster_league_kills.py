@@ -55,7 +55,10 @@ class LeagueServices(Services):
 
     def new_collector(self) -> CollectorService:
         engine = LocalHandle(EngineService(SimulatedHost(0.0, answer)))
-        episodes = {assembly.env_spec(env).key: assembly.build_episode(env) for env in self.config.envs}
+        episodes = {
+            assembly.env_spec(self.config, env).key: assembly.build_episode(env, env.temperature)
+            for env in self.config.envs
+        }
         return CollectorService(
             "Collector-0",
             EngineClient([engine], self.config.policies),

@@ -199,14 +199,6 @@ def test_a_state_without_a_field_or_with_another_type_is_a_damaged_one(unfinishe
         read_saved_state(RunDirectory(unfinished).checkpoint(2), 1)
 
 
-def test_a_checkpoint_of_before_there_were_hashes_is_one_line(copied):
-    for place in RunDirectory(copied).checkpoints.iterdir():
-        (place / MANIFEST_FILE).unlink()
-        state = json.loads((place / STATE_FILE).read_text())
-        (place / STATE_FILE).write_text(json.dumps(state | {"format": 3}))
-    refused(copied, "step-000002 was saved by another version of sparring")
-
-
 def test_if_no_checkpoint_is_whole_nothing_changes(copied):
     for number, name in enumerate((ADAPTER_FILE, LEARNER_FILE, STATE_FILE)):
         (RunDirectory(copied).checkpoint(number) / name).write_bytes(b"")
