@@ -88,6 +88,7 @@ class MockModel(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         self.calls += 1
         if self.hold_after is not None and self.calls > self.hold_after:

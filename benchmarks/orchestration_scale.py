@@ -76,6 +76,7 @@ class HostClient(InferenceClient):
         *,
         model: str | None = None,
         seed: int | None = None,
+        stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``."""
         return await self.host.complete(EngineRequest(0, POLICY, messages, seed=seed))
