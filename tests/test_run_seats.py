@@ -171,6 +171,17 @@ def test_a_frozen_seat_plays_every_game_and_is_not_trained(sides, model, tmp_pat
     assert match(tmp_path / "run", "base", game).games > 0
 
 
+def test_a_frozen_adapter_can_hold_a_seat_in_evaluations_only(sides, model, tmp_path):
+    teacher = sides / "checkpoints" / "step-000004" / "second"
+    game = '[{id = "kuhn_poker(players=2)", policies = ["first", "teacher"]}]'
+    changes = SIDES | {"learning__steps": "1", "frozen__teacher": str(teacher), "evaluation__envs": game}
+    run(configure(model, **changes), tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000001" / "state.json").read_text())
+    rated = {one["uid"]: one["games"] for one in state["source"]["pool"]["models"]}
+    assert rated["fixed-teacher"] > 0
+    assert match(tmp_path / "run", "base", "kuhn_poker(players=2)").games > 0
+
+
 def test_a_game_in_which_every_seat_is_frozen_is_one_line():
     with pytest.raises(InputError, match=r"^envs\.policies: every seat is in \[frozen\]"):
         load_config("quickstart", {"frozen.default": "x"})

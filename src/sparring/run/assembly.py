@@ -171,7 +171,8 @@ class FixedMember:
 def fixed_members(config: Config) -> list[FixedMember]:
     """Return the fixed opponents of training, frozen seats, and those that play in evaluations only."""
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
-    seated = [name for env in config.envs for name in env.seats if name in config.frozen]
+    games = [*config.envs, *config.evaluated]
+    seated = [name for game in games for name in game.seats if name in config.frozen]
     places = config.population.places
     return [
         FixedMember(
