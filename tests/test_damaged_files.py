@@ -199,6 +199,17 @@ def test_a_state_without_a_field_or_with_another_type_is_a_damaged_one(unfinishe
         read_saved_state(RunDirectory(unfinished).checkpoint(2), 1)
 
 
+def test_a_checkpoint_without_all_that_the_loop_needs_is_not_continued(copied):
+    """On Ray, there are such before the first update; here nothing could check what is continued."""
+    for place in RunDirectory(copied).checkpoints.iterdir():
+        state = json.loads((place / STATE_FILE).read_text())
+        for field in ("source", "metrics", "turn", "config", "logs"):
+            del state[field]
+        (place / STATE_FILE).write_text(json.dumps(state))
+        seal(place)
+    refused(copied, "step-000002/state.json is missing or damaged")
+
+
 def test_if_no_checkpoint_is_whole_nothing_changes(copied):
     for number, name in enumerate((ADAPTER_FILE, LEARNER_FILE, STATE_FILE)):
         (RunDirectory(copied).checkpoint(number) / name).write_bytes(b"")

@@ -149,6 +149,8 @@ def _load(
 ) -> tuple[SavedState, list[str]]:
     state, _ = read_saved_state(place(number), number)
     if not isinstance(state.config, dict) or not isinstance(state.logs, dict):
+        if config.run.runtime == "local":
+            raise damaged(place(number) / STATE_FILE)
         return state, []
     if config.run.runtime == "local":
         deciding = bool(config.evaluation.patience or config.run.keep_best)
