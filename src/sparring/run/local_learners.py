@@ -164,3 +164,4 @@ class LocalLearners(PolicyLearners):
         """Write a checkpoint of the last update."""
         self._state = await state()
         self._save(self.directory.checkpoint(self._last["step"]))
+        self._state = {}  # as large as the buffer, and only a resume reads it
