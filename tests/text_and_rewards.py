@@ -19,10 +19,11 @@ from sparring.collection.tracker import Tracker
 from sparring.config.loading import dump_config, load_config
 from sparring.core import MockInferenceClient, ModelResponse
 from sparring.run.learners import BatchOf, Saved, State
-from sparring.run.metrics import LocalMetrics, RunMetrics
+from sparring.run.metrics import LocalMetrics
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.run_directory import RunDirectory
+from sparring.run.serving import Serving
 from sparring.run.trainer import Trainer
 
 
@@ -35,8 +36,8 @@ class ApiClient(MockInferenceClient):
 
 
 @dataclass
-class Api:
-    """The models behind the client; see sparring.run.serving.Serving."""
+class Api(Serving):
+    """The models behind the client, which are always the same."""
 
     results: dict[str, str]
     closed: bool = False
@@ -46,16 +47,6 @@ class Api:
     async def freeze(self, uid: str, policy: str) -> str | None: ...
 
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None: ...
-
-    async def publish_results(self) -> None: ...
-
-    def check(self) -> None: ...
-
-    async def log(self, metrics: RunMetrics, play_seconds: float) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def forget(self) -> None: ...
 
     async def close(self) -> None:
         self.closed = True
