@@ -207,7 +207,7 @@ def test_games_that_arrive_pickled_together_are_in_the_journal_once(tmp_path):
         buffer.add_games(pickle.loads(pickle.dumps(PackedGames([game(first), game(first + 1)]))))
     again = service(tmp_path)
     assert again.games() == buffer.games() == 3
-    assert again.state_dict() == buffer.state_dict()
+    assert again.state.state_dict() == buffer.state.state_dict()
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -315,7 +315,7 @@ def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind,
                         with entries.open("ab") as file:
                             file.write(b'["add_games",[{"ind')
                 buffer = service(directory, **options)
-        return drawn, buffer.counts(), buffer.games(), buffer.state_dict()["buffer"]["transforms"]
+        return drawn, buffer.counts(), buffer.games(), buffer.state.state_dict()["buffer"]["transforms"]
 
     assert run(kills) == run(set())
 
@@ -343,7 +343,7 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
                 buffer.learned_batch(update)
                 update += 1
         again = service(directory, in_order=in_order)
-        assert again.state_dict() == buffer.state_dict()
+        assert again.state.state_dict() == buffer.state.state_dict()
         assert draw(again, update, Demand()) == draw(buffer, update, Demand())
 
 

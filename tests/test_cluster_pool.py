@@ -147,7 +147,7 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
             if place in kills:
                 service = PoolService(mode, 2, directory=str(directory))
         return {
-            "state": service.state_dict() | {"pool": service.pool.state_dict()},
+            "state": service.state.state_dict() | {"pool": service.pool.state_dict()},
             "games": service.accounts(),
         }
 
@@ -176,7 +176,10 @@ def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
                 service.register("c", PLAY)
             elif call == "go back":
                 service.forget_after(value)
-        assert PoolService("random", 2, directory=str(directory)).state_dict() == service.state_dict()
+        assert (
+            PoolService("random", 2, directory=str(directory)).state.state_dict()
+            == service.state.state_dict()
+        )
 
 
 def test_the_pool_returns_to_older_weights_with_the_learner(tmp_path):

@@ -72,9 +72,9 @@ def test_a_repeated_call_changes_nothing_before_and_after_the_weights_are_publis
     service = pool(tmp_path)
     turn = turn_of(service, 1, PATHS)
     for _ in range(2):
-        state = service.state_dict()
+        state = service.state.state_dict()
         assert turn_of(service, 1, {"default": "other", "attacker": None}) == turn
-        assert service.state_dict() == state
+        assert service.state.state_dict() == state
         service = open_pool(tmp_path)
         service.publish(weights(1, None), GAMES)
 
@@ -107,4 +107,4 @@ def test_an_update_that_is_lost_is_decided_anew():
 def test_a_pool_without_a_league_has_none():
     service = PoolService("pfsp", 2)
     assert service.state.league is None
-    assert service.state_dict()["league"] is None
+    assert service.state.state_dict()["league"] is None

@@ -9,7 +9,6 @@ the buffer forgets what that update's weights played.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from sparring.collection import buffer_state as entries
 from sparring.collection.buffer_state import BufferState, Demand, Drawn, FinishedGame, PackedGames, Ready
@@ -191,10 +190,6 @@ class BufferService:
     def games(self) -> int:
         """Return the number of training games that have ended."""
         return len(self.seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for the journal, without games and without a batch that is not learned."""
-        return self.state.state_dict()
 
     def _save(self) -> None:
         if self._kept.journal is not None:

@@ -192,10 +192,6 @@ class PoolService:
         """Return the pool as JSON-able data, for display."""
         return self.pool.snapshot()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for the journal, without the games."""
-        return self.state.state_dict()
-
     # Weights
 
     def publish(self, weights: Weights, consumed: int = 0) -> Published:
