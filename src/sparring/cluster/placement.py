@@ -20,7 +20,7 @@ from sparring.config import Config
 from sparring.config.model import InferenceSettings
 from sparring.config.run import RaySettings
 from sparring.core import InputError
-from sparring.run.threads import available_cores
+from sparring.run.hardware import available_cores
 
 Kind = Literal["learners", "engine"]
 

@@ -35,12 +35,12 @@ from sparring.core import InputError
 from sparring.run import assembly
 from sparring.run.game_source import GameSource
 from sparring.run.given_adapters import frozen_adapters, with_own_copies
+from sparring.run.hardware import available_cores
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
 from sparring.run.start import Work, resume_run, start_run
-from sparring.run.threads import available_cores
 from sparring.run.trainer import Source, Trainer
 
 

@@ -28,7 +28,7 @@ from sparring.core.adapters import AdapterRef
 from sparring.core.chat_tokens import ChatTokens
 from sparring.engine.adapters import Delivery
 from sparring.engine.answering import Answering, ModelFacts
-from sparring.run.threads import available_cores, chosen_threads
+from sparring.run.hardware import available_cores, chosen_threads
 
 LOOK_SECONDS = 1.0
 

@@ -53,8 +53,8 @@ from sparring.evaluation.schedule import GameSchedule
 from sparring.population.meta_strategies import meta_strategy
 from sparring.population.payoffs import PayoffMatrix
 from sparring.run.given_adapters import copy_adapter, find_given
+from sparring.run.hardware import with_chosen_threads
 from sparring.run.run_directory import RunDirectory
-from sparring.run.threads import with_chosen_threads
 
 DIGITS = 4
 """Probabilities are rounded to the accuracy of the solvers, so that no member plays for their noise."""

@@ -29,7 +29,7 @@ from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
 from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
-from sparring.run.threads import available_cores, base_dtype, chosen_threads
+from sparring.run.hardware import available_cores, base_dtype, chosen_threads
 
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine
@@ -54,7 +54,7 @@ def build_policy(
     import torch
 
     from sparring.learn.policy import LoraSettings, PolicyModel
-    from sparring.run.threads import choose_device
+    from sparring.run.hardware import choose_device
 
     torch.set_num_threads(chosen_threads(model, available_cores(), say))
     device = choose_device(model.device)

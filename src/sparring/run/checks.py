@@ -46,7 +46,7 @@ def check_config(config: Config) -> list[str]:
         check_model_name(name)
     check_packages(config)
     if config.run.runtime == "local" and config.model.device.startswith("cuda"):
-        from sparring.run.threads import choose_device  # torch takes seconds to import: only if needed
+        from sparring.run.hardware import choose_device  # torch takes seconds to import: only if needed
 
         choose_device(config.model.device)
     is_here = name == BUNDLED_MODEL or Path(name).is_dir()

@@ -14,6 +14,7 @@ from sparring.engine.published_adapters import PublishedAdapters
 from sparring.run import assembly
 from sparring.run.game_source import GameSource
 from sparring.run.given_adapters import find_given, load_given, with_own_copies
+from sparring.run.hardware import available_cores
 from sparring.run.local_games import LocalGames
 from sparring.run.local_learners import LocalLearners
 from sparring.run.metrics import LocalMetrics
@@ -23,7 +24,6 @@ from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import EmbeddedServing
 from sparring.run.start import Work, resume_run, start_run
-from sparring.run.threads import available_cores
 from sparring.run.trainer import Source, Trainer
 
 

@@ -14,10 +14,10 @@ from sparring.collection.start_log import note_session
 from sparring.config import Config, load_config
 from sparring.config.loading import dump_config
 from sparring.core import InputError, SparringError
+from sparring.run.hardware import with_chosen_threads
 from sparring.run.progress_views import print_line
 from sparring.run.resume import check_resume, resumed_config
 from sparring.run.run_directory import RunDirectory
-from sparring.run.threads import with_chosen_threads
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 

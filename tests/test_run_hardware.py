@@ -10,8 +10,7 @@ from family_models import family_model
 from sparring.cluster.placement import Sharing
 from sparring.config import load_config
 from sparring.config.model import ModelSettings
-from sparring.run.single_process import resume, train
-from sparring.run.threads import (
+from sparring.run.hardware import (
     available_cores,
     candidates,
     chosen_threads,
@@ -19,6 +18,7 @@ from sparring.run.threads import (
     measured_seconds,
     with_chosen_threads,
 )
+from sparring.run.single_process import resume, train
 
 RUN = {
     "lora.rank": "2",
