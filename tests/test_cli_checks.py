@@ -226,6 +226,22 @@ def test_a_run_says_which_lags_its_pool_is_too_small_for(changes, lags):
     assert [lags in note for note in notes] == [True] * (lags is not None)
 
 
+@pytest.mark.parametrize(
+    ("policies", "mode", "noted"),
+    [
+        ('["first", "teacher"]', "random", True),
+        ('["first", "teacher"]', "mirror", False),
+        ('["first", "second"]', "random", False),
+    ],
+)
+def test_opponents_that_no_seat_is_left_for_are_a_note(policies, mode, noted):
+    envs = f'[{{id = "kuhn_poker", policies = {policies}}}]'
+    changes = {"envs": envs, "frozen.teacher": "x", "population.sample_mode": mode}
+    notes = notes_on(load_config("quickstart", changes))
+    expected = f"population.sample_mode {mode} draws no opponents: no game has two seats that are trained"
+    assert (expected in notes) == noted
+
+
 def test_one_player_needs_no_opponent():
     found = check(
         envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"

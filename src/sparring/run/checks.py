@@ -215,7 +215,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 def notes_on(config: Config) -> list[str]:
     """Return what a user who starts a run with this configuration should know, one line each."""
-    notes = _note_on_lags(config.population)
+    notes = [*_note_on_lags(config.population), *_note_on_seats(config)]
     if config.evaluation.opponents is not None:
         return notes
     open_ = [game for game in config.evaluated if game.opponents is None]
@@ -232,3 +232,13 @@ def _note_on_lags(population: PopulationSettings) -> list[str]:
     of_range = f"only those up to {drawn} are drawn" if drawn >= low else "none is drawn"
     why = f"because population.max_active_lora is {population.max_active_lora}; all need {needed}"
     return [f"of the lags {low} to {high}, {of_range}, {why}"]
+
+
+def _note_on_seats(config: Config) -> list[str]:
+    """Return a note if opponents are configured, but every game has at most one seat that is trained."""
+    mode, trained = config.population.sample_mode, config.policies
+    if mode == "mirror" or not isinstance(config.play, Games) or config.league is not None:
+        return []
+    if any(sum(policy in trained for policy in env.seats) > 1 for env in config.envs):
+        return []
+    return [f"population.sample_mode {mode} draws no opponents: no game has two seats that are trained"]
