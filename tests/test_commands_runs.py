@@ -153,6 +153,10 @@ DAMAGES = {
         lambda path: (path / "metrics.jsonl").write_text("{}\n"),
         "metrics.jsonl: its last line is damaged",
     ),
+    "metrics that are nested too deeply": (
+        lambda path: (path / "metrics.jsonl").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n"),
+        "metrics.jsonl: its last line is damaged",
+    ),
     "a directory for a file": (
         lambda path: ((path / "metrics.jsonl").unlink(), (path / "metrics.jsonl").mkdir()),
         "metrics.jsonl: is not a regular file",

@@ -63,6 +63,21 @@ def test_a_line_that_no_game_writes_is_an_error_of_one_line(four, tmp_path, caps
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("games.jsonl", "games.jsonl, line 1: the line is damaged"),
+        ("nash_conv.json", "nash_conv.json: is damaged"),
+        ("tournament.json", "tournament.json: is damaged"),
+    ],
+)
+def test_a_file_that_is_nested_too_deeply_is_an_error_of_one_line(four, tmp_path, capsys, name, said):
+    out = shutil.copytree(four, tmp_path / "out")
+    (out / name).write_text('{"played": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    play(out, "random", "optimal", "--games", 4, status=2)
+    assert said in capsys.readouterr().err
+
+
 def test_no_flipped_bit_in_the_log_counts_as_a_result(tmp_path):
     """A bit in a name that the reader does not know leaves the result as it was."""
     settings = TournamentSettings({}, {}, 0, [], 1)

@@ -249,7 +249,7 @@ _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
 def _decoded(decoder: msgspec.json.Decoder[Content], content: bytes, path: Path) -> Content:
     try:
         return decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from error
 
 

@@ -143,7 +143,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             metrics.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             if number == len(lines):
                 break
             raise InputError(

@@ -138,7 +138,7 @@ def _payoffs_of(checkpoint: Path, name: str) -> tuple[PayoffTable, list[str]]:
             table.load_state_dict(pool["played"])
         played = {*table.members()}
         members = [one["uid"] for one in pool.get("models", []) if one["uid"] in played]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise InputError(str(file), "is damaged", "Name another checkpoint") from error
     if not members:
         problem = "no member of a pool has played up to this checkpoint"

@@ -232,7 +232,7 @@ def _last_step(metrics: Path) -> int:
         return 0
     try:
         return msgspec.json.decode(lines[-1], type=_Line).step
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(metrics.name, "its last line is damaged", "Delete the line") from error
 
 

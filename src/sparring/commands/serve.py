@@ -87,7 +87,7 @@ def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
     number = int(step) if step.isdecimal() else 0
     try:
         return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions, number
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return {}, number
 
 

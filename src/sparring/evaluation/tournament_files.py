@@ -247,7 +247,7 @@ def _read(file: Path, kind: type[Content], fix: str) -> Content | None:
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(str(file), "is damaged", fix) from error
 
 
@@ -260,7 +260,7 @@ def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
     for number, line in enumerate(content[:end].splitlines(), start=1):
         try:
             game = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             problem = "the line is damaged"
             raise InputError(f"{file}, line {number}", problem, _AGAIN) from error
         if not game.is_possible():

@@ -108,7 +108,7 @@ def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
         try:
             check_files(run.best(kept))
             measured = msgspec.json.decode((run.best(kept) / MEASURED_FILE).read_bytes(), type=Measured)
-        except (DamagedState, msgspec.DecodeError, UnicodeDecodeError):
+        except (DamagedState, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             continue
         return measured.value if measured.keep_best == keep_best else None
     return None

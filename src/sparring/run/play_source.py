@@ -81,7 +81,7 @@ def _lines_of(path: Path) -> Iterator[tuple[StandingsLine | None, int]]:
         end += len(line)
         try:
             yield msgspec.json.decode(line, type=StandingsLine), end
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             yield None, end
 
 
