@@ -20,6 +20,7 @@ from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.envs.catalog import list_environments, make_game
 from sparring.run.checks import checked_seats
+from terminal_sessions import in_terminal
 from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
@@ -227,3 +228,10 @@ def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
     capsys.readouterr()
     assert main(["play", model, "--env", "kuhn_poker", "--seat", "0"]) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_the_first_ctrl_c_at_a_question_of_play_ends_the_session():
+    play = "from sparring.cli.main import run; run()"
+    command = [sys.executable, "-c", play, "play", str(roomy_model()), "--env", "kuhn_poker", "--seat", "0"]
+    in_terminal(command, (b"your move", b"\x03"), status=130)

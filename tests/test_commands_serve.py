@@ -279,6 +279,13 @@ def post_json(live: Live, body: dict[str, str]) -> httpx2.Response:
     return live.post("/v1/load_lora_adapter", content=json.dumps(body), headers=headers)
 
 
+@pytest.mark.parametrize("name", ["org/model@v1.2", "a:b_c+d-e", "x" * 128])
+def test_usual_names_are_served_under_themselves(shared_base, name):
+    assert load(shared_base, name, "first").status_code == 200
+    assert ask_logprobs(shared_base, name)[0]
+    assert shared_base.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "path", ["x" * 5000, "x" * 300, "a/" * 400, "a\nb", "\x1b[2J", "\0", "\ud800", "y/" * 600]
 )
@@ -385,13 +392,14 @@ def test_all_policies_of_a_run_are_served(adapters, tmp_path):
     step.mkdir()
     (step / "proposer").symlink_to(adapters["first"])
     (step / "solver").symlink_to(adapters["wide"])
+    (step / "state.json").write_text('{"step": 3, "versions": {"solver": 2}}')
     engine, app = served_by("two", source_of(step))
     assert engine.names() == ["proposer", "solver", BASE_NAME]
     with running(app, engine) as live:
         answers = {name: ask_logprobs(live, name) for name in ("proposer", "solver", "default", "base")}
     assert answers["proposer"] == answers["default"]
     assert len({str(answers[name]) for name in ("proposer", "solver", "base")}) == 3
-    assert answers["solver"][1] == "3"
+    assert [answers[name][1] for name in ("proposer", "solver")] == ["3", "2"]
 
 
 @pytest.mark.parametrize(

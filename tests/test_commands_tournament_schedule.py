@@ -85,6 +85,7 @@ def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games
     for seating, seeds in by_seating.items():
         assert len({*seeds}) == rounds
         assert {*seeds} == {*by_seating[tuple(sorted(seating))]}
+    assert len({game.seed for game in batch}) == rounds * math.comb(members, players)
     assert len({game.number for game in batch}) == len(batch)
     more = {
         game

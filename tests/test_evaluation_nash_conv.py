@@ -120,6 +120,12 @@ async def test_scored_answers_have_the_form_that_the_template_requests():
     assert seen == {"\\boxed{check}", "\\boxed{bet}", "\\boxed{fold}", "\\boxed{call}"}
 
 
+async def test_all_positions_are_scored_at_once():
+    client = TabularClient(uniform)
+    await measure(client)
+    assert client.max_in_flight == 12
+
+
 async def test_a_position_that_cannot_be_scored_cancels_the_others():
     class FailingClient(TabularClient):
         ended = 0
