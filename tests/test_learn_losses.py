@@ -11,6 +11,7 @@ from sparring.learn.algorithms.cispo import Cispo
 from sparring.learn.algorithms.dppo import Dppo
 from sparring.learn.algorithms.gspo import Gspo
 from sparring.learn.algorithms.ppo import Ppo
+from sparring.learn.algorithms.sapo import Sapo
 from sparring.learn.algorithms.terms import correction_factors, divergence
 from sparring.learn.batch import Tokens, mean_answer_length
 from tiny_models import algorithm_of, make_record, tiny_policy
@@ -70,6 +71,48 @@ def test_ppo_clips_the_ratio_in_the_direction_of_the_advantage(options, expected
     assert loss == pytest.approx(expected)
     assert derivative == pytest.approx(gradient)
     assert metrics["clip_fraction"] == gradient.count(0)
+
+
+def test_gspo_clips_the_geometric_mean_of_an_answers_ratios():
+    # The means of the answers are 1.0004, which no bound touches, 2 and 2.
+    ratios = [1.0004 * 4, 1.0004 / 4, 1.0, 4.0, 2.0]
+    advantages = [1.0, 1.0, 1.0, 1.0, -1.0]
+    algorithm = algorithm_of(Gspo, clip_low=3e-4, clip_high=5e-4)
+    loss, derivative, metrics = losses(algorithm, ratios, advantages, [0, 0, 1, 1, 2])
+    mean = 1.0004
+    assert loss == pytest.approx([-mean, -mean, -1.0005, -1.0005, 2])
+    assert derivative == pytest.approx([-mean, -mean, 0, 0, 2])
+    assert metrics["clip_fraction"] == 2
+    assert algorithm.settings.aggregation == "seq-mean-token-mean"
+
+
+def test_cispo_bounds_the_weight_and_keeps_the_gradient():
+    algorithm = algorithm_of(Cispo, clip_high=1.5)
+    loss, derivative, metrics = losses(algorithm, [0.1, 1.0, 2.0, 9.0], [1.0, -1.0, 2.0, -1.0])
+    log_pi = torch.log(torch.tensor([0.01, 0.1, 0.2, 0.9])).tolist()
+    weight = [0.1, -1.0, 4.0, -2.5]
+    assert derivative == pytest.approx([-one for one in weight])
+    assert loss == pytest.approx([-w * one for w, one in zip(weight, log_pi, strict=True)])
+    assert metrics["clip_fraction"] == 1
+
+
+def test_sapo_closes_its_gate_slowly_and_is_the_policy_gradient_where_nothing_has_changed():
+    loss, derivative, _ = losses(Sapo(), [1.0, 1.0, 3.0, 3.0], [2.0, -2.0, 1.0, -1.0])
+    gates = [1 / (1 + 2.718281828459045 ** (-tau * 2)) for tau in (1.0, 1.05)]
+    assert loss == pytest.approx([-4.0, 4 / 1.05, -4 * gates[0], 4 / 1.05 * gates[1]])
+    assert derivative[:2] == pytest.approx([-2, 2])
+    assert derivative[2:] == pytest.approx([-12 * gates[0] * (1 - gates[0]), 12 * gates[1] * (1 - gates[1])])
+
+
+def test_dppo_masks_by_the_change_of_the_probability():
+    # Changes of 0.1 (a ratio of 1.5), 0.3, 0.3, -0.1 and -0.15 from 0.2.
+    algorithm = algorithm_of(Dppo, clip_low=0.12, clip_high=0.25)
+    loss, derivative, metrics = losses(
+        algorithm, [1.5, 2.5, 2.5, 0.5, 0.25], [1.0, 1.0, -1.0, -1.0, -1.0], old=0.2
+    )
+    assert derivative == pytest.approx([-1.5, 0, 2.5, 0.5, 0])
+    assert loss[0] == pytest.approx(-1.5 * float(torch.log(torch.tensor(0.3))))
+    assert metrics["clip_fraction"] == 2
 
 
 def test_dppo_bounds_the_weight_of_a_token_that_was_very_unlikely():

@@ -20,6 +20,7 @@ from sparring.learn.algorithms.gspo import Gspo
 from sparring.learn.algorithms.ppo import Ppo
 from sparring.learn.algorithms.reinforce import A2c
 from sparring.learn.algorithms.sapo import Sapo
+from sparring.learn.algorithms.terms import MASKING
 from sparring.learn.batch import Tokens, epochs_of
 from sparring.learn.critic import Critic
 from sparring.learn.learner import Learner
@@ -164,7 +165,8 @@ def plain_token_loss(case: Case, pi_T: Any, old_T: Any, mu_T: Any, advantage_T: 
     if case.kind is Dppo:
         change_T = (pi_T.exp() - mu_T.exp()).detach() * advantage_T.sign()
         weight_T = torch.clip(torch.exp(pi_T.detach() - mu_T), max=20)
-        return (change_T <= options.get("clip_high", 0.2)) * weight_T * -advantage_T * pi_T
+        bound_T = torch.where(advantage_T > 0, options.get("clip_high", 0.2), options.get("clip_low", 0.2))
+        return (change_T <= bound_T) * weight_T * -advantage_T * pi_T
     return -advantage_T * pi_T
 
 
@@ -324,7 +326,7 @@ SEVERAL_STEPS = {
     "gspo": Case(Gspo, {"clip_low": 0.05, "clip_high": 0.06, "correction": "none"}, 2, 3),
     "cispo": Case(Cispo, {"clip_high": 0.2, "aggregation": "token-mean"}, 2, 3),
     "sapo": Case(Sapo, {"correction": "icepop", "regulariser": "uniform"}, 3, 1),
-    "dppo": Case(Dppo, {"clip_low": 0.03, "clip_high": 0.03, "kl_weight": 0.1}, 2, 2),
+    "dppo": Case(Dppo, {"clip_low": 0.01, "clip_high": 0.03, "kl_weight": 0.1}, 2, 2),
     "sequence": Case(Ppo, {"correction_level": "sequence", "opsm_threshold": 0.3, "kl_weight": 0.4}, 2, 2),
     "k3 without a correction": Case(Ppo, {"kl_weight": 0.4, "correction": "none"}, 2, 2),
     "k3 with icepop": Case(
@@ -366,6 +368,15 @@ def test_several_steps_equal_those_of_a_plain_loop(name):
     metrics = assert_same_update(SEVERAL_STEPS[name])
     if SEVERAL_STEPS[name].kind in (Ppo, Gspo, Cispo, Dppo) and name != "k1 in the reward":
         assert 0 < metrics["clip_fraction"] < 1
+    if SEVERAL_STEPS[name].options.get("correction") in MASKING:
+        assert 0 < metrics["correction_masked"] < 1
+
+
+def test_the_value_clip_acts_in_the_update_above():
+    case = SEVERAL_STEPS["nashpg"]
+    free = replace(case, critic={**(case.critic or {}), "value_clip": None})
+    (clipped_D, _), (free_D, _) = (train_plainly(one, games())[1] for one in (case, free))
+    assert float((clipped_D - free_D).abs().max()) > 1e-3
 
 
 def test_an_update_of_several_steps_is_one_version_and_counts_each_answer_once():
