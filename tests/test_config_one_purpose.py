@@ -199,6 +199,13 @@ def _gradient(config, steps):
             "program.verifier_first",
         ),
         (
+            "nip",
+            {"program.protocol": "court.py:court", "program.shared_reward": "true"},
+            "rewards buffer finetune",
+            "program.prover0_first program.prover_reward program.verifier_first program.prover_policy",
+        ),
+        ("nip", {"program.shared_reward": "true"}, "program.prover_reward", "program.shared_reward"),
+        (
             "debate",
             {},
             "envs evaluation.games evaluation.temperature",

@@ -37,6 +37,13 @@ from sparring.core import InputError
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
 Game = TypeVar("Game", bound=GameSettings)
+_ON_A_CLUSTER = Only(
+    "run.runtime",
+    ("ray",),
+    refused=True,
+    why="is for runs on a cluster (as is --address)",
+    fix='Set run.runtime = "ray", or leave it out',
+)
 
 
 def _ending_as_the_run(game: Game, info: ValidationInfo) -> Game:
@@ -91,7 +98,7 @@ class Config(Settings):
     """Logs in addition to metrics.jsonl."""
     run: RunSettings = RunSettings()
     """The run's directory, its checkpoints and its runtime."""
-    ray: Annotated[RaySettings, Only("run.runtime", ("ray",), refused=True)] = RaySettings()
+    ray: Annotated[RaySettings, _ON_A_CLUSTER] = RaySettings()
     """How the run is spread over a Ray cluster."""
     finetune: FinetuneSettings | None = None
     """Training through fine-tuning jobs: `sparring finetune`. Other commands do not use it."""

@@ -10,7 +10,7 @@ from sparring.config.facts import CLASS_FILE
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
-from sparring.core.own_code import name_of
+from sparring.core.own_code import is_class_path, name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
 
@@ -154,6 +154,16 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
     def names(self) -> list[str]:
         """The names of what is played."""
         return [name_of(self.protocol)]
+
+    @property
+    def uses_order_of_provers(self) -> bool:
+        """Whether ``prover0_first`` may matter; what a protocol of your own uses is not known."""
+        return self.sequential or is_class_path(self.protocol)
+
+    @property
+    def uses_reward_of_provers(self) -> bool:
+        """Whether ``prover_reward`` may matter; what a protocol of your own uses is not known."""
+        return not self.shared_reward or is_class_path(self.protocol)
 
 
 Program = Annotated[

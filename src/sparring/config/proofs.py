@@ -104,6 +104,8 @@ Interactive Proofs it only ended the episode."""
 
 _ROUNDS = Only("protocol", ("nip", "debate", "mnip"))
 _TWO_PROVERS = Only("protocol", ("debate", "mnip"))
+_ORDER = Only("program.uses_order_of_provers", why="program.sequential is false")
+_REWARD = Only("program.uses_reward_of_provers", why="program.shared_reward is true")
 WITH_PROVERS = Only("protocol", ("nip", "adp", "debate", "mnip", "merlin_arthur"))
 
 
@@ -118,7 +120,7 @@ class ProtocolSettings(Settings):
     """The minimum number of rounds before a decision counts; in `nip`, `debate` and `mnip`."""
     sequential: Annotated[bool, _TWO_PROVERS] = False
     """Whether two provers speak one after the other; in `debate` and `mnip`."""
-    prover0_first: Annotated[bool, Only("sequential")] = True
+    prover0_first: Annotated[bool, _ORDER] = True
     """With `sequential`, whether the first prover begins."""
     randomize_channel_order: Annotated[bool, _TWO_PROVERS] = True
     """Whether the verifier reads the channels of two provers in random order."""
@@ -130,7 +132,7 @@ class ProtocolSettings(Settings):
     """What the verifier is taken to decide at its first turn that counts, whatever it says: reject (`zero`),
     accept (`one`) or the truth (`y`). It shows what the other agents can learn from a verifier that does not
     learn."""
-    prover_reward: Annotated[float, Only("shared_reward", (False,))] = Field(default=1.0, ge=-1e6, le=1e6)
+    prover_reward: Annotated[float, _REWARD] = Field(default=1.0, ge=-1e6, le=1e6)
     """A prover's reward for a decision that agrees entirely with its stance."""
     verifier_reward: float = Field(default=1.0, ge=-1e6, le=1e6)
     """The verifier's reward for a decision that is entirely right."""
