@@ -209,3 +209,11 @@ def test_a_state_that_is_changed_in_place_is_restored_too():
         learner.start_again(untrained)
         assert learner.algorithm.updates == 0
         learner.update(RECORDS)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_an_update_that_fails_leaves_the_scale_as_it_was(epochs):
+    learner = learner_with(epochs, AllActions(), max_mismatch=1e-9)
+    with pytest.raises(SparringError, match="engine and learner disagree"):
+        learner.update(scaled(RECORDS, 9.0))
+    assert not [name for name in learner.tensors() if name.startswith("algorithm.")]

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core import SparringError, TrainingRecord, derive_seed
+from sparring.core.records import without_zero_advantages
 from sparring.learn.algorithms import BaseAlgo, Reinforce
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
@@ -477,3 +478,26 @@ def has_ipv6() -> bool:
 def listening() -> set:
     connections = psutil.Process().net_connections("tcp")
     return {one.laddr for one in connections if one.status == psutil.CONN_LISTEN}
+
+
+def test_the_cases_are_what_their_names_say():
+    """Otherwise a change of the sharding could turn them into ordinary cases."""
+    first, second = shard(CASES["too long on one shard only"].batches[0], 2)
+    lengths = [[len(r.prompt_token_ids) for r in part] for part in (first, second)]
+    assert max(lengths[0]) < 11 <= min(lengths[1])
+    assert sorted(map(len, shard(CASES["one empty"].batches[0], 2))) == [0, 1]
+    kept = without_zero_advantages(CASES["mini-batches without zero advantages"].batches[0])
+    assert kept == CASES["mini-batches without zero advantages"].batches[0][:12]
+    assert any(without_zero_advantages(part) != part for part in shard(kept, 2))
+    games = [
+        {record.rollout_id for record in part}
+        for part in shard(CASES["critic and mini-batches"].batches[0], 2)
+    ]
+    assert games[0] & games[1]
+
+
+def test_records_with_a_common_prefix_stay_in_one_shard():
+    rules = [[1] * 50, [2] * 50]
+    records = [make_record([*rules[game % 2], move], [3]) for game in range(8) for move in range(game)]
+    for part in shard(records, 2):
+        assert len({record.prompt_token_ids[0] for record in part}) == 1

@@ -292,3 +292,15 @@ def test_a_reference_over_very_unlikely_answers_is_a_distribution():
     metrics, gradients = train_as_tree(policy_of("llama"), records, Case("base", 0.1))
     assert math.isfinite(metrics["loss"])
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+
+
+@pytest.mark.parametrize(("recompute", "times"), [(True, 2), (False, 1)])
+def test_layers_are_recomputed_for_the_gradient_if_memory_is_short(recompute, times):
+    policy, passes, algorithm = policy_of("llama"), [], Reinforce()
+    algorithm.initialize(policy, MAX_GENERATION_LEN)
+    algorithm.limits.memory.limit = 0.0 if recompute else math.inf
+    layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj
+    handle = layer.register_forward_hook(lambda *_: passes.append(1))
+    algorithm.update(algorithm.prepare_batch([make_record([1, 2], [3, 4])]))
+    handle.remove()
+    assert len(passes) == times

@@ -8,10 +8,10 @@ from sparring.learn.algorithms import Reinforce
 from sparring.learn.batch import pack
 from sparring.learn.learner import Learner
 from sparring.learn.logprobs import plan_logprobs
-from sparring.learn.policy import AVERAGE, TRAINED, PolicyModel
+from sparring.learn.policy import AVERAGE, BASE, TRAINED, PolicyModel
 from sparring.learn.schedules import Schedule
 from sparring.learn.trie import build_plan
-from tiny_models import constant, make_record, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, tiny_policy
 
 RATE = 1e-3
 RECORDS = [
@@ -188,3 +188,31 @@ def test_learning_raises_the_probability_of_what_was_rewarded():
     after = [sum(sampled_logprobs(policy, *pair)) for pair in (good, bad)]
     assert after[0] > before[0]
     assert after[1] < before[1]
+
+
+@pytest.mark.parametrize("nats", [30, 100])
+def test_one_token_that_the_policy_has_made_very_unlikely_does_not_dominate_an_update(nats):
+    """A weight of e30 would dominate the gradient, and e100 is not finite. Low temperatures cause them."""
+    policy, prompt, temperature = tiny_policy(), [1, 2, 3], 1.5 / nats
+    plan = build_plan([prompt] * 250, [[token] for token in range(250)])
+    logprobs = {}
+    for name in (BASE, TRAINED):
+        with torch.no_grad(), policy.adapter(name):
+            logprobs[name] = plan_logprobs(policy, plan, temperature)
+    token = int((logprobs[BASE] - logprobs[TRAINED]).argmax())
+    assert logprobs[BASE][token] - logprobs[TRAINED][token] > nats
+
+    learner = Learner(policy, algorithm_of(Reinforce, kl_weight=0.1), constant(RATE, max_mismatch=0.2))
+    drawn = float(logprobs[TRAINED][token])
+    metrics = learner.update([make_record(prompt, [token], 0.0, logprobs=[drawn], temperature=temperature)])
+    assert metrics["kl_to_base"] <= 10
+    assert metrics["grad_norm"] == 0.0
+
+
+def test_a_mismatch_that_was_not_measured_is_not_reported():
+    policy = tiny_policy()
+    learner = make_learner(policy)
+    fresh, stale = make_record([1, 2], [3]), make_record([1, 2], [3], policy_version=-1)
+    learner.version = 0
+    assert {name for name in learner.update([fresh]) if "mismatch" in name} == {"mismatch"}
+    assert {name for name in learner.update([stale]) if "mismatch" in name} == {"stale_mismatch"}

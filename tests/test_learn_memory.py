@@ -10,11 +10,13 @@ from family_models import family_model
 from sparring.learn import memory
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.logprobs import PassLimits, plan_logprobs
-from sparring.learn.memory import KeptMemory
+from sparring.learn.memory import KeptMemory, memory_of
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 from sparring.learn.tree_attention import sections_of
 from sparring.learn.trie import TreePlan, build_plan
 from tiny_models import ARCHITECTURES, algorithm_of, make_record, tiny_policy
+
+CPU = torch.device("cpu")
 
 
 class OneOfTwo:
@@ -107,3 +109,15 @@ def test_the_parts_of_a_sharded_base_that_are_on_the_device_take_of_a_passs_room
     assert kept.room == 1_000_000 + (whole - part) / 4
     monkeypatch.setattr(policy.sharded, "_device", torch.device("cuda"))  # where the parts are not
     assert kept.room == 1_000_000 + whole / 4
+
+
+def test_a_container_without_a_limit_may_use_the_machines_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [])
+    machine = memory_of(CPU)
+    assert machine > 1e8
+    unlimited = tmp_path / "memory.max"
+    unlimited.write_text("max\n")
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", [str(unlimited), str(tmp_path / "nothing")])
+    assert memory_of(CPU) == machine
+    unlimited.write_text(str(machine + 10**12))
+    assert memory_of(CPU) == machine

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from sparring.config import load_config
 from sparring.core import InputError
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import ALL_LINEAR, AVERAGE, BASE, TRAINED, LoraSettings, PolicyModel
@@ -153,3 +154,8 @@ def test_half_a_surrogate_pair_is_not_text(role):
         InputError, match=r"^messages: they contain '\\ud800', which is an unpaired surrogate"
     ):
         tiny_policy().render([{"role": role, "content": "a\ud800"}])
+
+
+def test_lora_dropout_is_rejected_because_samples_share_tokens():
+    with pytest.raises(InputError, match=r"lora\.dropout.*share tokens"):
+        load_config("quickstart", {"lora.dropout": "0.1"})

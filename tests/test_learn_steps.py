@@ -24,9 +24,9 @@ from sparring.learn.algorithms.terms import MASKING
 from sparring.learn.batch import Tokens, epochs_of
 from sparring.learn.critic import Critic
 from sparring.learn.learner import Learner
-from sparring.learn.policy import AVERAGE, PolicyModel
+from sparring.learn.policy import AVERAGE, LoraSettings, PolicyModel
 from sparring.run.assembly import build_learner
-from tiny_models import algorithm_of, constant, make_record, tiny_policy
+from tiny_models import algorithm_of, constant, make_record, tiny_model, tiny_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
@@ -481,3 +481,11 @@ def test_a_single_record_learns_alike_whatever_the_number_of_mini_batches(critic
     (left, mismatch), (right, other) = found
     assert mismatch == other
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_policies_of_one_run_divide_their_records_differently():
+    config = load_config("quickstart", {}, "ppo")
+    names = ("first", "second")
+    model = PolicyModel(str(tiny_model("llama")), LoraSettings(RANK, 8.0), policies=names)
+    seeds = {build_learner(config, model, name).seed for name in names}
+    assert len(seeds) == 2

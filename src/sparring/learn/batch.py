@@ -75,8 +75,9 @@ class Batch:
     the log-probabilities with which the tokens were drawn, ``start_R`` the place of each answer's first one,
     and ``old`` those before the update's first step. ``others`` are logprobs_C of each plan by other
     adapters, by name. ``measured`` is whether the mismatch of engine and learner has been measured. For a
-    critic, ``states`` are those in which the answers were drawn, ``value_R`` their values before the update's
-    first step and ``target_R`` what these are to become, in the critic's own unit.
+    critic, ``hidden_ND`` are the states in which answers were drawn and ``state_of_R`` that of each answer,
+    ``value_R`` are their values before the update's first step and ``target_R`` what these are to become, in
+    the critic's own unit.
     """
 
     plans: list[TreePlan]
