@@ -68,6 +68,14 @@ def test_turns_may_come_in_any_order_and_those_of_other_roles_and_rollouts_are_a
     assert found == pytest.approx([expected[place] for place in order])
 
 
+def test_what_a_turns_own_transform_adds_is_the_reward_of_that_turn_which_the_next_value_should_expect():
+    # The middle turn's reward is lower by 3. With lambda = 0 its value stands for all that follows the first
+    # turn, and does not expect the 3, so the first turn has them.
+    turns = turns_of([1.0, -2.0, 1.0], [0.5, 0.25, 0.0])
+    assert advantages_of(turns, 1.0, 1.0) == pytest.approx([0.5, -2.25, 1.0])
+    assert advantages_of(turns, 1.0, 0.0) == pytest.approx([3.0 + 0.25 - 0.5, -3.0 - 0.25, 1.0])
+
+
 def test_a_turn_whose_next_one_is_missing_learns_from_its_own_reward():
     first, _, last = turns_of([1.0, 1.0, 1.0], [0.2, 0.4, 0.6])
     assert advantages_of([first, last], 0.9, 0.5) == pytest.approx([0.8, 0.4])

@@ -295,3 +295,13 @@ def test_estimators_of_the_divergence_have_these_values_and_gradients(name, valu
     estimate.sum().backward()
     assert float(estimate.detach()) == pytest.approx(value)
     assert float(logprob.grad) == pytest.approx(gradient)
+
+
+def test_kpop_masks_whole_answers_by_the_mean_of_their_divergences():
+    distances = [max(binary_kl(p, q), binary_kl(q, p)) for p, q in zip(LEARNER, ENGINE, strict=True)]
+    mean = (distances[0] + distances[1]) / 2
+    assert mean < distances[0] - 0.01
+    for level, weight in (("sequence", 2.0), ("geometric", GEOMETRIC)):
+        settings = corrected("kpop", level, maximum=9, threshold=mean + 0.005)
+        found = correction_factors(settings, logs(LEARNER), logs(ENGINE), ANSWER_S).tolist()
+        assert found == pytest.approx([weight, weight, 0])

@@ -372,3 +372,46 @@ def test_a_learner_remembers_across_a_restart_and_forgets_where_its_policy_start
     assert all(torch.equal(after[name], same[name]) for name in after)
     other.start_again(untrained)
     assert not [name for name in other.tensors() if name.startswith("algorithm.")]
+
+
+@pytest.mark.parametrize(
+    ("chance", "steps", "found"),
+    [
+        *((0.5, 1, 0.42), (0.1, 1, 0.27), (0.01, 1, 0.05)),
+        *((0.5, 20, 0.99), (0.1, 20, 0.93), (0.01, 20, 0.63)),
+    ],
+)
+def test_corrected_values_have_the_stated_part_of_a_true_difference(chance, steps, found):
+    # YES is worth 1 and NO 0; the step at another prompt makes the mean over the game what it is on average.
+    mean = 0.0
+    for given in range(steps + 1):
+        records = [
+            *[make_record([1], YES, 1.0, logprobs=[math.log(chance), 0.0], alternatives=LEGAL)] * given,
+            *[make_record([1], NO, 0.0, logprobs=[math.log(1 - chance), 0.0, 0.0], alternatives=LEGAL)]
+            * (steps - given),
+            make_record([2], YES, (steps + 1) * chance - given, alternatives=LEGAL),
+        ]
+        values = ActionValues.of(records, corrected=True)
+        yes, no = values.of_answers(positions(([1], LEGAL)))
+        probability = math.comb(steps, given) * chance**given * (1 - chance) ** (steps - given)
+        mean += probability * (yes - no) * values.scale
+    assert mean == pytest.approx(found, abs=0.005)
+
+
+class NotesWhere(Magnet):
+    """Notes the weights with which the policy's log-probabilities were kept."""
+
+    def logprobs_of(self, adapter, plans):
+        if adapter == self.adapter:
+            self.weights.append(self.policy.adapter_state(adapter))
+        return super().logprobs_of(adapter, plans)
+
+
+def test_a_step_of_mirror_descent_begins_at_the_policy_before_the_update_in_every_mini_batch():
+    algorithm = algorithm_of(NotesWhere, eta=0.5)
+    algorithm.weights = []
+    learner = learner_with(2, algorithm, minibatches=2, max_mismatch=1e6)
+    before = learner.policy.adapter_state()
+    learner.update(RECORDS)
+    assert len(algorithm.weights) == 6  # for the anchor in two times two, and kept once in the first two
+    assert all(torch.equal(one[key], before[key]) for one in algorithm.weights for key in before)

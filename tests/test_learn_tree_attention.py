@@ -1,5 +1,6 @@
 from unittest.mock import patch
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,3 +74,16 @@ def test_on_gpus_an_answer_after_its_prompt_needs_no_mask():
         assert len(attend.runs) == 3
         assert all(attend.mask(run, None) is None for run in attend.runs)
         assert all(attend.mask(run, 60) is not None for run in attend.runs)
+
+
+def test_short_answers_and_their_shared_prompt_are_one_run():
+    plan = build_plan([list(range(100))] * 8, [[answer, 1] for answer in range(8)])
+    assert split_runs(plan, whole(plan)) == [(0, plan.num_tokens)]
+
+
+@pytest.mark.parametrize("overhead", [0, 10**9])
+def test_long_answers_after_a_shared_prompt_are_separate_runs_unless_runs_are_expensive(overhead):
+    plan = build_plan([[5] * 50] * 3, [[answer] + [7] * 80 for answer in range(3)])
+    with patch.object(tree_attention, "RUN_OVERHEAD_PAIRS", overhead):
+        runs = split_runs(plan, whole(plan))
+    assert len(runs) == (3 if overhead == 0 else 1)

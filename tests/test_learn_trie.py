@@ -155,3 +155,10 @@ def test_samples_that_share_nothing_are_separated_at_a_handy_size_but_others_are
 def test_a_long_path_is_cut_in_the_middle():
     plan = build_plan([list(range(9))], [[1, 2]])
     assert [(one.start, one.stop) for one in sections_of(plan, 4)] == [(0, 4), (4, 8), (8, 10)]
+
+
+def test_a_section_ends_at_the_branch_that_keeps_the_fewest_tokens():
+    plan = build_plan([[1, 2, 3, 4], [1, 2, 3, 5], [1, 6, 7, 8]], [[9, 9]] * 3)
+    assert plan.tokens_T.tolist() == [1, 2, 3, 4, 9, 5, 9, 6, 7, 8, 9]
+    assert [(one.start, one.stop) for one in sections_of(plan, 8)] == [(0, 7), (7, 11)]
+    assert [(one.start, one.stop) for one in sections_of(plan, 6)] == [(0, 5), (5, 11)]

@@ -21,8 +21,10 @@ With the value V_t of the state before turn t of a role in a rollout and the rew
 
 (generalised advantage estimation; Schulman et al. 2016, arXiv 1506.02438, equations 11 and 16). The value's
 target is A_t + V_t. A record gives each answer a reward R_t, the outcome for its role and what its own
-transforms add, so r_t = R_t - R_{t+1}, and r_T = R_T at the end. A turn whose next one is missing, because a
-buffer draws single steps or a record is cut, counts as the last: its target is R_t.
+transforms add, so r_t = R_t - R_{t+1}, and r_T = R_T at the end. With lambda < 1, A_t contains (1 - lambda)
+times the opposite of what the next turn's transforms added beyond V_{t+1}; it is 0 in the mean once the
+critic expects it. A turn whose next one is missing, because a buffer draws single steps or a record is cut,
+counts as the last: its target is R_t.
 
 The value loss is, with the targets G, and with values and targets in units of r,
 
