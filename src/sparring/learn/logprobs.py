@@ -122,7 +122,10 @@ def plan_outputs(
     values: Callable[[Tensor], Tensor] | None = None,
     hits: bool = False,
 ) -> PlanOutputs:
-    """Return logprobs_C as :func:`plan_logprobs` does, with entropies, hits, or ``values`` of hidden_ND."""
+    """Return logprobs_C as :func:`plan_logprobs` does, with entropies or hits, and ``values`` of hidden_ND.
+
+    With ``hits`` there are no entropies.
+    """
     score = logprobs_and_hits if hits else logprobs_and_entropies if entropies else None
     scores = _PlanPass(policy, plan, limits, score, values)()
     if scores.ndim == 1:
