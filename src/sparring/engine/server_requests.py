@@ -248,7 +248,15 @@ class MessagePart(BaseModel):
 
 
 def _parts(content: Any) -> Any:
+    if not isinstance(content, str | list):
+        raise ValueError(f"{content!r:.50} is not a text. Give a string or a list of text parts")
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _said_by_no_tool(role: Any) -> Any:
+    if role in ("tool", "function"):
+        raise ValueError(f"{role}: this server has no tools. Leave the message out")
+    return role
 
 
 class RequestMessage(BaseModel):
@@ -256,7 +264,9 @@ class RequestMessage(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    role: Literal["system", "developer", "user", "assistant", "text"]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "text"], BeforeValidator(_said_by_no_tool)
+    ]
     content: Annotated[list[MessagePart], Field(fail_fast=True), BeforeValidator(_parts)]
     token_ids: TokenIds | None = None
 
