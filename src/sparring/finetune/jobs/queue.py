@@ -139,9 +139,9 @@ class JobQueue:
         """Cancel a job. Raises ApiError: it has ended."""
         if job.status not in UNFINISHED:
             raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
-        self._end(job, CANCELLED, "The job was cancelled")
         if job.id in self._tasks:  # else its base is not served
-            self._tasks[job.id].cancel()
+            self._tasks[job.id].cancel()  # first: what follows fails on a full disk
+        self._end(job, CANCELLED, "The job was cancelled")
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Stop serving models; those that are not served are passed over."""

@@ -22,7 +22,7 @@ Checked = TypeVar("Checked")
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class TextPart(BaseModel):
