@@ -94,19 +94,20 @@ def psro(
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.psro import check_psro
     from sparring.commands.psro import psro as run_psro
+    from sparring.commands.psro_files import PAYOFFS
     from sparring.commands.psro_page import psro_table
     from sparring.config import load_config
-    from sparring.population.meta_strategies import check_installed
+    from sparring.core.adapters import MIXTURE_FILE
+    from sparring.evaluation.tournament_files import PAGE
     from sparring.run.checks import check_config, renaming
     from sparring.run.progress_views import print_line
-    from sparring.run.run_layout import PSRO_FILE
+    from sparring.run.run_layout import PSRO_FILE, PSRO_PAGE
     from sparring.run.run_names import check_plain_name
     from sparring.view.watch.text import table_text
 
     source, overrides = config_of(arguments, "psro kuhn", seed=seed, runtime=runtime, address=address)
     config = load_config(source, overrides)
     check_psro(config)
-    check_installed("sparring psro")
     if name is not None:
         check_plain_name(name)
     path = Path(config.run.directory) / (name or f"psro-{Path(source).stem}")
@@ -122,7 +123,7 @@ def psro(
             on_state=lambda state: tables.print(table_text(psro_table(state))),
         )
     if found is not None:
-        print_line(console, f"mixture: {path / 'mixture.json'}")
-        print_line(console, f"page: {path / 'psro.html'}")
-        print_line(console, f"payoffs: {path / 'payoffs' / 'tournament.html'}")
+        print_line(console, f"mixture: {path / MIXTURE_FILE}")
+        print_line(console, f"page: {path / PSRO_PAGE}")
+        print_line(console, f"payoffs: {path / PAYOFFS / PAGE}")
         print_line(console, f"next: {shell_command('eval', path)}   or: {shell_command('play', path)}")

@@ -44,7 +44,9 @@ def evaluate(
     env: Env = None,
     role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
-    games: Annotated[int, typer.Option(min=2, help="Number of games, with balanced seats.")] = 400,
+    games: Annotated[
+        int | None, typer.Option(min=2, help="Number of games, with balanced seats; by default 400.")
+    ] = None,
     template: Template = None,
     players: Players = None,
     seed: SeedOrNone = None,
@@ -65,12 +67,16 @@ def evaluate(
     A program's run is measured as its training does.
     """
     from sparring.commands.model_source import first_environment
+    from sparring.commands.venues import refuse_for_programs
 
     if out is not None:
         check_writable("--out", out)
     env = env or first_environment(model)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         if env is None:
+            of_games = {"--opponent": opponent, "--games": games, "--template": template}
+            of_games |= {"--players": players, "--temperature": temperature != 1, "--nash-conv": nash_conv}
+            refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:
             _check_no_role(bool(role), env)
@@ -111,9 +117,10 @@ def _check_no_role(given: bool, env: str) -> None:
 
 
 def _played(
-    model: str, env: str, opponent: str | None, games: int, options: dict[str, Any]
+    model: str, env: str, opponent: str | None, games: int | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
+    from sparring.commands.evaluate import GAMES
     from sparring.commands.evaluate import evaluate as play
     from sparring.commands.tables import results_table
     from sparring.run.checks import renaming
@@ -121,7 +128,7 @@ def _played(
 
     console = Console()
     with renaming(GAME_OPTIONS | {"opponent": "--opponent", "nash_conv": "--nash-conv"}):
-        played = play(model, env, opponent, games, **options, progress=ConsoleProgress(console))
+        played = play(model, env, opponent, games or GAMES, **options, progress=ConsoleProgress(console))
     results = [one for one in (played.result, played.exact) if one is not None]
     console.print(table_text(results_table(results, played.kept)))
     return played.to_dict()
@@ -146,11 +153,13 @@ def play(
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.play import play as play_game
     from sparring.commands.programs import play_program
+    from sparring.commands.venues import refuse_for_programs
     from sparring.run.checks import renaming
 
     console = Console()
     progress = ConsoleProgress(console)
     if env is None:
+        refuse_for_programs({"--template": template, "--seat": seat is not None})
         play_program(run, str(role), seed, console, progress)
         return
     with renaming(GAME_OPTIONS | {"seat": "--seat"}):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,13 +117,6 @@ def console_of_tables() -> Console:
     if not console.is_terminal:
         console.width = WIDTH_OF_FILES
     return console
-
-
-def check_installed(field: str, package: str, extra: str) -> None:
-    """Raise an InputError if a package is not installed, which an extra of sparring installs."""
-    if find_spec(package) is None:
-        problem = f"the package {package} is not installed"
-        raise InputError(field, problem, f"Run: pip install 'sparring[{extra}]'")
 
 
 def check_writable(option: str, file: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sparring.cli.options import MODEL_HELP, Address, check_installed
+from sparring.cli.options import MODEL_HELP, Address
 from sparring.core import InputError
+from sparring.core.errors import check_installed
 
 PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
@@ -51,8 +52,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
-    for package in PACKAGES:
-        check_installed("serve", package, "serve")
+    check_installed("serve", "serve", *PACKAGES)
     _check_runtime(runtime, {"--address": address, "--engines": engines, "--gpus": gpus})
     from sparring.commands.model_source import find_model
     from sparring.run.progress_views import working

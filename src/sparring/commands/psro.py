@@ -41,6 +41,7 @@ from sparring.config.play import EnvSettings, Games
 from sparring.config.population import PsroSettings
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE, MIXTURE_FILE, TRAINED
+from sparring.core.errors import check_installed
 from sparring.core.files import remove_directory, write_file
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
@@ -50,7 +51,7 @@ from sparring.evaluation.match import Mixture, Progress
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.schedule import GameSchedule
-from sparring.population.meta_strategies import meta_strategy
+from sparring.population.meta_strategies import PACKAGES, meta_strategy
 from sparring.population.payoffs import PayoffMatrix
 from sparring.run.given_adapters import copy_adapter, find_given
 from sparring.run.hardware import with_chosen_threads
@@ -80,6 +81,7 @@ def psro(
         SparringError: a training had to stop, or games could not be finished.
     """
     check_psro(config)
+    check_installed("sparring psro", "populations", *PACKAGES)
     progress = progress or Progress()
     directory = PsroDirectory.open(path)
     try:

@@ -9,9 +9,10 @@ from pathlib import Path
 from sparring.commands.members import Member, base_of, environment_of, find_members
 from sparring.commands.serving import Serve, serving
 from sparring.commands.tournament_page import tournament_html
-from sparring.commands.venues import GameVenue, ProgramVenue, Venue
+from sparring.commands.venues import GameVenue, ProgramVenue, Venue, refuse_for_programs
 from sparring.config.play import GameSettings
 from sparring.core import InputError, SparringError
+from sparring.core.errors import check_installed
 from sparring.core.files import write_file
 from sparring.core.own_code import absolute
 from sparring.envs.game_episode import build_episode
@@ -30,7 +31,7 @@ from sparring.evaluation.tournament_files import (
     TournamentSettings,
     write_payoffs,
 )
-from sparring.population.meta_strategies import check_installed
+from sparring.population import meta_strategies
 from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
 
 GAMES, GAMES_BEFORE_BUDGET = 200, 20
@@ -70,10 +71,11 @@ def tournament(
         InputError: an argument is wrong, the directory cannot be used, or a model cannot be loaded.
         SparringError: no game could be finished, or the directory cannot be written.
     """
-    check_installed("tournament")
+    check_installed("tournament", "populations", *meta_strategies.PACKAGES)
     venue: Venue
     if env_id is None:
-        _check_no_game(players, template, temperature, nash_conv)
+        of_games = {"players": players, "template": template, "nash_conv": nash_conv}
+        refuse_for_programs(of_games | {"temperature": temperature != 1})
         found = find_members(members, None)
         venue = ProgramVenue.of(found, seed)
         seats = len(venue.roles)
@@ -99,14 +101,6 @@ def _check_nash_conv(env: GameSettings, temperature: float) -> None:
     with renaming({"evaluation.nash_conv": "nash_conv"}):
         check_nash_conv(env.id)
     check_models_end_answers(env, "nash_conv", "Leave it out")
-
-
-def _check_no_game(players: int | None, template: str | None, temperature: float, nash_conv: bool) -> None:
-    given = {"players": players, "template": template, "nash_conv": nash_conv}
-    given["temperature"] = temperature != 1
-    for name, value in given.items():
-        if value:
-            raise InputError(name, "is for games, but the runs play a program", "Leave it out")
 
 
 @dataclass(frozen=True)

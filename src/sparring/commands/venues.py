@@ -20,6 +20,13 @@ LEAST_REQUESTS = 256
 """The requests of a program of which each deal has one, in whole batches of the program."""
 
 
+def refuse_for_programs(options: Mapping[str, object]) -> None:
+    """Raise an InputError for an option of games that is set, by its name, where a program is played."""
+    for name, value in options.items():
+        if value:
+            raise InputError(name, "is for games, but the runs play a program", "Leave it out")
+
+
 @dataclass(frozen=True)
 class GameVenue:
     """A game, whose seats are its players, at the models' sampling temperature."""

@@ -1,6 +1,5 @@
 """Facts about single fields, which stand beside them in ``Annotated``, and what reads them."""
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 from sparring.config.base import Settings
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.errors import check_installed
 from sparring.core.own_code import absolute, is_class_path
 
 
@@ -107,9 +107,8 @@ def check_packages(settings: Settings, root: str = "") -> None:
     for place, section, name, fact in _facts(settings, Needs, root):
         value = getattr(section, name)
         is_needed = value in fact.values if fact.values else bool(value)
-        if is_needed and importlib.util.find_spec(fact.package) is None:
-            problem = f"the package {fact.package} is not installed"
-            raise InputError(_joined(place, name), problem, f"Run: pip install 'sparring[{fact.extra}]'")
+        if is_needed:
+            check_installed(_joined(place, name), fact.extra, fact.package)
 
 
 def _facts(settings: Settings, kind: type[Fact], root: str = "") -> Iterator[tuple[str, Settings, str, Fact]]:

@@ -1,5 +1,6 @@
 """Errors for users: one line that names the field and the fix."""
 
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,14 @@ class InputError(SparringError):
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, str, str]]:
         """Rebuild the error from its three parts in another process; Python would use only its message."""
         return type(self), (self.field, self.problem, self.fix)
+
+
+def check_installed(field: str, extra: str, *packages: str) -> None:
+    """Raise an InputError if one of the packages, which an extra of sparring installs, is missing."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            problem = f"the package {package} is not installed"
+            raise InputError(field, problem, f"Run: pip install 'sparring[{extra}]'")
 
 
 class DamagedState(InputError):

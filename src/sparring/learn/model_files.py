@@ -9,7 +9,6 @@ without what libraries note in these about themselves.
 import difflib
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL, Quantization
 from sparring.core.chat_tokens import ChatTokens, configured_stops
+from sparring.core.errors import check_installed
 from sparring.core.files import sha256_of
 from sparring.core.manifest import Hashes, base_of, is_sealed
 
@@ -204,12 +204,8 @@ def check_model_name(name: str) -> None:
 
 def check_quantization(quantization: Quantization) -> None:
     """Raise InputError if the package for quantised weights is needed and not installed."""
-    if quantization != "none" and importlib.util.find_spec("bitsandbytes") is None:
-        raise InputError(
-            "model.quantization",
-            "the package bitsandbytes is not installed",
-            "Run: pip install 'sparring[quantized]'",
-        )
+    if quantization != "none":
+        check_installed("model.quantization", "quantized", "bitsandbytes")
 
 
 def _check_config(directory: Path) -> None:

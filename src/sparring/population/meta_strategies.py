@@ -5,14 +5,14 @@ mixture is computed.
 """
 
 import contextlib
-import importlib.util
 import io
 from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparring.core import InputError, SparringError
+from sparring.core import SparringError
+from sparring.core.errors import check_installed
 from sparring.core.play import MetaStrategy
 from sparring.population.payoffs import PayoffMatrix
 
@@ -22,25 +22,8 @@ RESAMPLES = 60
 """The number of matrices that are drawn."""
 _OTHER_UNITS = (1.0, 0.1, 0.01, 10.0, 3.0, 0.3)
 
-_PACKAGES = ("cvxpy", "matplotlib", "networkx")
-
-
-def check_installed(field: str) -> None:
-    """Check that the packages of the extra ``populations`` are installed.
-
-    Args:
-        field: the user's input that needs them, for the error.
-
-    Raises:
-        InputError: one is not.
-    """
-    for package in _PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise InputError(
-                field,
-                f"the package {package} is not installed",
-                "Run: pip install 'sparring[populations]'",
-            )
+PACKAGES = ("cvxpy", "matplotlib", "networkx")
+"""What the extra ``populations`` installs."""
 
 
 def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -71,7 +54,7 @@ def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArra
         raise ValueError("a meta-strategy needs the payoff of every pair")
     if name == "uniform" or len(payoffs_MM) == 1:
         return np.full(len(payoffs_MM), 1 / len(payoffs_MM))
-    check_installed("meta-strategy")
+    check_installed("meta-strategy", "populations", *PACKAGES)
     solver = {"nash": _nash, "alpharank": _alpharank, "prd": _prd}[name]
     weights_M: NDArray[np.float64] = np.maximum(solver((payoffs_MM - payoffs_MM.T) / 2), 0.0)
     weights_M /= weights_M.sum()

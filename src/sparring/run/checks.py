@@ -12,13 +12,14 @@ from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
 from sparring.core import InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
+from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
 from sparring.learn.model_files import check_model_name
-from sparring.population.meta_strategies import check_installed
+from sparring.population import meta_strategies
 from sparring.run.best import check_keep_best
 from sparring.run.evaluation_opponents import (
     MIXTURE,
@@ -67,7 +68,7 @@ def check_config(config: Config) -> list[str]:
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithms(config, policies)
     if config.population.sample_mode == "meta-nash":
-        check_installed("population.sample_mode")
+        check_installed("population.sample_mode", "populations", *meta_strategies.PACKAGES)
     check_keep_best(config)
     if config.evaluation.patience and not any(
         game.num_players == 1 or evaluation_opponents(config, game) for game in config.evaluated
