@@ -216,6 +216,14 @@ async def test_a_partially_saved_update_does_not_count(tmp_path):
     with files_no_longer_than(adapter.stat().st_size), pytest.raises((OSError, SafetensorError)):
         await update_only(first)  # the new adapter fits on the disk, but the optimizer's state does not
     assert (tmp_path / "versions" / "000002").exists()
+    lost = "update 2 was not saved; a resume continues from 1"
+    for step in (2, 3):
+        with pytest.raises(SparringError, match=f"{lost}|the saved state of update 2 is lost"):
+            await first.update(step, records(step, "default"), {})
+    with pytest.raises(SparringError, match=lost):
+        await first.keep(str(tmp_path / "checkpoint"))
+    with pytest.raises(SparringError, match=lost):
+        first.saved()
     again = only(tmp_path)
     assert again.saved().step == 1
     assert path_of(again) == str((tmp_path / "versions" / "000001").absolute())

@@ -216,6 +216,16 @@ def test_every_policy_has_its_own_weights_and_meets_copies_of_the_other(tmp_path
     assert set(service.paths_in_use()) == {f"{policy}-v{version}" for policy in both for version in (1, 2)}
 
 
+def test_evaluation_games_beside_training_are_played_by_trained_policies_in_turn():
+    sides = EnvSpec("kuhn", "kuhn_poker(players=3)", 3, policies=("first", "fixed-teacher", "second"))
+    service = PoolService("random", 2, policies=("first", "second"))
+    for name in ("teacher", "rival"):
+        service.add_fixed(name)
+    service.register("c", replace(PLAY, environments=(sides,), evaluation=((sides, "fixed-rival"),)))
+    uids = [job.uids for job in ask(service, 1, evaluation=4).jobs]
+    assert uids == [("first", "fixed-rival", "fixed-rival"), ("fixed-rival", "fixed-rival", "second")] * 2
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_games_against_a_checkpoint_that_is_lost_get_another_opponent(tmp_path, killed):
     service = pool(tmp_path, "random")

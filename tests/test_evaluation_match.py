@@ -102,6 +102,13 @@ async def test_games_are_rounded_up_so_that_seats_balance():
     assert {seat: counts.games for seat, counts in result.by_seat.items()} == {0: 4, 1: 4, 2: 4}
 
 
+async def test_a_model_that_has_some_seats_plays_every_game_in_one_of_them():
+    client = TabularClient(uniform, {"hero": first_move})
+    result = await play(client, "kuhn_poker(players=3)", 3, model=["a", "b", "c"], seats=[0, 2], games=9)
+    assert {seat: counts.games for seat, counts in result.by_seat.items()} == {0: 5, 2: 5}
+    assert result.model == "a, c"
+
+
 async def test_an_invalid_move_of_the_model_loses_and_is_counted_apart():
     result = await play(TabularClient(nonsense), games=20)
     assert result.losses == result.invalid["model"] == result.moves == result.invalid_moves == 20

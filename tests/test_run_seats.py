@@ -163,9 +163,12 @@ def test_a_frozen_seat_plays_every_game_and_is_not_trained(sides, model, tmp_pat
     if mode == "random":
         assert {sum(uid in trained for uid in one) for one in uids} == {1}, "one seat learns"
         assert {uid for one in uids for uid in one if "-ckpt-" in uid}, "a copy plays the other"
-    (result,) = (tmp_path / "run" / "evaluation").glob("step-000002-*.json")
-    averages = [f"{one}-average" for one in trained]
-    assert json.loads(result.read_text())["model"] == ", ".join([*averages, "teacher"])
+    (file,) = (tmp_path / "run" / "evaluation").glob("step-000002-*.json")
+    result = json.loads(file.read_text())
+    assert result["model"] == ", ".join(f"{one}-average" for one in trained)
+    assert [*result["by_seat"]] == [str(seat) for seat in range(len(trained))], (
+        "in every game, one is measured"
+    )
     saved = {path.parent.name for path in (tmp_path / "run/checkpoints/step-000002").glob("*/adapter_*.json")}
     assert saved == {*trained}
     assert match(tmp_path / "run", "base", game).games > 0
@@ -178,7 +181,10 @@ def test_a_frozen_adapter_can_hold_a_seat_in_evaluations_only(sides, model, tmp_
     run(configure(model, **changes), tmp_path / "run")
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-000001" / "state.json").read_text())
     rated = {one["uid"]: one["games"] for one in state["source"]["pool"]["models"]}
-    assert rated["fixed-teacher"] > 0
+    (file,) = (tmp_path / "run" / "evaluation").glob("step-000001-*.json")
+    games_of_seat = {seat: one["games"] for seat, one in json.loads(file.read_text())["by_seat"].items()}
+    assert games_of_seat == {"0": int(json.loads(file.read_text())["requested_games"])}
+    assert rated["first-average"] > 0 == rated["fixed-teacher"]
     assert match(tmp_path / "run", "base", "kuhn_poker(players=2)").games > 0
 
 

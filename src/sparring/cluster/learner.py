@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparring.core import TrainingRecord
+from sparring.core import SparringError, TrainingRecord
 from sparring.core.adapters import TRAINED
 from sparring.core.files import Epoch, finish_replacements, remove_directory
 from sparring.run.learners import Records, Saved, UpdateBatch
@@ -59,6 +59,7 @@ class LearnerService(PolicyLearners):
         self.group = group
         self.alone = list(self.learners) == [TRAINED]
         self.started = started
+        self._unsaved: int | None = None
         finish_replacements(directory / "learner", r"\d+")
         steps = self._saved_steps()
         self._load_newest(steps, self._step_directory)
@@ -68,7 +69,8 @@ class LearnerService(PolicyLearners):
         group.start()
 
     def saved(self) -> Saved:
-        """Return the progress."""
+        """Return the progress; raise a SparringError after an update that failed or could not be saved."""
+        self._check_saved()
         return self._progress()
 
     async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
@@ -78,8 +80,13 @@ class LearnerService(PolicyLearners):
         """
         if step != self._last["step"]:
             self._check_last(step - 1)
+            self._check_saved()
             records = await batch.records(self.model.encode_answer)
-            await asyncio.to_thread(self._learn_and_save, step, records, state)
+            try:
+                await asyncio.to_thread(self._learn_and_save, step, records, state)
+            except Exception:
+                self._unsaved = step
+                raise
         return self.saved()
 
     async def start_again(self, step: int, policies: list[str]) -> Saved:
@@ -88,6 +95,7 @@ class LearnerService(PolicyLearners):
         A repeated call changes nothing. Raises SparringError if ``step`` is not the last update.
         """
         self._check_last(step)
+        self._check_saved()
         await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
         return self.saved()
 
@@ -102,19 +110,26 @@ class LearnerService(PolicyLearners):
     async def keep(self, directory: str) -> None:
         """Write a checkpoint of the last update for users, unless it is there."""
         if not Path(directory).exists():
-            await asyncio.to_thread(self._save, Path(directory))
+            self._check_saved()
+            await asyncio.to_thread(self._save, Path(directory), self._state | self._last)
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """Delete the adapters that are neither in use nor among the newest."""
         await asyncio.to_thread(self._tidy, {Path(path).resolve() for path in paths_in_use})
 
+    def _check_saved(self) -> None:
+        if self._unsaved is not None:
+            self.directory.check_epoch()
+            last = self._last["step"]
+            raise SparringError(f"update {self._unsaved} was not saved; a resume continues from {last}")
+
     def _learn_and_save(self, step: int, records: Records, state: dict[str, Any]) -> None:
-        self._learn(step, records)
+        last = self._learn(step, records)
         for policy in records:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
             remove_directory(self._place("averages", policy))  # of a lost update
-        self._state = state
-        self._save(self._step_directory(step))
+        self._save(self._step_directory(step), state | last)
+        self._last, self._state = last, state
         for old in self._saved_steps()[:-KEPT]:
             remove_directory(self._step_directory(old))
 
@@ -127,7 +142,7 @@ class LearnerService(PolicyLearners):
             if self._differs(policy):
                 self._write_adapter("versions", policy, self.learners[policy].adapter)
         if policies:
-            self._save(self._step_directory(self._last["step"]))
+            self._save(self._step_directory(self._last["step"]), self._state | self._last)
 
     def _results(self) -> dict[str, str | None]:
         results = {}

@@ -130,7 +130,7 @@ class GameScheduler:
     def next_eval_job(self) -> GameJob:
         """Return the next evaluation game, in which no seat is trained.
 
-        Pairs of environment and opponent take turns, and so do the seats.
+        Pairs of environment and opponent take turns, and so do the seats whose policies are trained.
         """
         settings, current = self.settings, self.pool.current_uid() or ""
         index, self.next_eval = self.next_eval, self.next_eval + 1
@@ -139,7 +139,8 @@ class GameScheduler:
         pinned = settings.max_eval_games_per_ckpt is not None
         turn, which = divmod(place if pinned else index, len(settings.evaluation))
         env, opponent = settings.evaluation[which]
-        seat = turn % env.num_players
+        seats = env.trained_pids or range(env.num_players)
+        seat = seats[turn % len(seats)]
         policy = env.policy(seat)
         me = (self.pool.current_uid(policy) or "") if pinned else policy
         uids = tuple(me if pid == seat else opponent for pid in range(env.num_players))

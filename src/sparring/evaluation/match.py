@@ -104,6 +104,7 @@ async def play_match(
     opponent: Agent | Sequence[Agent] | None,
     games: int,
     seed: int,
+    seats: Sequence[int] = (),
     concurrency: int = CONCURRENCY,
     temperature: float = 1.0,
     max_tokens: int | None = None,
@@ -113,15 +114,16 @@ async def play_match(
 ) -> MatchResult:
     """Play a match. The result depends neither on ``concurrency`` nor on the order in which games end.
 
-    In game i the model plays seat i % num_players and the opponent plays every other seat. The games of one
-    round (equal i // num_players) share a seed, so the model plays the same deal from every seat.
+    The model takes its seats in turn, one in each game, and the opponent plays every other seat. The games of
+    one round, one for each seat, share a seed, so the model plays the same deal from every seat.
 
     Args:
         arena: its client answers for ``model``, and for the opponent if that is a model.
         model: uid of the model, or a mixture; one for each seat if they differ.
         opponent: the opponent, or a mixture; one for each seat if they differ; ``None`` in a one-player game.
-        games: number of games; rounded up to a multiple of the number of seats.
+        games: number of games; rounded up to a multiple of the number of the model's seats.
         seed: determines everything except the models' weights.
+        seats: the model's seats; all by default.
         concurrency: maximum number of games in flight.
         temperature, max_tokens: of the model's answers; ``None`` means the client's default limit.
         retries: further attempts at a game that failed for a transient reason, before it counts as failed.
@@ -136,16 +138,16 @@ async def play_match(
         [opponent] * num_players if isinstance(opponent, AgentSpec | Mixture) else list(opponent or ())
     )
     _check(episode, opponents, games, concurrency)
-    models = by_seat(model, num_players)
+    models, seats = by_seat(model, num_players), seats or range(num_players)
     specs = []
-    for round_ in range(-(-games // num_players)):
+    for round_ in range(-(-games // len(seats))):
         deal = derive_seed(seed, "match", round_)
         names = [drawn(one, deal, pid) for pid, one in enumerate(models)]
         agents = [AgentSpec("model", name, temperature, max_tokens) for name in names]
         others = [drawn(one, deal, pid) for pid, one in enumerate(opponents)]
         specs += [
             PlaySpec(episode.name, num_players, (*others[:seat], agents[seat], *others[seat + 1 :]), deal)
-            for seat in range(num_players)
+            for seat in seats
         ]
     finished: dict[int, GameRecord | str] = {}
 
@@ -155,7 +157,7 @@ async def play_match(
         else:
             if on_rollout is not None:
                 on_rollout(index, played.rollout)
-            finished[index] = record_of(played.rollout, index % num_players)
+            finished[index] = record_of(played.rollout, seats[index % len(seats)])
         if on_game is not None:
             on_game(len(finished), len(specs))
 
@@ -164,7 +166,7 @@ async def play_match(
     result = MatchResult(
         env_id=episode.name,
         num_players=num_players,
-        model=names_of(models),
+        model=names_of(models[seat] for seat in seats),
         opponent=names_of(one if isinstance(one, Mixture) else one.model for one in opponents),
         seed=seed,
         requested_games=games,

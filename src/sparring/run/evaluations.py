@@ -44,6 +44,8 @@ class Ratings(Protocol):
 class Evaluations:
     """Measures what the training of each policy produces, in its seats, against the configured opponents.
 
+    A frozen seat is the opponent's, so that every game of a match measures a policy that is trained.
+
     The client of ``arena`` serves the ``results``, the model of each policy; ``pool`` rates the matches.
     """
 
@@ -150,6 +152,7 @@ class Evaluations:
             model=self._models(env),
             opponent=self._opponents(env, opponent) if opponent else None,
             games=games,
+            seats=self._seats(env),
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
             temperature=self.config.evaluation.temperature if env.temperature is None else env.temperature,
@@ -171,6 +174,11 @@ class Evaluations:
         here = [name for name in weights if population.places.get(name, policy) == policy]
         return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
 
+    def _seats(self, env: EvaluatedGameSettings) -> list[int]:
+        """Return the seats whose policies are measured: those that are trained, or all if none is."""
+        trained = [seat for seat, policy in enumerate(env.seats) if policy in self.results]
+        return trained or list(range(env.num_players))
+
     def _models(self, env: EvaluatedGameSettings) -> list[str]:
         return [self.results.get(policy, policy) for policy in env.seats]
 
@@ -187,12 +195,13 @@ class Evaluations:
             return
         if step != self._rated_step:
             self._rated_step, self._rated = step, set()
+        seats = self._seats(env)
         for number, outcome in zip(finished, result.outcomes, strict=True):
             if (name, number) in self._rated:
                 continue
             self._rated.add((name, number))
             reward = {"w": 1.0, "d": 0.0, "l": -1.0}[outcome]
-            policy = env.seats[number % env.num_players]
+            policy = env.seats[seats[number % len(seats)]]
             is_trained = policy in self.results
             uid = evaluated_uid(self.config, policy) if is_trained else f"fixed-{policy}"
             if policy != opponent:

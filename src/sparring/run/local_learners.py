@@ -69,8 +69,8 @@ class PolicyLearners:
         self._last = {name: content.get(name, before) for name, before in self._last.items()}
         self._state = content
 
-    def _save(self, place: Path) -> None:
-        """Write a checkpoint of the last update, and of what the run needs to continue after it."""
+    def _save(self, place: Path, content: dict[str, Any]) -> None:
+        """Write a checkpoint of the learners with what the run needs to continue."""
         from sparring.learn.checkpoints import SavedLearner, save_checkpoint
 
         self.directory.check_epoch()
@@ -82,7 +82,7 @@ class PolicyLearners:
             "samples_seen": {policy: learner.samples_seen for policy, learner in learners.items()},
         }
         parts = [SavedLearner(policy, one.result, one.tensors()) for policy, one in learners.items()]
-        save_checkpoint(place, self.model, self.base_name, parts, self._state | self._last | counters)
+        save_checkpoint(place, self.model, self.base_name, parts, content | counters)
 
     def _progress(self) -> Saved:
         return Saved(
@@ -103,10 +103,11 @@ class PolicyLearners:
         if step != last:
             raise SparringError(f"the saved state of update {step} is lost; a resume continues from {last}")
 
-    def _learn(self, step: int, records: Records) -> None:
+    def _learn(self, step: int, records: Records) -> dict[str, Any]:
+        """Make update ``step``, and return what to remember of it."""
         learned = learn(self.learners, records, self._update)
         before = self._last["trained_records"]
-        self._last = {**vars(learned), "step": step, "trained_records": before + learned.trained_records}
+        return {**vars(learned), "step": step, "trained_records": before + learned.trained_records}
 
     def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         learner = self.learners[policy]
@@ -142,7 +143,7 @@ class LocalLearners(PolicyLearners):
         """Make update ``step``."""
         await self.saved()
         self._check_last(step - 1)
-        self._learn(step, await batch.records(self.model.encode_answer))
+        self._last = self._learn(step, await batch.records(self.model.encode_answer))
         return self._progress()
 
     async def start_again(self, policies: Collection[str]) -> Saved:
@@ -162,6 +163,5 @@ class LocalLearners(PolicyLearners):
 
     async def keep(self, state: State) -> None:
         """Write a checkpoint of the last update."""
-        self._state = await state()
-        self._save(self.directory.checkpoint(self._last["step"]))
+        self._save(self.directory.checkpoint(self._last["step"]), await state() | self._last)
         self._state = {}  # as large as the buffer, and only a resume reads it

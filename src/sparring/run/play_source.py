@@ -129,8 +129,10 @@ class PlaySource:
 
     async def shutdown(self) -> None:
         """Close the files, and send no more calls; called once when the run ends, however it ends."""
-        self.standings_log.close()
-        await self.serving.close()
+        try:
+            self.standings_log.close()
+        finally:
+            await self.serving.close()
 
     async def kept(self, oldest_step: int) -> None:
         """After a checkpoint, delete the copies that retired by ``oldest_step``, and cached contexts.
