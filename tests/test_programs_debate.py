@@ -174,18 +174,21 @@ class Unreachable(Debaters):
     def __init__(self, failures: int, *verdicts: str) -> None:
         super().__init__(*verdicts)
         self.failures = failures
+        self.error: Exception = TransientError("the server restarts")
 
     def answer(self, messages: Messages, seed: int | None) -> str:
         if is_judge(messages) and len(self.judge_calls) <= self.failures:
-            raise TransientError("the server restarts")
+            raise self.error
         return super().answer(messages, seed)
 
 
 @pytest.mark.parametrize("on_judge_failure", ["fail", "draw"])
+@pytest.mark.parametrize("error", [TransientError("the server restarts"), RuntimeError("of its library")])
 async def test_a_debate_whose_judge_cannot_be_reached_for_a_while_is_tried_again(
-    on_judge_failure: OnJudgeFailure,
+    on_judge_failure: OnJudgeFailure, error: Exception
 ) -> None:
     judge = Unreachable(2, "Winner: Neg, score: 0.8")
+    judge.error = error
     arena = debates(Debaters("unused"), judge=TextJudge(judge), on_judge_failure=on_judge_failure)
     result = await debate(arena)
     assert result.rollout.error is None

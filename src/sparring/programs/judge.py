@@ -11,9 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages, ModelResponse
-from sparring.core.concurrency import CallSlots
-from sparring.core.current_episode import current_episode
+from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages
+from sparring.core.model_caller import ModelCaller
 
 LOWEST_SCORE = 0.5
 HIGHEST_SCORE = 1.0
@@ -46,12 +45,22 @@ class Judge(ABC):
         """
 
 
-class TextJudge(Judge):
-    """Asks a model for a verdict in words, first at temperature 0, then with other seeds at 0.7.
+class _ModelJudge(Judge):
+    """A judge that calls a model: the arena's client answers if none is given, and the client's default if no
+    model is named."""
 
-    Without a ``client`` the arena's answers, without a ``model`` the client's default; at most ``tries``
-    times.
-    """
+    def __init__(self, client: InferenceClient | None = None, model: str | None = None) -> None:
+        self.model = model
+        self._caller = None if client is None else ModelCaller(client, MAX_JUDGE_CALLS, None)
+
+    def caller(self, arena: Arena) -> ModelCaller:
+        """Return what makes the calls."""
+        return self._caller or arena
+
+
+class TextJudge(_ModelJudge):
+    """Asks a model for a verdict in words, at most ``tries`` times: first at temperature 0, then with other
+    seeds at 0.7."""
 
     def __init__(
         self,
@@ -63,54 +72,32 @@ class TextJudge(Judge):
     ) -> None:
         if tries < 1:
             raise InputError("tries", f"{tries} tries never ask the judge", "Give 1 or more")
-        self.client = client
-        self.model = model
+        super().__init__(client, model)
         self.tries = tries
         self.max_tokens = max_tokens
-        self._slots = CallSlots(MAX_JUDGE_CALLS)
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
         messages = text_judge_messages(topic, debate, sides)
-        text = ""
+        text, caller = "", self.caller(arena)
         for number in range(self.tries):
-            response = await self._ask(arena, messages, RETRY_TEMPERATURE if number else 0.0)
+            temperature = RETRY_TEMPERATURE if number else 0.0
+            response = await caller.call_model(
+                messages, temperature=temperature, max_tokens=self.max_tokens, model=self.model
+            )
             text = response.text
             verdict = parse_verdict(text, sides)
             if verdict is not None:
                 return verdict
         raise JudgeError(f"no verdict after asking {self.tries} times; the last answer: {text[:_SHOWN]!r}")
 
-    async def _ask(self, arena: Arena, messages: Messages, temperature: float) -> ModelResponse:
-        if self.client is None:
-            return await arena.call_model(
-                messages, temperature=temperature, max_tokens=self.max_tokens, model=self.model
-            )
-        episode = current_episode.get()
-        await self._slots.acquire()
-        try:
-            return await self.client.complete(
-                messages,
-                temperature,
-                self.max_tokens,
-                return_tokens=False,
-                model=self.model,
-                seed=episode.next_call_seed() if episode is not None else None,
-            )
-        finally:
-            self._slots.release()
 
-
-class ScoreJudge(Judge):
+class ScoreJudge(_ModelJudge):
     """Compares how likely a model finds each side's name as the answer to "who won?".
 
     It is for models that are too weak to write a verdict, and always gives one. Only the change of the odds
     relative to a debate without arguments counts (contextual calibration, Zhao et al. 2021). The score is the
     winner's probability at the changed odds. It needs a client with ``score``, which is the embedded engine.
     """
-
-    def __init__(self, client: InferenceClient | None = None, model: str | None = None) -> None:
-        self.client = client
-        self.model = model
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
         odds = await self._log_odds(arena, topic, debate, sides)
@@ -122,10 +109,7 @@ class ScoreJudge(Judge):
 
     async def _log_odds(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> float:
         messages = score_judge_messages(topic, debate, sides)
-        if self.client is None:
-            first, second = await arena.score(messages, list(sides), model=self.model)
-        else:
-            first, second = await self.client.score(messages, list(sides), model=self.model)
+        first, second = await self.caller(arena).score(messages, list(sides), model=self.model)
         return first - second
 
 

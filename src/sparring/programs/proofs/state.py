@@ -71,7 +71,7 @@ def first_state(
         "stances": dict(stances),
         "branches": [],
         "rounds": [],
-        "decision": _UNDECIDED,
+        "decision": dict(_UNDECIDED),
         "decided_by": None,
         "terminated": False,
     }
@@ -116,7 +116,7 @@ def first_rounds(state: ProofState, count: int) -> ProofState:
         **kept,
         "branches": state["branches"][:count],
         "rounds": state["rounds"][:count],
-        "decision": _UNDECIDED,
+        "decision": dict(_UNDECIDED),
         "decided_by": None,
         "terminated": False,
     }
