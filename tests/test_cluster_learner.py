@@ -1,5 +1,6 @@
 """The learners of a run on a cluster: every update is saved, and restored after a kill; no Ray."""
 
+import asyncio
 import functools
 import json
 import os
@@ -21,6 +22,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE
 from sparring.core.files import Epoch
 from sparring.core.manifest import seal
+from sparring.core.own_code import OWN_MODULE
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.learner import Learner
@@ -32,7 +34,9 @@ from tiny_models import constant, make_record, tiny_model
 BOTH = ("hider", "seeker")
 
 
-def learners(policies: tuple[str, ...], average: float, start: Path | None) -> dict[str, Learner]:
+def learners(
+    policies: tuple[str, ...], average: float, start: Path | None, algorithm: type[Reinforce]
+) -> dict[str, Learner]:
     model = PolicyModel(
         str(tiny_model("llama")), LoraSettings(4, 8.0), dtype=torch.float32, policies=policies
     )
@@ -41,7 +45,7 @@ def learners(policies: tuple[str, ...], average: float, start: Path | None) -> d
         if start is not None:
             load_adapter_of(start, model, policy)
         settings = constant(1e-2, average_decay=average)
-        found[policy] = Learner(model, Reinforce(), settings, adapter=policy)
+        found[policy] = Learner(model, algorithm(), settings, adapter=policy)
     return found
 
 
@@ -50,9 +54,10 @@ def learner(
     policies: tuple[str, ...] = BOTH,
     average: float = 0.5,
     start: Path | None = None,
+    algorithm: type[Reinforce] = Reinforce,
     **options,
 ) -> LearnerService:
-    build = functools.partial(learners, policies, average, start)
+    build = functools.partial(learners, policies, average, start, algorithm)
     group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
     return LearnerService(group, directory, "tiny", started=policies if start else (), **options)
 
@@ -110,10 +115,26 @@ async def test_a_learner_that_is_killed_after_any_step_learns_the_same(tmp_path)
 
 async def test_a_step_requested_twice_is_made_once(tmp_path):
     one = learner(tmp_path)
-    first = await one.update(1, records(1), {})
-    assert await one.update(1, records(2), {"other": True}) == first
+    first, repeated = await asyncio.gather(*(one.update(1, records(1), {}) for _ in range(2)))
+    assert first == repeated == await one.update(1, records(2), {"other": True})
+    assert first.versions == {"hider": 1, "seeker": 1}
     with pytest.raises(SparringError, match="the saved state of update 2 is lost; a resume continues from 1"):
         await one.update(3, records(3), {})
+
+
+class OutOfRange(Reinforce):
+    """A loss of a user's own file that fails."""
+
+    __module__ = f"{OWN_MODULE}losses"
+
+    def token_loss(self, logprobs_S, old_S, advantage_S, tokens):
+        return logprobs_S.sum(dim=7)
+
+
+async def test_the_error_of_a_loss_of_ones_own_names_its_policy(tmp_path):
+    one = learner(tmp_path, algorithm=OutOfRange)
+    with pytest.raises(SparringError, match=r"^the algorithm of hider failed: IndexError"):
+        await one.update(1, records(1), {})
 
 
 async def test_a_policy_without_records_keeps_its_version(tmp_path):

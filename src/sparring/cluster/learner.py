@@ -60,6 +60,7 @@ class LearnerService(PolicyLearners):
         self.alone = list(self.learners) == [TRAINED]
         self.started = started
         self._unsaved: int | None = None
+        self._one_change = asyncio.Lock()
         finish_replacements(directory / "learner", r"\d+")
         steps = self._saved_steps()
         self._load_newest(steps, self._step_directory)
@@ -78,15 +79,16 @@ class LearnerService(PolicyLearners):
 
         Raises SparringError if the update before it is not saved, or an update fails.
         """
-        if step != self._last["step"]:
-            self._check_last(step - 1)
-            self._check_saved()
-            records = await batch.records(self.model.encode_answer)
-            try:
-                await asyncio.to_thread(self._learn_and_save, step, records, state)
-            except Exception:
-                self._unsaved = step
-                raise
+        async with self._one_change:  # Ray may repeat a call that still runs
+            if step != self._last["step"]:
+                self._check_last(step - 1)
+                self._check_saved()
+                records = await batch.records(self.model.encode_answer)
+                try:
+                    await asyncio.to_thread(self._learn_and_save, step, records, state)
+                except Exception:
+                    self._unsaved = step
+                    raise
         return self.saved()
 
     async def start_again(self, step: int, policies: list[str]) -> Saved:
@@ -94,9 +96,10 @@ class LearnerService(PolicyLearners):
 
         A repeated call changes nothing. Raises SparringError if ``step`` is not the last update.
         """
-        self._check_last(step)
-        self._check_saved()
-        await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
+        async with self._one_change:
+            self._check_last(step)
+            self._check_saved()
+            await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:
@@ -133,7 +136,7 @@ class LearnerService(PolicyLearners):
         for old in self._saved_steps()[:-KEPT]:
             remove_directory(self._step_directory(old))
 
-    def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
+    def _update_one(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         return self.group.update(records, policy)
 
     def _start_again(self, policies: list[str]) -> None:

@@ -110,11 +110,13 @@ class PolicyLearners:
         return {**vars(learned), "step": step, "trained_records": before + learned.trained_records}
 
     def _update(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
-        learner = self.learners[policy]
-        if not is_own(learner.algorithm):
-            return learner.update(records)
+        if not is_own(self.learners[policy].algorithm):
+            return self._update_one(policy, records)
         with own_code(f"the algorithm of {policy} failed"):
-            return learner.update(records)
+            return self._update_one(policy, records)
+
+    def _update_one(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
+        return self.learners[policy].update(records)
 
     def _write_adapters(self, directory: Path) -> None:
         from sparring.learn.checkpoints import write_adapters
