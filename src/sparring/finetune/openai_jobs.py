@@ -230,7 +230,7 @@ class OpenAIJobs(JobProvider):
 
 
 class _QuotaError(SparringError):
-    pass
+    """A quota is used up; the job may be asked for again later."""
 
 
 def _entries(reply: object) -> list[Reply]:

@@ -1,6 +1,7 @@
 """GameSource: records of games against the pool, played in this process or by collectors on a cluster."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -113,30 +114,30 @@ class GameFeed:
         return {f"steps {name}": count for name, count in counts.items()}
 
 
-class GameHost(GameFeed):
+class GameHost(GameFeed, ABC):
     """Where the games of a run are played, and where its pool and its buffer are: here or on a cluster."""
 
     overlaps = False
     """Whether games are played while the learners learn."""
 
+    @abstractmethod
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue after ``saved`` from a state, or begin if it is empty; forget what came later."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def state(self) -> dict[str, Any]:
         """Return the pool and the accounts, and what a run in this process needs to continue."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def play(self, saved: Saved, progress: RunProgress) -> Ready:
         """Draw the batch of the update after ``saved`` when enough was played."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def finish_games(self, step: int, freezes: bool) -> None:
         """Let the games end that must before the weights of update ``step`` are announced.
 
         ``freezes``: whether copies of the policies are about to join the pool.
         """
-        raise NotImplementedError
 
     def batch(self, update: int) -> UpdateBatch:
         """Return the batch that was drawn for an update."""
