@@ -27,6 +27,7 @@ from sparring.commands.members import environment_of, find_members
 from sparring.commands.tournament_page import print_tournament, tournament_html
 from sparring.config import load_config
 from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
+from sparring.evaluation.venues import GameVenue
 from sparring.population import PayoffTable
 from sparring.population.rankings import rank
 from tournaments import few_resamples, kill_when_it_has, payoffs, play  # noqa: F401 - a fixture
@@ -384,7 +385,7 @@ def test_further_members_change_no_limit_of_an_answer(trained):
         members = find_members(more, "kuhn_poker")
         assert [one.max_tokens for one in members] == limits
         env = environment_of(members, "kuhn_poker", None)
-        agents = [one.agents(env, 1.0) for one in members if one.kind == "model"]
+        agents = [one.agents(GameVenue(env)) for one in members if one.kind == "model"]
         assert [{seat.max_tokens for seat in seats} for seats in agents] == [{one} for one in limits if one]
 
 

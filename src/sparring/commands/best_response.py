@@ -20,6 +20,7 @@ from sparring.core import InputError
 from sparring.core.adapters import BASE, TRAINED
 from sparring.evaluation.match import Mixture
 from sparring.evaluation.results import evaluated_steps
+from sparring.evaluation.venues import GameVenue
 from sparring.run.best import has_settled
 from sparring.run.evaluation_opponents import MIXTURE
 from sparring.run.given_adapters import find_given, same_adapter
@@ -59,7 +60,7 @@ class FrozenPolicy:
         A best response to a mixture begins with the member of the largest weight, one to a policy for each
         seat with the policy of its own seat.
         """
-        seats, own = source.seats(env, "MODEL_OR_RUN", _named), source.adapters()
+        seats, own = source.models(GameVenue(env), "MODEL_OR_RUN", _named), source.adapters()
         if source.members:
             heaviest = max(source.members, key=lambda one: one.weight)
             start = {} if heaviest.adapter is None else {TRAINED: heaviest.adapter}

@@ -18,6 +18,7 @@ from sparring.evaluation.kept_value import solved_game
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow
 from sparring.evaluation.nash_conv import nash_conv as exact_nash_conv
+from sparring.evaluation.venues import GameVenue
 from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
 from sparring.run.evaluation_opponents import default_opponent, why_base
 
@@ -104,8 +105,9 @@ def evaluate(
     other = None if env.num_players == 1 else find_opponent(opponent, source)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")
-    models = model.models(env, "MODEL_OR_RUN")
-    agents = None if other is None else other.agents(env, 1.0, "opponent")
+    venue = GameVenue(env)
+    models = model.models(venue, "MODEL_OR_RUN")
+    agents = None if other is None else other.agents(venue, "opponent")
     turns: list[tuple[int, list[dict[str, Any]]]] = []
     is_solved = solved_game(env_id) is not None
 

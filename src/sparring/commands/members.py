@@ -18,11 +18,12 @@ from sparring.commands.model_source import (
 )
 from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
-from sparring.core import AgentSpec, InputError, Role
+from sparring.core import AgentSpec, InputError
 from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
-from sparring.evaluation.match import Mixture, mapped
+from sparring.evaluation.match import Agent, Mixture
+from sparring.evaluation.venues import Venue
 from sparring.run.checks import check_opponent, renaming
 from sparring.run.evaluation_opponents import OPPONENTS
 from sparring.run.run_directory import RunDirectory
@@ -55,34 +56,17 @@ class Member:
         found = {} if self.source is None else self.source.adapters()
         return {self._served(policy): path for policy, path in found.items()}
 
-    def models(self, env: GameSettings, field: str = "members") -> tuple[str | Mixture[str], ...]:
-        """Return the name by which each seat asks for this model; see :meth:`ModelSource.seats`."""
+    def models(self, venue: Venue, field: str = "members") -> tuple[str | Mixture[str], ...]:
+        """Return the name by which each seat asks for this model; see :meth:`ModelSource.models`."""
         if self.source is None:
-            return (self.uid if self.kind == "api" else BASE,) * env.num_players
-        return self.source.seats(self.source.environment(env.id, None, env.num_players), field, self._served)
+            return (self.uid if self.kind == "api" else BASE,) * len(venue.seats)
+        return self.source.models(venue, field, self._served)
 
-    def model_of(self, role: Role) -> str:
-        """Return the name by which a role of a program asks for this model. One adapter plays every role."""
-        adapters = {} if self.source is None else self.source.adapters()
-        if not adapters:
-            return self.uid if self.kind == "api" else BASE
-        if len(adapters) == 1:
-            return self._served(next(iter(adapters)))
-        if role.policy not in adapters:
-            problem = f"{self.name} has no policy {role.policy}, which plays {role.id}"
-            raise InputError("members", problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
-        return self._served(role.policy)
-
-    def agents(
-        self, env: GameSettings, temperature: float, field: str = "members"
-    ) -> tuple[AgentSpec | Mixture[AgentSpec], ...]:
-        """Return who answers in each seat of ``env``; errors are as in :meth:`models`."""
+    def agents(self, venue: Venue, field: str = "members") -> tuple[Agent, ...]:
+        """Return who answers in each seat of the venue; errors are as in :meth:`models`."""
         if self.kind == "script":
-            return (AgentSpec("script", self.name),) * env.num_players
-        return tuple(
-            mapped(seat, lambda name: AgentSpec("model", name, temperature, self.max_tokens))
-            for seat in self.models(env, field)
-        )
+            return (AgentSpec("script", self.name),) * len(venue.seats)
+        return venue.agents(self.models(venue, field), self.max_tokens)
 
     @property
     def max_tokens(self) -> int | None:

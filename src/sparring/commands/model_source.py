@@ -21,6 +21,7 @@ from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
 from sparring.evaluation.match import Mixture
+from sparring.evaluation.venues import ProgramVenue, Venue
 from sparring.learn.adapter_weights import read_shapes
 from sparring.run.checks import default_seats
 from sparring.run.run_directory import RunDirectory
@@ -34,15 +35,39 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class MixtureMember:
-    """A member of a mixture that may be drawn; without an adapter it is the base model."""
+    """A member of a mixture that may be drawn; without an adapter it is the base model.
+
+    ``adapter`` is a directory with an adapter, or with one for each policy.
+    """
 
     name: str
     adapter: Path | None
     weight: float
 
+    def policies(self) -> dict[str, Path]:
+        """Return its adapters by policy; see :func:`adapters_in`."""
+        return {} if self.adapter is None else adapters_in(self.adapter)
+
+    def adapters(self) -> dict[str, Path]:
+        """Return its adapters by the names that they have beside the other members'."""
+        return {self._named(policy): path for policy, path in self.policies().items()}
+
+    def model(self, policy: str, served: Callable[[str], str]) -> str:
+        """Return the name by which a policy's seat asks for this member."""
+        found = self.policies()
+        if not found:
+            return BASE
+        return served(self._named(policy if len(found) > 1 else next(iter(found))))
+
+    def _named(self, policy: str) -> str:
+        return self.name if policy == TRAINED else f"{self.name}-{policy}"
+
 
 class MixtureEntry(Settings):
-    """A member in the file. The adapter's directory is relative to the file; ``None`` is the base model."""
+    """A member in the file. The adapter's directory is relative to the file; ``None`` is the base model.
+
+    The directory may hold an adapter for each policy.
+    """
 
     name: str
     adapter: str | None = None
@@ -103,31 +128,55 @@ class ModelSource:
     def adapters(self) -> dict[str, Path]:
         """Return the adapters by policy, or by member of a mixture; a single one is that of ``default``."""
         if self.members:
-            return {one.name: one.adapter for one in self.members if one.adapter is not None}
+            return {name: path for one in self.members for name, path in one.adapters().items()}
         if self.adapter is None:
             return {}
-        found = {config.parent.name: config.parent for config in self.adapter.glob(f"*/{ADAPTER_CONFIG}")}
-        found = (found or {TRAINED: self.adapter}) | dict(self.frozen)
+        found = adapters_in(self.adapter) | dict(self.frozen)
         return dict(sorted(found.items())) if len(found) > 1 else {TRAINED: next(iter(found.values()))}
 
-    def seats(
-        self, env: GameSettings, field: str, served: Callable[[str], str] = str
+    @property
+    def has_several_policies(self) -> bool:
+        """Whether different seats may have different policies."""
+        if self.members:
+            return any(len(one.policies()) > 1 for one in self.members)
+        return len(self.adapters()) > 1
+
+    def policies(self, venue: Venue) -> tuple[str, ...]:
+        """Return the policy of each seat, as it was trained: ``default`` in a game with one policy."""
+        if isinstance(venue, ProgramVenue):
+            return venue.policies
+        seats = len(venue.seats)
+        several = self.has_several_policies
+        return self.environment(venue.env.id, None, seats).seats if several else (TRAINED,) * seats
+
+    def models(
+        self, venue: Venue, field: str, served: Callable[[str], str] = str
     ) -> tuple[str | Mixture[str], ...]:
         """Return who plays each seat: what the run trained for it, or ``default`` if it has one policy.
 
         ``served`` gives the name under which a policy is served, by its own; a base model is ``base``.
         """
+        policies = self.policies(venue)
         if self.members:
-            names = (BASE if one.adapter is None else served(one.name) for one in self.members)
-            return (Mixture(tuple(names), tuple(one.weight for one in self.members)),) * env.num_players
+            weights = tuple(one.weight for one in self.members)
+            return tuple(
+                Mixture(tuple(one.model(policy, served) for one in self.members), weights)
+                for policy in policies
+            )
         adapters = self.adapters()
         if len(adapters) < 2:
-            return (served(TRAINED) if adapters else BASE,) * env.num_players
-        if not adapters.keys() >= set(env.seats):
-            seats = f"the {env.num_players} seats of {env.name}"
+            return (served(TRAINED) if adapters else BASE,) * len(policies)
+        if not adapters.keys() >= set(policies):
+            seats = f"the {len(policies)} seats of {venue.name}"
             problem = f"this run trained several policies, but not for {seats}"
             raise InputError(field, problem, f"Name one: {' or '.join(map(str, adapters.values()))}")
-        return tuple(map(served, env.seats))
+        return tuple(map(served, policies))
+
+
+def adapters_in(place: Path) -> dict[str, Path]:
+    """Return the adapters of a checkpoint by policy, or the only one of a directory as ``default``."""
+    found = {config.parent.name: config.parent for config in place.glob(f"*/{ADAPTER_CONFIG}")}
+    return found or {TRAINED: place}
 
 
 def base_difference(model: ModelSettings, base: ModelSettings, *, trained: bool) -> str | None:
@@ -245,13 +294,17 @@ def _read_mixture(file: Path) -> ModelSource:
     members = tuple(_member(file, one) for one in content.members if one.weight)
     if not members:
         raise InputError(str(file), "no member has a weight above 0", "Correct it")
+    adapters = [name for one in members for name in one.adapters()]
+    if len({*adapters}) < len(adapters):
+        raise InputError(str(file), "two members' policies have one name together", "Rename a member")
     return ModelSource(content.model, None, content.max_tokens, content.envs, members)
 
 
 def _member(file: Path, entry: MixtureEntry) -> MixtureMember:
     if entry.adapter is None:
         return MixtureMember(entry.name, None, entry.weight)
-    adapter = file.parent / entry.adapter
-    if not all((adapter / part).is_file() for part in (ADAPTER_CONFIG, ADAPTER_FILE)):
-        raise InputError(str(file), f"{adapter} is not an adapter", "Put it back, or correct the file")
-    return MixtureMember(entry.name, adapter, entry.weight)
+    member = MixtureMember(entry.name, file.parent / entry.adapter, entry.weight)
+    for adapter in member.policies().values():
+        if not all((adapter / part).is_file() for part in (ADAPTER_CONFIG, ADAPTER_FILE)):
+            raise InputError(str(file), f"{adapter} is not an adapter", "Put it back, or correct the file")
+    return member

@@ -23,6 +23,7 @@ from sparring.envs.game import Game
 from sparring.envs.templates import PromptTemplate, get_template
 from sparring.evaluation.match import Progress, drawn
 from sparring.evaluation.results import outcome_of
+from sparring.evaluation.venues import GameVenue
 from sparring.run.checks import checked_seats
 
 _SAID = {"win": "won", "draw": "drew", "loss": "lost"}
@@ -55,7 +56,7 @@ def play(
         raise InputError(
             "seat", f"{seat} is not one of the {num_players} seats", "Seats are numbered from 0."
         )
-    policies = member.models(env, "RUN")
+    policies = member.models(GameVenue(env), "RUN")
     inference = InferenceSettings(max_tokens=source.max_tokens)
     engine = build_engine(source.model, member.adapters(), inference, seed, progress or Progress())
     rng = random.Random(seed)

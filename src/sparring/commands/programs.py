@@ -1,8 +1,8 @@
 """Runs of programs, evaluated or played: any checkpoint, or a person, in each role."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from sparring.core import (
     ModelResponse,
     SparringError,
 )
-from sparring.core.adapters import BASE, STATE_FILE
-from sparring.core.own_code import called, own_code
+from sparring.core.adapters import BASE
+from sparring.core.own_code import called
 from sparring.core.text import printable
 from sparring.core.types import seated
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import MeasureResult
-from sparring.learn.saved_states import read_json
+from sparring.evaluation.venues import next_requests, started
 from sparring.run.given_adapters import adapter_in, find_adapter
 from sparring.run.programs import (
     build_program,
@@ -45,29 +45,6 @@ PERSON = "person"
 """The name of the person at the keyboard, where models have names."""
 
 
-@asynccontextmanager
-async def started(arena: Arena, state_file: Path | None = None) -> AsyncIterator[None]:
-    """Start a program up for as long as the body runs, from its state in a checkpoint if there is one."""
-    await called(arena.startup, "the program's startup")
-    try:
-        if state_file is not None and state_file.exists():
-            with own_code("the program's load_state_dict failed"):
-                arena.load_state_dict(read_json(state_file)["source"]["arena"])
-        yield
-    finally:
-        await called(arena.shutdown, "the program's shutdown")
-
-
-async def next_requests(arena: Arena) -> list[EpisodeRequest]:
-    """Return the requests of the program's next step, which nobody ends."""
-    with own_code():
-        number, requests = await arena.begin_step()
-    if not requests:
-        raise InputError("program", "get_batch has nothing to play", "Let it return requests")
-    arena.step_num = number + 1
-    return requests
-
-
 class ProgramRun:
     """The program of a run, or of one of its checkpoints, with its policies, ready to be played.
 
@@ -79,8 +56,7 @@ class ProgramRun:
     """
 
     def __init__(self, name: str, players: Mapping[str, str], seed: int | None, progress: Progress) -> None:
-        self.config, checkpoint = _run_and_checkpoint(name)
-        self.state_file = checkpoint / STATE_FILE
+        self.config, self.checkpoint = _run_and_checkpoint(name)
         if seed is not None:
             self.config = self.config.model_copy(update={"seed": seed})
         program = build_program(self.config)
@@ -91,7 +67,7 @@ class ProgramRun:
             fix = f"It has: {', '.join(program.roles)}"
             raise InputError("--role", f"the program has no role {min(unknown)}", fix)
         self.arena: Arena = program
-        adapters = {policy: adapter_in(checkpoint, policy, "RUN") for policy in policies_of(program)}
+        adapters = {policy: adapter_in(self.checkpoint, policy, "RUN") for policy in policies_of(program)}
         for frozen, source in self.config.frozen.items():
             adapters[frozen] = find_adapter(source, frozen, f"frozen.{frozen}")
         self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
@@ -133,7 +109,7 @@ def evaluate_program(
             progress.say(line)
 
     async def evaluated() -> object:
-        async with started(run.arena, run.state_file):
+        async with started(run.arena, run.checkpoint):
             models = {role: agent.model for role, agent in run.agents.items()}
             seated.set(measured_agents(run.arena, run.config, models))
             try:
@@ -198,7 +174,7 @@ def play_program(
     run.arena.retries = 0
     with asyncio.Runner() as runner:  # only episodes run in the loop, which would hold back a Ctrl-C
         stack = AsyncExitStack()
-        runner.run(stack.enter_async_context(started(run.arena, run.state_file)))
+        runner.run(stack.enter_async_context(started(run.arena, run.checkpoint)))
         try:
             _play_episodes(run, role, person, runner, console)
         finally:

@@ -33,8 +33,7 @@ from sparring.commands.psro_files import (
 )
 from sparring.commands.psro_page import psro_html
 from sparring.commands.serving import Serve, serving
-from sparring.commands.tournament import HeldTournament
-from sparring.commands.venues import GameVenue
+from sparring.commands.tournament import hold, tournament_of
 from sparring.config import Config
 from sparring.config.loading import differences_text
 from sparring.config.play import EnvSettings, Games
@@ -51,6 +50,7 @@ from sparring.evaluation.match import Mixture, Progress
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.schedule import GameSchedule
+from sparring.evaluation.venues import GameVenue
 from sparring.population.meta_strategies import PACKAGES, meta_strategy
 from sparring.population.payoffs import PayoffMatrix
 from sparring.run.given_adapters import copy_adapter, find_given
@@ -262,8 +262,8 @@ class _Psro:
         """Play the games of the payoff matrix that are missing."""
         players = [self._member(name, path) for name, path in self._adapters(members).items()]
         schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
-        held = HeldTournament(players, GameVenue(self.env), schedule, serve=self.serve)
-        result = held.hold(self.directory.path / PAYOFFS, self.progress)
+        games = tournament_of(players, GameVenue(self.env), schedule, self.progress, serve=self.serve)
+        result = hold(games, self.directory.path / PAYOFFS, self.progress)
         for pair in schedule.groups:
             names = [members[place] for place in pair]
             if min(result.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
@@ -288,7 +288,7 @@ class _Psro:
                     client,
                     self.env.id,
                     get_template(self.env.template),
-                    model=member.models(self.env),
+                    model=member.models(GameVenue(self.env)),
                     timeout=60 * self.config.evaluation.nash_conv_minutes,
                     progress=self.progress,
                 )

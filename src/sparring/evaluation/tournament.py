@@ -1,15 +1,28 @@
 """Tournaments: everybody against everybody, one log of games, and what is read off the payoffs."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sparring.core import InferenceClient, InputError, PlaySpec, SparringError
-from sparring.envs.game_episode import GameEpisode
+from sparring.core.files import write_file
+from sparring.envs.templates import get_template
 from sparring.evaluation.match import Agent, Models, Play, Progress, SeatedGame, drawn, play_games
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
 from sparring.evaluation.schedule import MAX_GAMES, GameSchedule, ScheduledGame
-from sparring.evaluation.tournament_files import GAMES, PlayedGame, TournamentFiles
+from sparring.evaluation.tournament_files import (
+    GAMES,
+    PAGE,
+    PlayedGame,
+    TournamentFiles,
+    TournamentSettings,
+    sample_path,
+    write_payoffs,
+)
+from sparring.evaluation.venues import GameVenue, Venue
 from sparring.population import PayoffTable
 from sparring.population.rankings import Rankings, rank
 
@@ -26,16 +39,77 @@ class TournamentResult:
     failures: dict[str, int]
 
 
+Serve = Callable[[], AbstractAsyncContextManager[InferenceClient]]
+"""Serves everybody who plays, for as long as the body runs."""
+
+
 @dataclass(frozen=True)
 class Tournament:
-    """What is played, and by whom: ``agents`` answer for each member in each seat."""
+    """What is played, and by whom.
 
-    name: str
+    Attributes:
+        agents: who answers for each member in each seat.
+        settings: by what a directory knows the tournament again.
+        serve: answers for every member. It is called only if something is left to play or to measure.
+        exact: the models of each member whose NashConv is measured too.
+    """
+
+    venue: Venue
     schedule: GameSchedule
     agents: Mapping[str, Sequence[Agent]]
+    settings: TournamentSettings
+    serve: Serve
+    exact: Mapping[str, Models] = field(default_factory=dict)
 
-    def is_complete(self, files: TournamentFiles) -> bool:
-        """Return whether every game of the schedule is finished, so that no model is needed."""
+    def hold(
+        self, out: Path, progress: Progress, draw: Callable[[TournamentResult], str] | None = None
+    ) -> TournamentResult:
+        """Play the games that the directory ``out`` does not have, rank the members, and write the payoffs.
+
+        ``draw`` draws the page, which is written too.
+
+        Raises:
+            InputError: the directory cannot be used, or has a game that is none of this tournament.
+            SparringError: no game could be finished, or the directory cannot be written.
+        """
+        try:
+            with closing(TournamentFiles.open(out, self.settings)) as files:
+                if isinstance(self.venue, GameVenue):
+                    files.check_rewards(self.venue.env.id)
+                if files.played:
+                    progress.say(f"{out} has {len(files.played)} finished games, which are not played again")
+                result = asyncio.run(self._held(files, progress))
+                rankings = result.rankings.to_dict()
+                about = {"env_id": self.venue.name, "rankings": rankings, "failures": result.failures}
+                write_payoffs(out, about, result.table, self.schedule.uids)
+                if draw is not None:
+                    write_file(out / PAGE, draw(result).encode())
+        except OSError as error:
+            problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
+            raise SparringError(f"{problem}, and give this command again") from error
+        return result
+
+    async def _held(self, files: TournamentFiles, progress: Progress) -> TournamentResult:
+        unmeasured = {uid: models for uid, models in self.exact.items() if uid not in files.nash_convs}
+        table, failures = PayoffTable(), Counter[str]()
+        if self._is_complete(files) and not unmeasured:
+            await self._play(None, table, failures, files, progress)
+        else:
+            async with self.serve() as client, self.venue.playing(client) as play:
+                await self._play(play, table, failures, files, progress)
+                await self._measure(client, unmeasured, files, progress)
+        _add(self._beyond(files, table), files, table)
+        if not any(payoff.games for _, payoff in table.items()):
+            reason = next(iter(failures), "there was none")
+            raise SparringError(f"no game of the tournament could be finished: {reason}")
+        with progress.doing("ranking the members"):
+            rankings = rank(table, self.schedule.uids, _in_order(files, table))
+        known = files.nash_convs if self.exact else {}
+        members = [replace(one, nash_conv=known.get(one.uid)) for one in rankings.members]
+        return TournamentResult(table, replace(rankings, members=members), dict(failures))
+
+    def _is_complete(self, files: TournamentFiles) -> bool:
+        """Return whether every game of the schedule is finished."""
         table = PayoffTable()
         for batch in self.schedule.batches(table):
             if any(game.number not in files.played for game in batch):
@@ -43,17 +117,17 @@ class Tournament:
             _add(batch, files, table)
         return True
 
-    async def play(self, play: Play, files: TournamentFiles, progress: Progress) -> TournamentResult:
-        """Play the games that are not in ``files`` yet, at the same time, and rank the members.
-
-        Raises:
-            InputError: a game in ``files`` is none of this tournament.
-            SparringError: no game could be finished.
-            OSError: a file cannot be written.
-        """
-        table, failures = PayoffTable(), Counter[str]()
+    async def _play(
+        self,
+        play: Play | None,
+        table: PayoffTable,
+        failures: Counter[str],
+        files: TournamentFiles,
+        progress: Progress,
+    ) -> None:
+        """Add all games to the table; play those that are not in ``files`` yet, at the same time."""
         done, total = 0, self.schedule.total
-        with progress.doing(f"playing {self.name}", "games", total) as count:
+        with progress.doing(f"playing {self.venue.name}", "games", total) as count:
             for batch in self.schedule.batches(table):
                 waiting = [game for game in batch if game.number not in files.played]
                 done += len(batch) - len(waiting)
@@ -70,20 +144,46 @@ class Tournament:
                     done += 1
                     count(done, total)
 
-                specs = [(f"game-{game.number:010d}", self._spec(game)) for game in waiting]
-                await play_games(play, specs, record)
+                if play is not None:
+                    specs = [(f"game-{game.number:010d}", self._spec(game)) for game in waiting]
+                    await play_games(play, specs, record)
                 _add(batch, files, table)
-        _add(self._beyond(files, table), files, table)
-        if not any(payoff.games for _, payoff in table.items()):
-            reason = next(iter(failures), "there was none")
-            raise SparringError(f"no game of the tournament could be finished: {reason}")
-        with progress.doing("ranking the members"):
-            rankings = rank(table, self.schedule.uids, _in_order(files, table))
-        return TournamentResult(table, rankings, dict(failures))
+
+    async def _measure(
+        self,
+        client: InferenceClient,
+        models: Mapping[str, Models],
+        files: TournamentFiles,
+        progress: Progress,
+    ) -> None:
+        """Add NashConv of these members to ``files``, except where that would take too long."""
+        for uid, model in models.items():
+            assert isinstance(self.venue, GameVenue), "programs have no exact measure"
+            env, prompts = self.venue.env, get_template(self.venue.env.template)
+            try:
+                found = await nash_conv(
+                    client, env.id, prompts, model=model, timeout=LONG_LIMIT, progress=progress
+                )
+            except TooSlow as error:
+                progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
+            else:
+                files.add_nash_conv(uid, found.nash_conv)
+
+    def samples(self, out: Path) -> dict[str, list[Path]]:
+        """Return the files of a game's games to read, by the members of their group."""
+        if not isinstance(self.venue, GameVenue):
+            return {}
+        schedule = self.schedule
+        return {
+            " and ".join(schedule.uids[member] for member in members): [
+                sample_path(out, schedule.game(group, index)) for index in range(SAMPLES_PER_GROUP)
+            ]
+            for group, members in enumerate(schedule.groups)
+        }
 
     def _spec(self, game: ScheduledGame) -> PlaySpec:
         seats = tuple(drawn(self.agents[uid][seat], game.seed, seat) for seat, uid in enumerate(game.seating))
-        return PlaySpec(self.name, len(seats), seats, game.seed)
+        return PlaySpec(self.venue.name, len(seats), seats, game.seed)
 
     def _record(self, game: ScheduledGame, played: SeatedGame, files: TournamentFiles) -> None:
         if game.index < SAMPLES_PER_GROUP:
@@ -100,31 +200,6 @@ class Tournament:
                 raise InputError(str(files.path / GAMES), problem, "Delete its line")
             games.append(game)
         return games
-
-
-async def measure_members(
-    client: InferenceClient,
-    episode: GameEpisode,
-    models: Mapping[str, Models],
-    files: TournamentFiles,
-    progress: Progress,
-) -> None:
-    """Compute the NashConv of the members that have none in ``files`` yet, and add it there.
-
-    Where that would take too long, it is left out, and ``progress`` is told so.
-    """
-    env_id, template = episode.env_id, episode.template
-    for uid, model in models.items():
-        if uid in files.nash_convs:
-            continue
-        try:
-            found = await nash_conv(
-                client, env_id, template, model=model, timeout=LONG_LIMIT, progress=progress
-            )
-        except TooSlow as error:
-            progress.say(f"note: NashConv of {uid} is left out: {error.problem}")
-        else:
-            files.add_nash_conv(uid, found.nash_conv)
 
 
 def _add(batch: Sequence[ScheduledGame], files: TournamentFiles, table: PayoffTable) -> None:

@@ -147,13 +147,9 @@ class TournamentFiles:
                 problem = f"game {game.game} has rewards that {env_id} cannot pay, {game.rewards}"
                 raise InputError(str(self.path / GAMES), problem, _AGAIN)
 
-    def sample_path(self, game: ScheduledGame) -> Path:
-        """Return the file of a game to read."""
-        return self.path / SAMPLES / f"game-{game.number:010d}.jsonl"
-
     def add_sample(self, game: ScheduledGame, rollout: Rollout) -> None:
         """Write a game to read, before :meth:`add` counts it."""
-        write_rollouts(self.sample_path(game), game.index, [rollout])
+        write_rollouts(sample_path(self.path, game), game.index, [rollout])
 
     def close(self) -> None:
         """Sync the games to disk, and release the lock."""
@@ -163,6 +159,11 @@ class TournamentFiles:
         finally:
             self._log.close()
             os.close(self._lock)
+
+
+def sample_path(directory: Path, game: ScheduledGame) -> Path:
+    """Return the file of a game to read."""
+    return directory / SAMPLES / f"game-{game.number:010d}.jsonl"
 
 
 def write_payoffs(
