@@ -348,6 +348,56 @@ def test_an_analysis_that_stops_goes_on_where_it_was(tmp_path):
     assert len(client.questions) == 3 + 8
 
 
+@pytest.mark.parametrize("stops_after", [3, 24])
+def test_overwriting_that_stops_goes_on_where_it_was(tmp_path, stops_after):
+    class Gone(Exception):
+        pass
+
+    client = Judged()
+    trainer = finished(PureTextEiTrainer, tmp_path / "run", client)
+    trainer.run_analysers(["prover_role_conformance"], "judge")
+    client.questions.clear()
+
+    def fails_in_the_end(messages):
+        if len(client.questions) > stops_after:
+            raise Gone
+        return "No"
+
+    client.judge = fails_in_the_end
+    with pytest.raises(Gone):
+        trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
+    client.judge = lambda messages: "No"
+    kept = sum(not one["answer"] for of_one in answers_in(tmp_path / "run").values() for one in of_one)
+    client.questions.clear()
+    trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
+    assert kept > 0
+    assert kept + len(client.questions) == 4 * 8
+    answers = [one["answer"] for of_one in answers_in(tmp_path / "run").values() for one in of_one]
+    assert answers == [False] * 4 * 8
+    client.questions.clear()
+    trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
+    assert len(client.questions) == 4 * 8
+
+
+def test_overwriting_begins_anew_if_another_model_has_answered_meanwhile(tmp_path):
+    client = Judged()
+    trainer = finished(PureTextEiTrainer, tmp_path / "run", client)
+
+    def fails_in_the_end(messages):
+        if len(client.questions) > 12:
+            raise KeyboardInterrupt
+        return "No"
+
+    client.judge = fails_in_the_end
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
+    client.judge = lambda messages: "Yes"
+    trainer.run_analysers(["prover_role_conformance"], "another")
+    trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
+    found = [one for of_one in answers_in(tmp_path / "run").values() for one in of_one]
+    assert [one["model"] for one in found] == ["judge"] * 4 * 8
+
+
 def test_a_model_that_says_neither_is_told_so_and_counted_as_no_answer(tmp_path):
     client = Judged(judge=lambda messages: "It depends.")
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client, iterations=1)

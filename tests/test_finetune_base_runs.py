@@ -149,6 +149,16 @@ def test_a_run_takes_the_parameters_of_its_base_run_but_for_tests_and_provider(e
     assert load_config(str(earlier / "again.toml"), {}) == taken
 
 
+def test_a_local_provider_has_the_model_of_a_base_run_with_one(earlier):
+    """Another provider's model is not that of [model]."""
+    local = {"finetune.provider.type": "local"}
+    given = named("parameters", **local, **{"model.name": "another"})
+    assert with_base_run(given).model.name == "another"
+    base = load_config("nip", CHANGED | local | {"model.name": "its-own"})
+    (earlier / "config.toml").write_text(dump_config(base))
+    assert with_base_run(given).model == base.model
+
+
 def test_a_dry_run_shows_the_parameters_of_the_base_run(earlier, capsys):
     fields = ["--finetune.base_run.base_run_type", "parameters", "--finetune.base_run.run_id", "earlier"]
     assert main(["finetune", "nip", "--dry-run", *fields]) == 0

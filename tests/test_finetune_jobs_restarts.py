@@ -74,6 +74,22 @@ def test_cancelling_a_running_job_ends_its_process_and_the_next_one_is_trained(b
     assert client.fine_tuning.jobs.retrieve(job).status == "cancelled"
 
 
+def test_a_cancellation_that_cannot_be_written_is_an_error_and_is_asked_for_again(busy, monkeypatch):
+    live, job = busy
+    client = live.client()
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sparring.finetune.jobs.store.write_file", no_space)
+        with pytest.raises(openai.InternalServerError):
+            client.fine_tuning.jobs.cancel(job)
+        assert client.fine_tuning.jobs.retrieve(job).status == "running"
+    assert client.fine_tuning.jobs.cancel(job).status == "cancelled"
+    assert ended(client, start_short(client).id).status == "succeeded"
+
+
 def test_a_process_that_crashes_fails_the_job_with_the_reason(tmp_path):
     with serving(tmp_path) as live:
         client = live.client()

@@ -178,11 +178,11 @@ def test_tests_are_played_again_without_a_server_with_the_models_of_the_base_run
     asked = [models_of(f"runs/again/rollouts/test-{iteration:06d}.jsonl") for iteration in range(2)]
     assert asked == [{"default"}, {state_of("run")["fine_tuned_model_name"]}]
     shutil.rmtree("runs/run/server")
-    assert main(["finetune", "other.toml", "--name", "third", *words]) == 2
-    assert (
-        "run has no directory server: its jobs were made elsewhere. Use the provider"
-        in capsys.readouterr().err
-    )
+    for command in (["other.toml", "--name", "third", *words], ["--resume", "again"]):
+        assert main(["finetune", *command]) == 2
+        problem = "run has no directory server: its jobs were made elsewhere. Use the provider"
+        assert problem in capsys.readouterr().err
+    assert not Path("runs/run/server").exists()
 
 
 @pytest.mark.parametrize(

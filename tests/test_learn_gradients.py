@@ -277,12 +277,20 @@ def test_metrics_include_loss_kl_and_the_mass_and_entropy_of_legal_answers():
     assert metrics["packed_tokens"] == 3 + 2  # 1 2 4, and 9 1
 
 
-def test_the_entropy_is_reported_as_a_mean_over_drawn_tokens():
-    records = [make_record([1, 2], [3, 4], alternatives=[[5]]), make_record([9], [1])]
-    metrics, _ = train_as_tree(policy_of("llama"), records, Case("uniform", entropy_weight=0.1))
+def test_entropy_and_accuracy_are_reported_as_means_over_drawn_tokens(monkeypatch):
+    """Each alone, and both."""
+    likeliest = int(plain_model("llama")(torch.tensor([[9]])).logits[0, -1].argmax())
+    records = [make_record([1, 2], [3, 4], alternatives=[[5]]), make_record([9], [likeliest])]
     with torch.no_grad():
         total = sum(float(plain_entropy(plain_model("llama"), record)) for record in records)
-    assert metrics["entropy"] == pytest.approx(total / 3, rel=1e-4)
+    gradients = []
+    for counts_hits in (False, True):
+        monkeypatch.setattr(Reinforce, "counts_hits", counts_hits)
+        metrics, own = train_as_tree(policy_of("llama"), records, Case("uniform", entropy_weight=0.1))
+        gradients.append(own)
+        assert metrics["entropy"] == pytest.approx(total / 3, rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(1 / 3)
+    assert all(torch.equal(one, gradients[1][name]) for name, one in gradients[0].items())
 
 
 def test_a_reference_over_very_unlikely_answers_is_a_distribution():

@@ -67,6 +67,9 @@ def resume_finetune(
     run.lock()
     try:
         config = load_config(str(run.config_file), overrides)
+        given = settings_of(config)
+        if given.base_run.base_run_type == "rerun_tests":
+            _check_tests(Path(str(given.base_run.run_id)), given, given.rl.num_iterations)
         scenario = build_scenario(config, directory, partial(print_line, console))
         _train(config, scenario, run, console, accept_changes=accept_changes)
     finally:
@@ -140,8 +143,8 @@ def _continue(path: Path, what: str = "continue", *options: str) -> str:
 def with_base_run(config: Config) -> Config:
     """Return the configuration with the parameters of its base run, or unchanged if it names none.
 
-    What decides results is the base run's: the seed, the program, the roles and, of ``[finetune]``,
-    everything but the provider and ``TESTS``. Tests that a local provider plays again need its model too.
+    What decides results is the base run's: the seed, the program, the roles, the model of a local provider
+    and, of ``[finetune]``, everything but the provider and ``TESTS``.
 
     Raises:
         InputError: there is no such run, or it does not fit.
@@ -171,7 +174,7 @@ def with_base_run(config: Config) -> Config:
         kept[section] = getattr(base.finetune, section).model_copy(update=new)
     taken = base.finetune.model_copy(update=kept)
     kept_of_base: dict[str, Any] = {"seed": base.seed, "program": base.program, "roles": base.roles}
-    if kind == "rerun_tests" and given.provider.type == "local":
+    if given.provider.type == base.finetune.provider.type == "local":
         kept_of_base["model"] = base.model
     return config.model_copy(update={**kept_of_base, "finetune": taken})
 

@@ -104,8 +104,9 @@ class BaseRunParameters(Settings):
     """What is taken from an earlier run."""
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"
-    """`parameters`: the seed, the program, the roles and the parameters of `[finetune]`, apart from the
-    provider, `rl.num_test_iterations`, `text_rl.test_scheme` and `text_rl.test_on_whole_dataset`.
+    """`parameters`: the seed, the program, the roles, the `[model]` of a local provider and the parameters of
+    `[finetune]`, apart from the provider, `rl.num_test_iterations`, `text_rl.test_scheme` and
+    `text_rl.test_on_whole_dataset`.
     `rerun_tests`: the same, and instead of training, its tests are played again with the models of each
     iteration."""
     run_id: FilePath | None = None

@@ -22,7 +22,7 @@ from sparring.core import (
 )
 from sparring.core.concurrency import all_results
 from sparring.core.confidence_intervals import Interval, wilson_interval
-from sparring.core.files import LOCK
+from sparring.core.files import LOCK, write_file
 from sparring.finetune.analysers import (
     REQUEST,
     PureTextRolloutAnalyser,
@@ -39,6 +39,8 @@ TRIES = 4
 MAX_TOKENS = 16
 _ANSWER = re.compile(r"[\s*_`\"'(]*(yes|no)(?!\w)[\s*_`\"')]*(?:[.,:;!\n-].*)?", re.IGNORECASE | re.DOTALL)
 SPLITS = ("train", "test")
+OVERWRITTEN_BY = "overwritten_by"
+"""The file that names the model whose answers replace earlier ones, until all of them are there."""
 
 
 class YesOrNo(msgspec.Struct, kw_only=True):
@@ -143,13 +145,25 @@ class Analysis:
             self.view.say(f"skipped: {missing} of {self.iterations} iterations have no rollouts")
         for kind in kinds:
             directory = self.files.analysis / kind.name
-            with nullcontext() if self.dry_run else _alone_in(directory):
-                if self.overwrite and not self.dry_run:
-                    for path in directory.iterdir():
-                        if ROLLOUT_FILE.fullmatch(path.name):
-                            path.unlink()
+            with nullcontext() if self.dry_run else self._answering(directory):
                 for split, number in found:
                     asyncio.run(self._run_iteration(kind(), split, number))
+
+    @contextmanager
+    def _answering(self, directory: Path) -> Iterator[None]:
+        """Write answers alone, over earlier ones if asked to; an overwriting that was cut short goes on."""
+        overwritten_by = directory / OVERWRITTEN_BY
+        with _alone_in(directory):
+            goes_on = overwritten_by.exists() and overwritten_by.read_text() == self.model
+            if not goes_on:
+                overwritten_by.unlink(missing_ok=True)  # other answers come between
+            if self.overwrite and not goes_on:
+                for path in directory.iterdir():
+                    if ROLLOUT_FILE.fullmatch(path.name):
+                        path.unlink()
+                write_file(overwritten_by, self.model.encode())
+            yield
+            overwritten_by.unlink(missing_ok=True)
 
     async def _run_iteration(self, analyser: PureTextRolloutAnalyser, split: str, number: int) -> None:
         title = f"{analyser.name}, {split} {number}"

@@ -43,8 +43,11 @@ class LocalJobs(JobProvider):
     async def running(self) -> AsyncIterator[None]:
         """Work on jobs while the body runs. Raises InputError: the directory cannot be used."""
         self._service = self.open_service()
-        async with self._service.running():
-            yield
+        try:
+            async with self._service.running():
+                yield
+        finally:
+            self._service = None
 
     async def upload(self, name: str, examples: bytes) -> str:
         """Store a file of examples."""

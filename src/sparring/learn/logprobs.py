@@ -8,6 +8,7 @@ large: no score keeps one until the backward pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,21 +25,25 @@ from sparring.learn.tree_attention import KeptKeys, RunAttention, Section, secti
 from sparring.learn.trie import TreePlan
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(logits_NV, rows_c, tokens_c) -> the log-probabilities of the tokens and a further number, as two rows."""
+"""(logits_NV, rows_c, tokens_c) -> the log-probabilities of the tokens and further numbers, a row each."""
 
 
-def logprobs_and_hits(logits_NV: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
-    """Return 1 beside the log-probability where the token is the likeliest."""
-    normaliser_N = torch.logsumexp(logits_NV, dim=-1)
-    hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
-    return torch.stack([logits_NV[rows_c, tokens_c] - normaliser_N[rows_c], hits_c.to(logits_NV.dtype)])
-
-
-def logprobs_and_entropies(logits_NV: Tensor, rows_c: Tensor, tokens_c: Tensor) -> Tensor:
-    """Return the entropy, in nats, of the distribution over the vocabulary beside the log-probability."""
-    logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
-    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
-    return torch.stack([logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]])
+def token_scores(
+    logits_NV: Tensor, rows_c: Tensor, tokens_c: Tensor, *, entropies: bool, hits: bool
+) -> Tensor:
+    """Return the log-probability of each token, the entropy in nats of the distribution over the vocabulary
+    that it is of, and 1 where it is the likeliest token, as far as asked for."""
+    if entropies:
+        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+        entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
+        rows = [logprobs_NV[rows_c, tokens_c], entropy_N[rows_c]]
+    else:
+        normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+        rows = [logits_NV[rows_c, tokens_c] - normaliser_N[rows_c]]
+    if hits:
+        hits_c = logits_NV.detach().argmax(dim=-1)[rows_c] == tokens_c
+        rows.append(hits_c.to(logits_NV.dtype))
+    return torch.stack(rows)
 
 
 class _DrawnLogprobs(torch.autograd.Function):
@@ -122,19 +127,16 @@ def plan_outputs(
     values: Callable[[Tensor], Tensor] | None = None,
     hits: bool = False,
 ) -> PlanOutputs:
-    """Return logprobs_C as :func:`plan_logprobs` does, with entropies or hits, and ``values`` of hidden_ND.
-
-    With ``hits`` there are no entropies.
-    """
-    score = logprobs_and_hits if hits else logprobs_and_entropies if entropies else None
+    """Return logprobs_C as :func:`plan_logprobs` does, with entropies, hits, and ``values`` of hidden_ND."""
+    score = partial(token_scores, entropies=entropies, hits=hits) if entropies or hits else None
     scores = _PlanPass(policy, plan, limits, score, values)()
     if scores.ndim == 1:
         return PlanOutputs(scores)
     return PlanOutputs(
         scores[0],
-        scores[1] if entropies and not hits else None,
+        scores[1] if entropies else None,
         scores[-1] if values is not None else None,
-        scores[1].detach() if hits else None,
+        scores[1 + entropies].detach() if hits else None,
     )
 
 

@@ -233,9 +233,12 @@ def _check_safetensors(directory: Path) -> None:
     for file in sorted(directory.glob("*.safetensors")):
         try:
             safe_open(file, framework="np")
-        except (OSError, SafetensorError) as error:
+        except SafetensorError as error:
             problem = f"{file.name} in {directory} is damaged or truncated"
             raise InputError("model", problem, "Download it again.") from error
+        except OSError as error:
+            problem = f"{file.name} in {directory} cannot be read ({error.strerror or error})"
+            raise InputError("model", problem, "Make it readable.") from error
 
 
 def _bundled_model(say: Callable[[str], None]) -> Path:

@@ -107,7 +107,7 @@ class JobQueue:
         self.launch = launch
         self.say = say
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()  # first come, first served
+        self._check_turn, self._turn = asyncio.Lock(), asyncio.Lock()  # first come, first served
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -141,7 +141,8 @@ class JobQueue:
             raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
         if job.id in self._tasks:  # else its base is not served
             self._tasks[job.id].cancel()  # first: what follows fails on a full disk
-        self._end(job, CANCELLED, "The job was cancelled")
+        with self.jobs.changing(job) as changed:
+            changed.end(CANCELLED, "The job was cancelled")
 
     def withdraw(self, names: Iterable[str]) -> None:
         """Stop serving models; those that are not served are passed over."""
@@ -170,19 +171,20 @@ class JobQueue:
             self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
 
     async def _check(self, job: StoredJob) -> None:
-        error = await asyncio.to_thread(_wrong_line, job)
+        async with self._check_turn:  # files may be large
+            error = await asyncio.to_thread(_wrong_line, job)
         if error is not None:
             self._fail(job, error)
             return
-        job.status = QUEUED
-        job.say("Files validated, moving job to queued state")
-        self.jobs.save(job)
+        with self.jobs.changing(job) as changed:
+            changed.status = QUEUED
+            changed.say("Files validated, moving job to queued state")
 
     async def _train(self, job: StoredJob) -> None:
         started = "continues from its last saved step" if job.status == RUNNING else "started"
-        job.say(f"Fine-tuning job {started}")
-        job.status = RUNNING
-        self.jobs.save(job)
+        with self.jobs.changing(job) as changed:
+            changed.say(f"Fine-tuning job {started}")
+            changed.status = RUNNING
         place = self.jobs.place(job) / OUTCOME_FILE
         crash = None
         for _ in range(MAX_STARTS):
@@ -215,12 +217,13 @@ class JobQueue:
             return
         try:
             self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
+            with self.jobs.changing(job) as changed:
+                changed.status, changed.outcome = SUCCEEDED, outcome
+                changed.say(f"New fine-tuned model created: {job.model_name}")
+                changed.end(SUCCEEDED, "The job has successfully completed")
         except OSError:
             self.withdraw(done.names())
             raise
-        job.status, job.outcome = SUCCEEDED, outcome
-        job.say(f"New fine-tuned model created: {job.model_name}")
-        self._end(job, SUCCEEDED, "The job has successfully completed")
 
     async def _serve(self, job: StoredJob) -> None:
         """Serve every model of a job, or none."""
@@ -237,11 +240,8 @@ class JobQueue:
 
     def _fail(self, job: StoredJob, problem: JobError | str) -> None:
         error = JobError("server_error", problem) if isinstance(problem, str) else problem
-        self._end(job, FAILED, error.message, error)
-
-    def _end(self, job: StoredJob, status: str, message: str, error: JobError | None = None) -> None:
-        job.end(status, message, error)
-        self.jobs.save(job)
+        with self.jobs.changing(job) as changed:
+            changed.end(FAILED, error.message, error)
 
 
 def _wrong_line(job: StoredJob) -> JobError | None:

@@ -110,8 +110,8 @@ class JobService:
             if other.status in UNFINISHED and other.start == name:
                 problem = f"{name} is in use by {other.id}. Cancel that job, or wait"
                 raise ApiError(409, problem, param="model")
-        job.deleted = [*job.deleted, name]
-        self.jobs.save(job)
+        with self.jobs.changing(job) as changed:
+            changed.deleted = [*job.deleted, name]
         self.queue.withdraw([name])
         remove_directory(directory)
 

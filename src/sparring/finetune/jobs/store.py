@@ -12,7 +12,9 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import BinaryIO, Generic, Protocol, TypeVar
 
@@ -89,10 +91,6 @@ class Records(Generic[Stored]):
         """Return a record's directory."""
         return self.directory / record.id
 
-    def save(self, record: Stored) -> None:
-        """Write a record that has changed."""
-        write_record(self.place(record) / self.name, record)
-
     def _put(self, record: Stored, scratch: Path) -> None:
         """Let a new record appear on the disk, with the files of its scratch directory, or not at all."""
         write_record(scratch / self.name, record)
@@ -148,8 +146,8 @@ class FileStore(Records[StoredFile]):
         path = self.place(self.get(file_id))
         removed = path.with_name(f".{path.name}.partial")  # removed at the next start if this is cut off
         path.rename(removed)
-        remove_directory(removed, (CONTENT, DESCRIPTION))
         del self._records[file_id]
+        remove_directory(removed, (CONTENT, DESCRIPTION))
 
     def _write(self, file_id: str, size: int, filename: str, purpose: str, source: BinaryIO) -> StoredFile:
         scratch = scratch_for(self.directory / file_id)
@@ -185,6 +183,15 @@ class JobStore(Records[StoredJob]):
         """Store a new job, whole or not at all."""
         self._put(job, scratch_for(self.place(job)))
         self._records[job.id] = job
+
+    @contextmanager
+    def changing(self, job: StoredJob) -> Iterator[StoredJob]:
+        """Let the body change a copy of a job; write it, and change the job only then."""
+        changed = copy(job)
+        yield changed
+        write_record(self.place(job) / self.name, changed)
+        for name in job.__struct_fields__:
+            setattr(job, name, getattr(changed, name))
 
     def rows(self, job: StoredJob) -> list[Row]:
         """Return the metrics of a job's steps so far."""
