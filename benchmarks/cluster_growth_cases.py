@@ -28,8 +28,8 @@ from sparring.collection.results import EnvSpec
 from sparring.config import load_config
 from sparring.core import Messages, ModelResponse, Step, Trajectory
 from sparring.envs.game_episode import GameEpisode
+from sparring.envs.generators import lend_generators_for_good
 from sparring.envs.templates import get_template
-from sparring.envs.textarena_game import lend_generators_for_good
 
 
 def moved(name: str, *modules: str) -> Any:

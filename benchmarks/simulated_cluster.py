@@ -43,8 +43,8 @@ from sparring.compat.unstable.forms import named  # noqa: E402
 from sparring.core import Messages, ModelResponse  # noqa: E402
 from sparring.core.garbage_collection import raise_collection_thresholds  # noqa: E402
 from sparring.envs.game_episode import GameEpisode  # noqa: E402
+from sparring.envs.generators import lend_generators_for_good  # noqa: E402
 from sparring.envs.templates import get_template  # noqa: E402
-from sparring.envs.textarena_game import lend_generators_for_good  # noqa: E402
 
 MAX_TOKENS = 8
 BUFFER_STEPS = 100_000

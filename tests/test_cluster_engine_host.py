@@ -290,8 +290,11 @@ def test_a_host_without_a_slot_for_an_adapter_is_rejected():
         build_host(max_adapters=0)
 
 
-def test_importing_the_hosts_does_not_load_torch():
-    code = "import sys, sparring.cluster.engines.host; sys.exit('torch' in sys.modules)"
+def test_the_classes_of_all_actors_load_no_model_library_and_no_games():
+    code = (
+        "import sys, sparring.cluster.actor_classes; "
+        "sys.exit(not sys.modules.keys().isdisjoint({'torch', 'transformers', 'textarena', 'pyspiel'}))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from sparring.core import EpisodeError
-from sparring.envs import textarena_game
+from sparring.envs import generators
 from sparring.envs.catalog import list_environments, make_game
-from sparring.envs.textarena_game import Generators, TextArenaGame
+from sparring.envs.generators import Generators
+from sparring.envs.textarena_game import TextArenaGame
 
 TELLING = [
     ("TicTacToe-v0-train", 2),
@@ -83,7 +84,7 @@ def test_moves_not_called_legal_are_invalid(env_id, players):
 @pytest.mark.parametrize("env_id", ["KuhnPoker-v0-train", "PigDice-v0-short-train"])
 @pytest.mark.parametrize("lent", [False, True])
 def test_interleaved_games_do_not_affect_each_other(env_id, lent, monkeypatch):
-    monkeypatch.setattr(textarena_game, "_lent_for_good", lent)
+    monkeypatch.setattr(generators, "_lent_for_good", lent)
     alone = [list(turns(make_game(env_id, 2, seed), seed)) for seed in range(8)]
     games = [turns(make_game(env_id, 2, seed), seed) for seed in range(8)]
     together = [[] for _ in games]
@@ -131,8 +132,8 @@ def test_generators_are_put_back_even_when_the_game_fails():
 
 def test_a_process_that_only_plays_plays_the_same_games(monkeypatch):
     first = list(turns(make_game("KuhnPoker-v0-train", 2, 9), 9))
-    monkeypatch.setattr(textarena_game, "_lent_for_good", False)
-    textarena_game.lend_generators_for_good()
+    monkeypatch.setattr(generators, "_lent_for_good", False)
+    generators.lend_generators_for_good()
     random.seed(1)
     before = random.getstate()
     assert list(turns(make_game("KuhnPoker-v0-train", 2, 9), 9)) == first

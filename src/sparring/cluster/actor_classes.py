@@ -29,7 +29,7 @@ from sparring.core.adapters import TRAINED
 from sparring.core.files import Epoch
 from sparring.core.garbage_collection import raise_collection_thresholds
 from sparring.engine.api_models import refuse_credentials
-from sparring.envs.textarena_game import lend_generators_for_good
+from sparring.envs.generators import lend_generators_for_good
 from sparring.population.league import BuildLeague
 from sparring.population.opponent_choice import SamplingRule
 from sparring.run.learners import Saved, UpdateBatch
