@@ -30,6 +30,7 @@ from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineReques
 from sparring.core import Messages, ModelResponse
 from sparring.core.adapters import BUNDLED_MODEL, AdapterRef
 from sparring.engine.adapters import tolerance_of
+from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
@@ -110,7 +111,7 @@ class Load:
             adapter = self.resident[number % len(self.resident)]
             self.asked += 1
             prompt = PROMPTS[number % len(PROMPTS)]
-            request = EngineRequest(number, adapter, prompt, 1.0, LOAD_TOKENS, seed=number)
+            request = EngineRequest(number, adapter, EngineCall(prompt, 1.0, LOAD_TOKENS, seed=number))
             response = await self.host.complete(request)
             assert response.policy_version == adapter.version
             assert response.completion_token_ids
@@ -137,7 +138,7 @@ async def check(host: EngineHost, learner: LearnerLike, load: Load, tolerance: f
         learner.step()
         adapter, _ = await asyncio.to_thread(learner.save)
         asked = [
-            host.complete(EngineRequest(seed, adapter, prompt, 1.0, CHECKED_TOKENS, seed=seed))
+            host.complete(EngineRequest(seed, adapter, EngineCall(prompt, 1.0, CHECKED_TOKENS, seed=seed)))
             for seed, prompt in enumerate(PROMPTS)
         ]
         worst = max(worst, learner.off(await asyncio.gather(*asked)))
@@ -154,7 +155,9 @@ async def swap(host: EngineHost, learner: LearnerLike, load: Load, tolerance: fl
     started = perf_counter()
     adapter, parts = await asyncio.to_thread(learner.save)
     saved = perf_counter()
-    response = await host.complete(EngineRequest(0, adapter, PROMPTS[0], 1.0, 1, seed=adapter.version))
+    response = await host.complete(
+        EngineRequest(0, adapter, EngineCall(PROMPTS[0], 1.0, 1, seed=adapter.version))
+    )
     answered = perf_counter()
     load.resident[0] = adapter
     assert response.policy_version == adapter.version

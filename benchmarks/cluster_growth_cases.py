@@ -75,7 +75,7 @@ class Host(SimulatedHost):
     async def complete(self, request: EngineRequest) -> ModelResponse:
         """Answer."""
         mean_of_logarithm = math.log(MEAN_SECONDS) - SPREAD**2 / 2
-        self.delay = random.Random(request.seed).lognormvariate(mean_of_logarithm, SPREAD)
+        self.delay = random.Random(request.call.seed).lognormvariate(mean_of_logarithm, SPREAD)
         return await super().complete(request)
 
 

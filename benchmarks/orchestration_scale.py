@@ -33,6 +33,7 @@ from simulated_cluster import MAX_TOKENS, Actors, Host, Play, cluster
 from sparring.cluster.engines.host import EngineRequest
 from sparring.core import InferenceClient, Messages, ModelResponse
 from sparring.core.adapters import AdapterRef
+from sparring.engine.answering import EngineCall
 
 IN_FLIGHT = (16, 64, 256, 1024, 4096)
 COLLECTORS = (1, 2, 4)
@@ -79,7 +80,7 @@ class HostClient(InferenceClient):
         stop: tuple[str, ...] = (),
     ) -> ModelResponse:
         """Answer ``messages``."""
-        return await self.host.complete(EngineRequest(0, POLICY, messages, seed=seed))
+        return await self.host.complete(EngineRequest(0, POLICY, EngineCall(messages, seed=seed)))
 
 
 def play_of(in_flight: int, collectors: int, delay: float) -> Play:

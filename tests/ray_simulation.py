@@ -37,7 +37,7 @@ class SimulatedHost:
             await asyncio.sleep(self.delay)
         finally:
             self.busy -= 1
-        text = self.answer(request.messages, request.seed)
+        text = self.answer(request.call.messages, request.call.seed)
         return ModelResponse(
             text,
             [{"role": "assistant", "content": text}],

@@ -80,7 +80,7 @@ class RememberingHost(SimulatedHost):
     async def complete(self, request: EngineRequest) -> Any:
         """Answer, and remember."""
         self.most = max(self.most, self.busy + 1)
-        self.prompts.append(request.messages[0]["content"])
+        self.prompts.append(request.call.messages[0]["content"])
         return await super().complete(request)
 
 

@@ -14,6 +14,7 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from sparring.engine.adapters import DeliveryError, file_hash
+from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy
@@ -74,7 +75,7 @@ async def started(files: Any, cache: Path) -> EmbeddedHost:
 
 
 async def answer(host: EmbeddedHost, adapter: AdapterRef) -> list[float]:
-    response = await host.complete(EngineRequest(0, adapter, text_prompt("a"), seed=0))
+    response = await host.complete(EngineRequest(0, adapter, EngineCall(text_prompt("a"), seed=0)))
     return response.completion_logprobs
 
 

@@ -21,6 +21,7 @@ from sparring.core import InputError, ModelResponse, SparringError, TransientErr
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.core.manifest import seal
 from sparring.engine.adapters import Delivery, DeliveryError
+from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
@@ -76,8 +77,8 @@ def taken_away(adapter: AdapterRef) -> Iterator[None]:
 
 
 async def ask(host, adapter, text="a", seed=0, max_tokens=None, temperature=1.0) -> ModelResponse:
-    request = EngineRequest(0, adapter, text_prompt(text), temperature, max_tokens, seed=seed)
-    return await host.complete(request)
+    call = EngineCall(text_prompt(text), temperature, max_tokens, seed=seed)
+    return await host.complete(EngineRequest(0, adapter, call))
 
 
 async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:

@@ -19,7 +19,7 @@ class UnevenHost(SimulatedHost):
     """Needs a different time for every call."""
 
     async def complete(self, request):
-        await asyncio.sleep((request.seed or 0) % 7)
+        await asyncio.sleep((request.call.seed or 0) % 7)
         return await super().complete(request)
 
 

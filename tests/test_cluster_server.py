@@ -22,7 +22,7 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.commands.serve import ServedModels, build_application
 from sparring.core import SparringError
 from sparring.core.adapters import ADAPTER_FILE
-from sparring.engine.answering import ModelFacts
+from sparring.engine.answering import EngineCall, ModelFacts
 from sparring.engine.engine import EmbeddedEngine
 from sparring.finetune.jobs.records import ServedBase
 from sparring.learn.checkpoints import save_adapter, write_delivery
@@ -86,7 +86,7 @@ def answers_of_each(server: Spread, model: str) -> list[tuple[str, list[float]]]
 
     async def ask(host: EmbeddedHost) -> tuple[str, list[float]]:
         adapter = server.engines.adapters[model]
-        response = await host.complete(EngineRequest(0, adapter, ASK, seed=1))
+        response = await host.complete(EngineRequest(0, adapter, EngineCall(ASK, seed=1)))
         return response.text, response.completion_logprobs or []
 
     return [asyncio.run_coroutine_threadsafe(ask(host), server.live.loop).result() for host in server.hosts]

@@ -13,6 +13,7 @@ from sparring.cluster.engines.host import EngineRequest, VLLMHost
 from sparring.core import ModelResponse, SparringError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.engine.adapters import DeliveryError
+from sparring.engine.answering import EngineCall
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import write_delivery
 from sparring.learn.logprobs import plan_logprobs
@@ -61,7 +62,8 @@ async def host():
 
 
 async def ask(host, adapter, text="a", seed=0, max_tokens=None) -> ModelResponse:
-    return await host.complete(EngineRequest(0, adapter, text_prompt(text), 1.0, max_tokens, seed=seed))
+    call = EngineCall(text_prompt(text), 1.0, max_tokens, seed=seed)
+    return await host.complete(EngineRequest(0, adapter, call))
 
 
 async def ask_all(host, adapter, seeds=range(3), **options) -> list[ModelResponse]:

@@ -61,9 +61,48 @@ class ModelFacts:
     vocabulary_size: int
 
 
-class Answering(InferenceClient):
-    """A client that serves models by name, and knows their tokens. ``max_tokens`` limits an answer if a
-    request does not, ``max_context`` prompt and answer together."""
+@dataclass(frozen=True)
+class EngineCall:
+    """One call of an engine: what :meth:`InferenceClient.complete` is given, and ``options``."""
+
+    messages: Messages
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    return_tokens: bool = True
+    model: str | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    options: AnswerOptions = PLAIN
+
+
+class Engine(InferenceClient):
+    """A client that takes a call as a whole. In messages of role ``text``, ``token_ids`` may be the prompt's
+    own."""
+
+    @abstractmethod
+    async def answer(self, call: EngineCall) -> ModelResponse:
+        """Answer a call."""
+
+    async def complete(
+        self,
+        messages: Messages,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        return_tokens: bool = True,
+        *,
+        model: str | None = None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> ModelResponse:
+        """Answer ``messages``; see :meth:`answer`."""
+        return await self.answer(
+            EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop)
+        )
+
+
+class Answering(Engine):
+    """An engine that serves models by name, and knows their tokens. ``max_tokens`` limits an answer if a call
+    does not, ``max_context`` prompt and answer together."""
 
     max_tokens: int
     max_context: int
@@ -78,37 +117,10 @@ class Answering(InferenceClient):
     def render(self, messages: Messages) -> list[int]:
         """Return the token ids of a prompt; it may be called in a thread."""
 
-    @abstractmethod
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> ModelResponse:
-        """Answer ``messages``; one of role ``text`` may have the prompt's ``token_ids``."""
-
-    async def stream(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> AsyncGenerator[ModelResponse]:
+    async def stream(self, call: EngineCall) -> AsyncGenerator[ModelResponse]:
         """Answer in parts, of which the last has the text and the reason of its end. An engine that sends
         whole answers yields one part."""
-        yield await self.complete(
-            messages, temperature, max_tokens, model=model, seed=seed, stop=stop, options=options
-        )
+        yield await self.answer(call)
 
 
 def find_model(served: Mapping[str, Served], name: str | None) -> Served:

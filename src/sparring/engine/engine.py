@@ -28,7 +28,7 @@ from sparring.engine.admission import Admission, Request, ServedModel
 from sparring.engine.answering import (
     PLAIN,
     Answering,
-    AnswerOptions,
+    EngineCall,
     ModelFacts,
     check_sampling,
     find_model,
@@ -129,51 +129,24 @@ class EmbeddedEngine(Answering):
         """Return the newest version that is served."""
         return max((served.version for served in self._served.values()), default=0)
 
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> ModelResponse:
-        """Answer ``messages``; without a seed, another answer each time. Do not change ``prompt_token_ids``:
+    async def answer(self, call: EngineCall) -> ModelResponse:
+        """Answer a call; without a seed, in another way each time. Do not change ``prompt_token_ids``:
         answers share it.
 
         Raises InputError: the model is unknown, or a parameter impossible; ContextError: it is too long;
         SparringError: too many wait, or the model failed.
         """
-        limit = self.max_tokens if max_tokens is None else max_tokens
-        request = self._submit(
-            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
-        )
+        request = self._submit(call)
         await request.future
         response = self._response(request)
-        if not return_tokens:
+        if not call.return_tokens:
             response.prompt_token_ids = response.completion_token_ids = response.completion_logprobs = None
         return response
 
-    async def stream(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> AsyncGenerator[ModelResponse]:
+    async def stream(self, call: EngineCall) -> AsyncGenerator[ModelResponse]:
         """Yield tokens as they are drawn; the last part has the text and the reason of the end. Closing a
         stream early cancels its request."""
-        limit = self.max_tokens if max_tokens is None else max_tokens
-        request = self._submit(
-            self.render(messages), limit, temperature, seed, model, stop=stop, options=options
-        )
+        request = self._submit(call)
         request.grown = grown = asyncio.Event()
         request.future.add_done_callback(lambda _: grown.set())
         told = 0
@@ -194,12 +167,12 @@ class EmbeddedEngine(Answering):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return the log-probability of each completion with its stop token, at temperature 1."""
-        prompt = self.render(messages)
         requests: list[Request] = []
         try:
             for text in completions:
                 forced = self.model.encode_answer(messages, text)
-                requests.append(self._submit(prompt, len(forced), 1.0, 0, model, forced=forced))
+                call = EngineCall(messages, max_tokens=len(forced), model=model, seed=0)
+                requests.append(self._submit(call, forced))
             await asyncio.gather(*(request.future for request in requests))
         finally:
             for request in requests:
@@ -230,28 +203,21 @@ class EmbeddedEngine(Answering):
             raise InputError("messages", "an empty prompt has no continuation", "Give some text")
         return prompt
 
-    def _submit(
-        self,
-        prompt: list[int],
-        max_tokens: int,
-        temperature: float,
-        seed: int | None,
-        model: str | None,
-        *,
-        forced: list[int] | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> Request:
-        served = find_model(self._served, model)
-        check_sampling(max_tokens, temperature, least=0 if options.prompt_logprobs else 1)
+    def _submit(self, call: EngineCall, forced: list[int] | None = None) -> Request:
+        prompt = self.render(call.messages)
+        served = find_model(self._served, call.model)
+        max_tokens = self.max_tokens if call.max_tokens is None else call.max_tokens
+        check_sampling(max_tokens, call.temperature, least=0 if call.options.prompt_logprobs else 1)
         self._check_size(len(prompt), max_tokens)
         if self.running + len(self._admission) >= self.max_queue:
             raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
         loop = asyncio.get_running_loop()
-        seed = (secrets.randbits(63) if seed is None else seed) % (1 << 64)
+        seed = (secrets.randbits(63) if call.seed is None else call.seed) % (1 << 64)
         future = loop.create_future()
-        request = Request(served, future, prompt, max_tokens, temperature, seed, served.version, forced)
-        request.stop, request.options = stop, options
+        request = Request(served, future, prompt, max_tokens, call.temperature, seed, served.version, forced)
+        request.stop = call.stop
+        if call.options != PLAIN:  # what is plain is recognised by its identity, also if it was sent here
+            request.options = call.options
         self._admission.add(request)
         self.stats.requests += 1
         self.stats.prompt_tokens += len(prompt)

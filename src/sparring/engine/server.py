@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from sparring.core import InputError, ModelResponse, SparringError
 from sparring.engine.adapters import ClientAdapters
-from sparring.engine.answering import VERSION_HEADER, Answering
+from sparring.engine.answering import VERSION_HEADER, Answering, EngineCall
 from sparring.engine.server_answers import ChatCompletion, Generation, TextCompletion
 from sparring.engine.server_http import (
     ApiError,
@@ -25,7 +25,7 @@ from sparring.engine.server_http import (
     UnloadAdapterRequest,
     model_not_found,
 )
-from sparring.engine.server_questions import EngineCall, Questions
+from sparring.engine.server_questions import Questions
 from sparring.engine.server_requests import ChatRequest, CompletionRequest, GenerateRequest
 
 CLIENT_CLOSED_REQUEST = 499

@@ -7,13 +7,13 @@ Two things in messages are ours: role ``text``, whose content is the whole promp
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 
 from sparring.core import InputError, Messages, ModelResponse, SparringError
 from sparring.core.chat_tokens import most_characters_of_a_token
 from sparring.core.messages import said
 from sparring.engine.answer_stream import TokenTexts
-from sparring.engine.answering import Answering, AnswerOptions
+from sparring.engine.answering import Answering, AnswerOptions, EngineCall
 from sparring.engine.server_http import (
     ApiError,
     context_length_exceeded,
@@ -31,19 +31,6 @@ from sparring.engine.server_requests import (
 
 LONG_PROMPT = 10_000
 """Prompts of more characters are tokenised in a thread, because that would keep other requests waiting."""
-
-
-@dataclass(frozen=True)
-class EngineCall:
-    """The arguments of a call of the engine."""
-
-    messages: Messages
-    max_tokens: int
-    seed: int | None
-    model: str
-    temperature: float
-    stop: tuple[str, ...]
-    options: AnswerOptions
 
 
 class Questions:
@@ -86,7 +73,7 @@ class Questions:
 
     async def answers(self, calls: list[EngineCall]) -> list[ModelResponse]:
         """Return all answers, complete. Raises ApiError: the queue is full, or the engine failed."""
-        asking = [asyncio.ensure_future(self.engine.complete(**vars(call))) for call in calls]
+        asking = [asyncio.ensure_future(self.engine.answer(call)) for call in calls]
         try:
             return await asyncio.gather(*asking)
         except SparringError as error:
@@ -117,7 +104,7 @@ class Questions:
     async def _read(
         self, call: EngineCall, index: int, news: "asyncio.Queue[tuple[int, ModelResponse | Exception]]"
     ) -> None:
-        stream = self.engine.stream(**vars(call))
+        stream = self.engine.stream(call)
         try:
             async with aclosing(stream):
                 async for part in stream:
@@ -155,11 +142,9 @@ class Questions:
         max_tokens = max(1, min(self.engine.max_tokens, limit - prompt_tokens)) if asked is None else asked
         if prompt_tokens + max_tokens > limit:
             raise context_length_exceeded(limit, prompt_tokens, max_tokens, param)
-        temperature = 1.0 if request.temperature is None else request.temperature
-        return [
-            EngineCall(messages, max_tokens, seed, model, temperature, tuple(request.stop), options)
-            for seed in request.seeds()
-        ]
+        temperature, stop = 1.0 if request.temperature is None else request.temperature, tuple(request.stop)
+        call = EngineCall(messages, temperature, max_tokens, model=model, stop=stop, options=options)
+        return [replace(call, seed=seed) for seed in request.seeds()]
 
     async def _tokens_of(self, messages: Messages) -> int:
         """Return the number of tokens of a prompt. The engine then finds it rendered in the cache."""

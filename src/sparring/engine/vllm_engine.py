@@ -21,7 +21,6 @@ from typing import Any
 from sparring.core import (
     ContextError,
     EpisodeError,
-    InferenceClient,
     InputError,
     Messages,
     ModelResponse,
@@ -41,7 +40,7 @@ from sparring.engine.adapters import (
     file_hash,
     tolerance_of,
 )
-from sparring.engine.answering import check_sampling, find_model
+from sparring.engine.answering import PLAIN, Engine, EngineCall, check_sampling, find_model
 from sparring.engine.vllm_checks import (
     PROOF_RANK,
     Probe,
@@ -129,7 +128,7 @@ class _Version:
     withdrawn: bool = False
 
 
-class VLLMEngine(InferenceClient):
+class VLLMEngine(Engine):
     """An inference client with vLLM as its engine, of one event loop from :meth:`start` to :meth:`close`.
 
     Args:
@@ -279,40 +278,32 @@ class VLLMEngine(InferenceClient):
         self._retire(served)
         await self._abort([served, *older], self._llm)
 
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-    ) -> ModelResponse:
-        """Answer ``messages``; without a seed, another answer each time. Do not change ``prompt_token_ids``:
+    async def answer(self, call: EngineCall) -> ModelResponse:
+        """Answer a call; without a seed, in another way each time. Do not change ``prompt_token_ids``:
         answers share it.
 
         With a seed, equal log-probabilities give an equal answer; in 16-bit arithmetic they depend slightly
         on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. Raises as the embedded engine
         does.
         """
-        served = find_model(self._served, model)
-        limit = self.max_tokens if max_tokens is None else max_tokens
-        check_sampling(limit, temperature)
-        prompt = self.tokens.render(messages)
+        if call.options != PLAIN:
+            raise InputError("options", "vLLM's engine has none", "Use the engine of this package")
+        served = find_model(self._served, call.model)
+        limit = self.max_tokens if call.max_tokens is None else call.max_tokens
+        check_sampling(limit, call.temperature)
+        prompt = self.tokens.render(call.messages)
         self._check_limits(len(prompt), limit)
         self._stats.requests += 1
         self._stats.prompt_tokens += len(prompt)
         output = await self._ask(
             served,
             prompt,
-            temperature=temperature,
+            temperature=call.temperature,
             max_tokens=limit,
-            seed=secrets.randbits(63) if seed is None else seed % (1 << 63),
+            seed=secrets.randbits(63) if call.seed is None else call.seed % (1 << 63),
             logprobs=0,
             stop_token_ids=self.tokens.stop_token_ids,
-            stop=list(stop),
+            stop=list(call.stop),
         )
         answer = output.outputs[0]
         drawn = list(answer.token_ids)
@@ -329,11 +320,11 @@ class VLLMEngine(InferenceClient):
             policy_version=served.delivery.version,
             finish_reason=answer.finish_reason,
         )
-        if return_tokens:
+        if call.return_tokens:
             response.prompt_token_ids = prompt
             response.completion_token_ids = drawn
             # At temperature 0 vLLM returns log-probabilities at temperature 1, but the draw was certain.
-            certain = temperature == 0
+            certain = call.temperature == 0
             pairs = zip(answer.logprobs, drawn, strict=True)
             response.completion_logprobs = [0.0 if certain else top[token].logprob for top, token in pairs]
         return response

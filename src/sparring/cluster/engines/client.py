@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from sparring.core import InferenceClient, InputError, Messages, ModelResponse, 
 from sparring.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from sparring.core.current_episode import EpisodeContext, current_episode
 from sparring.engine.adapters import DeliveryError
-from sparring.engine.answering import PLAIN, AnswerOptions
+from sparring.engine.answering import Engine, EngineCall
 from sparring.engine.api_models import api_client, is_adapter, is_api_model
 
 JOIN_SECONDS = 2.0
@@ -46,7 +46,7 @@ class _Asked:
         return crc32(name.encode())
 
 
-class EngineClient(InferenceClient):
+class EngineClient(Engine):
     """See the module.
 
     A game begins at the less loaded of two engines, which its id determines. All its calls go to that engine,
@@ -129,35 +129,28 @@ class EngineClient(InferenceClient):
         """Return the newest version that answers now."""
         return max((adapter.version for adapter in self.adapters.values()), default=0)
 
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        return_tokens: bool = True,
-        *,
-        model: str | None = None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        options: AnswerOptions = PLAIN,
-    ) -> ModelResponse:
-        """Answer ``messages``; see :class:`InferenceClient`. Only engines of a server know ``options``.
+    async def answer(self, call: EngineCall) -> ModelResponse:
+        """Answer a call. Only engines of a server know ``options``.
 
         Raises:
             SparringError: the engine's error, or that the engine is lost.
         """
+        model = call.model
         if not (model is None or model in self.adapters or self.adapters_only) and is_api_model(model):
             # A prompt without chat markup becomes a user's message to an API.
-            messages = [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
+            messages: Messages = [
+                {**one, "role": "user"} if one["role"] == "text" else one for one in call.messages
+            ]
             return await self._api_client(model).complete(
-                messages, temperature, max_tokens, return_tokens, seed=seed, stop=stop
+                messages,
+                call.temperature,
+                call.max_tokens,
+                call.return_tokens,
+                seed=call.seed,
+                stop=call.stop,
             )
-        number = next(self._numbers)
-        adapter = self._adapter(model)
-        seed = None if seed is None else seed % SEEDS
-        request = EngineRequest(
-            number, adapter, messages, temperature, max_tokens, return_tokens, seed, stop, options
-        )
+        seed = None if call.seed is None else call.seed % SEEDS
+        request = EngineRequest(next(self._numbers), self._adapter(model), replace(call, seed=seed))
         answer = await self._ask(request)
         assert answer.response is not None
         return answer.response
@@ -166,7 +159,7 @@ class EngineClient(InferenceClient):
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Return the log-probability of each completion; see :class:`InferenceClient`."""
-        request = EngineRequest(next(self._numbers), self._adapter(model), messages, completions=completions)
+        request = EngineRequest(next(self._numbers), self._adapter(model), EngineCall(messages), completions)
         answer = await self._ask(request)
         assert answer.scores is not None
         return answer.scores

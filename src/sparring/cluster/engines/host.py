@@ -20,11 +20,11 @@ from sparring.cluster.engines.adapters import AdapterCache, ResidentAdapters
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
-from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
+from sparring.core import InputError, Messages, ModelResponse, SparringError
 from sparring.core.adapters import BASE, AdapterRef
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import Delivery, DeliveryError
-from sparring.engine.answering import PLAIN, AnswerOptions, ModelFacts
+from sparring.engine.answering import Engine, EngineCall, ModelFacts
 from sparring.learn.model_files import cache_directory, check_base, fingerprint
 
 if TYPE_CHECKING:
@@ -90,29 +90,21 @@ if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a ho
     from sparring.engine.vllm_engine import VLLMEngine
     from sparring.learn.policy import PolicyModel
 
-Engine = TypeVar("Engine", bound=InferenceClient)
+Held = TypeVar("Held", bound=Engine)
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A request: for the log-probabilities of ``completions`` if they are given, else for an answer.
-
-    Only an embedded engine knows ``options``.
-    """
+    """A request: for the log-probabilities of ``completions`` if they are given, else for an answer. The
+    ``adapter`` answers, whatever model the call names."""
 
     number: int
     adapter: AdapterRef
-    messages: Messages
-    temperature: float = 1.0
-    max_tokens: int | None = None
-    return_tokens: bool = True
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    options: AnswerOptions = PLAIN
+    call: EngineCall
     completions: list[str] | None = None
 
 
-class EngineHost(ABC, Generic[Engine]):
+class EngineHost(ABC, Generic[Held]):
     """The engine that an inference actor holds.
 
     Args:
@@ -121,7 +113,7 @@ class EngineHost(ABC, Generic[Engine]):
 
     def __init__(self, copies: AdapterCache | None) -> None:
         self._copies = copies
-        self._engine: Engine | None = None
+        self._engine: Held | None = None
         self._adapters = ResidentAdapters([], self._load, self._drop)
         self._recent = LoadWindow()
 
@@ -143,19 +135,9 @@ class EngineHost(ABC, Generic[Engine]):
             SparringError: there is no such adapter, or the engine failed.
             InputError: the adapter is damaged or belongs to another model, or the request is impossible.
         """
-        options = {} if request.options == PLAIN else {"options": request.options}
         with self._recent.request():
             async with self._model(request.adapter) as model:
-                response = await self._running().complete(
-                    request.messages,
-                    request.temperature,
-                    request.max_tokens,
-                    request.return_tokens,
-                    model=model,
-                    seed=request.seed,
-                    stop=request.stop,
-                    **options,
-                )
+                response = await self._running().answer(replace(request.call, model=model))
         return replace(response, policy_version=request.adapter.version)
 
     async def score(self, adapter: AdapterRef, messages: Messages, completions: list[str]) -> list[float]:
@@ -228,20 +210,20 @@ class EngineHost(ABC, Generic[Engine]):
             raise SparringError(f"{adapter.name} version {adapter.version} is not at {directory}")
         return await self._copies.fetch(adapter.path)
 
-    def _running(self) -> Engine:
+    def _running(self) -> Held:
         if self._engine is None:
             raise SparringError("the engine is not running")
         return self._engine
 
     @abstractmethod
-    async def _start(self) -> tuple[Engine, int]:
+    async def _start(self) -> tuple[Held, int]:
         """Return the engine, which serves the base model, and how many adapters it holds at once."""
 
     @abstractmethod
-    async def _stop(self, engine: Engine) -> None: ...
+    async def _stop(self, engine: Held) -> None: ...
 
     @abstractmethod
-    def _counted(self, engine: Engine) -> dict[str, float]:
+    def _counted(self, engine: Held) -> dict[str, float]:
         """Return the figures of :meth:`stats` that the engine counts."""
 
     @abstractmethod

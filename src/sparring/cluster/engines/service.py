@@ -183,7 +183,7 @@ class EngineService:
             if self._starting is None or not self._starting.done():
                 await self.start()
             if request.completions is not None:
-                scores = await self.host.score(request.adapter, request.messages, request.completions)
+                scores = await self.host.score(request.adapter, request.call.messages, request.completions)
                 answer = EngineAnswer(request.number, scores=scores)
             else:
                 answer = EngineAnswer(request.number, await self.host.complete(request))

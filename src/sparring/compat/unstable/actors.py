@@ -28,6 +28,7 @@ from sparring.config.learning import LearningSettings
 from sparring.config.model import ModelSettings
 from sparring.core import Messages
 from sparring.core.adapters import BASE, TRAINED, AdapterRef
+from sparring.engine.answering import EngineCall
 from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved
 from sparring.run.metrics import turn_figures
@@ -162,8 +163,8 @@ class PromptActor(EngineActor):
         await self.start()
         messages: Messages = [{"role": "text", "content": prompt}]
         adapter = AdapterRef(lora_path or BASE, 0, lora_path)
-        request = EngineRequest(0, adapter, messages, self.temperature, return_tokens=False)
-        return (await self.host.complete(request)).text
+        call = EngineCall(messages, self.temperature, return_tokens=False)
+        return (await self.host.complete(EngineRequest(0, adapter, call))).text
 
 
 class LoopActor:
