@@ -171,13 +171,11 @@ def hostile_game(text: str) -> LoggedEpisode:
 
 @given(text=hostile_text(max_pieces=3))
 def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
-    from textual.geometry import Size
-
-    view, room = hostile_view(text), Size(100, 40)
+    view = hostile_view(text)
     game = hostile_game(text)
     shown = (panels.run_panel, panels.actors_panel, panels.ratings_panel, panels.population_panel)
     for panel in shown:
-        assert_shown(text_of(panel(view, room), 100))
+        assert_shown(text_of(panel(view), 100))
     for episode in (game, *game.children):
         assert_shown(text_of(card_text(card_of(episode)), 100))
     drawn = [header(view, 0.0, 100), header(RunView(text), 0.0, 100)]

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
-from textual.geometry import Size
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from proof_server import MISSING, scripted, serving_proofs
@@ -24,15 +23,14 @@ from sparring.view.chart_list import chart_sections
 from sparring.view.report.page import report_html
 from sparring.view.source import RunDirectorySource
 from sparring.view.watch.header import header
-from sparring.view.watch.panels import jobs_panel, run_panel, statistics_panel
+from sparring.view.watch.panels import evaluation_panel, jobs_panel, run_panel
 from sparring.view.watch.terminal_interface import TerminalInterface
 from sparring.view.watch.text import card_text
 from sparring.view.whole_run import load_run
 from watch_screens import look, words_on
 from watched_runs import text_of
 
-PANELS = (run_panel, jobs_panel, statistics_panel)
-ROOM = Size(60, 40)
+PANELS = (run_panel, evaluation_panel, jobs_panel)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +194,7 @@ def test_rollouts_are_counted_while_they_are_played_and_the_last_proof_is_shown(
     assert view.tuning.text == "playing, 3 of 6 rollouts"
     assert view.game.rollout.id == json.loads(lines[2])["rollout"]["id"]
     assert "1 of 2 iterations done; playing, 3 of 6 rollouts" in header(view, 0.0, 120).plain
-    assert "of 2; playing, 3 of 6 rollouts" in text_of(run_panel(view, ROOM))
+    assert "of 2; playing, 3 of 6 rollouts" in text_of(run_panel(view))
     proof = json.loads(lines[2])["rollout"]["extras"]
     text = " ".join(text_of(card_text(card_of(view.game)), 100).split())
     assert " ".join(proof["claim"].split()) in text
@@ -241,7 +239,7 @@ async def test_watch_shows_the_stage_the_jobs_the_statistics_and_the_proof(runs)
     async with app.run_test(size=(150, 48)) as pilot:
         await look(app, pilot)
         screen = words_on(app)
-        for expected in ("finished", "Iterations", "Jobs", "Last statistics", "succeeded"):
+        for expected in ("finished", "Iterations", "Jobs", "accuracy on right claims", "succeeded"):
             assert expected in screen
         for other in ("Last update", "Ratings", "Matches"):
             assert other not in screen
@@ -263,7 +261,7 @@ async def test_watch_of_another_run_has_no_panels_of_fine_tuning(tmp_path):
         screen = words_on(app)
         assert "Last update" in screen
         assert "Ratings" in screen
-        for other in ("Iterations", "Jobs", "Last statistics"):
+        for other in ("Iterations", "Jobs", "accuracy"):
             assert other not in screen
 
 
@@ -331,7 +329,7 @@ def test_hostile_text_of_proofs_and_jobs_does_not_reach_the_terminal(text):
     with TemporaryDirectory() as directory:
         view = RunDirectorySource(hostile_run(Path(directory), text)).read()
     assert view.tuning is not None
-    drawn = [text_of(panel(view, ROOM)) for panel in PANELS]
+    drawn = [text_of(panel(view)) for panel in PANELS]
     drawn += [header(view, 0.0, 100).plain, text_of(card_text(card_of(view.game)), 60)]
     assert not any(ACTS_ON_A_TERMINAL.search(one) for one in drawn)
 

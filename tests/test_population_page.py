@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
-from textual.geometry import Size
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from report_pages import Page, figures_of, heat_map_of
@@ -137,7 +136,7 @@ def test_frozen_members_that_never_meet_have_no_rows(tmp_path):
     assert figure["traces"][0]["y"] == ["default"]
     assert figure["traces"][0]["x"] == MEMBERS
     assert "sliders" not in figure["layout"], "there is one moment"
-    panel = text_of(population_panel(read_all(run), Size(100, 40)), 100)
+    panel = text_of(population_panel(read_all(run)), 100)
     assert sum(line.startswith("ckpt") for line in panel.split("\n")) == 3, "only among the ratings"
     unknown = "Whether the frozen copies beat each other in a circle is not known"
     assert unknown in " ".join(panel.split())
@@ -238,7 +237,7 @@ def test_damaged_lines_are_skipped_and_moments_are_spread_over_a_long_run(tmp_pa
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_terminal_shows_the_matrix_the_ratings_and_the_cycles(circle, width):
     append(circle, {"step": 3, "wall_time": 3.0, "model-pool/ckpt-1/drawn": 1234.0})
-    lines = text_of(population_panel(read_all(circle), Size(width, 40)), width).splitlines()
+    lines = text_of(population_panel(read_all(circle)), width).splitlines()
     assert lines[0].split()[-3:] == ["0", "1", "2"]
     (row,) = [line for line in lines[:10] if line.startswith("ckpt-0")]
     assert row.split()[1:] == ["0", "·", "70", "30"]
@@ -289,4 +288,4 @@ def test_hostile_names_stay_text_on_the_page_and_in_the_terminal(text):
     names = heat_map_of(html)["traces"][0]["x"]
     assert not any(re.search("[<>]", name) for name in names)
     for width in (40, 120):
-        assert not ACTS_ON_A_TERMINAL.search(text_of(population_panel(view, Size(width, 40)), width))
+        assert not ACTS_ON_A_TERMINAL.search(text_of(population_panel(view), width))

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from textual.geometry import Size
 
 from game_runs import configure, metrics_of, run
 from sparring.cli.main import main
@@ -82,11 +81,9 @@ def test_the_watched_games_are_printed_reported_and_shown(watched):
     assert "plays <b>kuhn_poker</b>, evaluated in <b>leduc_poker, kuhn_poker, tic_tac_toe</b>" in page
     assert all(label in page for label in ("leduc_poker against base", f"{APART} against optimal"))
     view = RunDirectorySource(path).read()
-    shown = text_of(evaluation_panel(view, Size(100, 60)))
+    shown = text_of(evaluation_panel(view))
     assert all(label in shown for label in ("leduc_poker", "tic_tac_toe"))
-    assert "leduc_poker, kuhn_poker, tic_tac_toe" in " ".join(
-        text_of(run_panel(view, Size(100, 60)), 100).split()
-    )
+    assert "leduc_poker, kuhn_poker, tic_tac_toe" in " ".join(text_of(run_panel(view), 100).split())
 
 
 def test_the_best_adapter_and_the_headline_may_be_of_a_watched_game(watched):

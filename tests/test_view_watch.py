@@ -7,7 +7,6 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from textual.geometry import Size
 
 from run_files import nash
 from sparring.core import Rollout
@@ -44,9 +43,9 @@ ACTORS = {
 }
 
 
-def lines_of(panel, view, *, width=80, height=40) -> list[str]:
+def lines_of(panel, view, *, width=80) -> list[str]:
     """Return the lines of a panel without the spaces between its columns."""
-    shown = text_of(panel(view, Size(width, height)), width).splitlines()
+    shown = text_of(panel(view), width).splitlines()
     assert all(len(line) <= width for line in shown)
     return [" ".join(line.split()) for line in shown]
 
@@ -178,13 +177,13 @@ def test_ratings_are_shown_with_their_uncertainty(games_run):
     assert "No model has been rated" in lines_of(panels.ratings_panel, RunView(""))[0]
 
 
-@pytest.mark.parametrize("size", [Size(80, 20), Size(196, 56), Size(40, 8)])
-def test_the_heat_map_fits_and_counts_the_models_that_do_not(size):
+@pytest.mark.parametrize("width", [40, 80, 196])
+def test_the_heat_map_fits_and_counts_the_models_that_do_not(width):
     uids = ["fixed-random", *(f"ckpt-{number}" for number in range(40))]
     pairs = {pair: Standing(wilson_interval(3, 4), 4) for pair in combinations(uids, 2)}
     moment = Population(policies=(), frozen=tuple(uids), pairs=pairs, ratings={}, cycles=(), step=7)
     view = RunView("", moments=[moment])
-    lines = lines_of(panels.population_panel, view, width=size.width)
+    lines = lines_of(panels.population_panel, view, width=width)
     assert lines[1].split()[:3] == ["fixed-random", "·", "75"]
     shown = sum(line.startswith(("ckpt", "fixed")) for line in lines)
     assert f"{41 - shown} older copies do not fit" in " ".join(lines)
@@ -464,14 +463,14 @@ def test_the_warnings_are_of_the_last_step(tmp_path):
     run = run_of(tmp_path / "run", step=1, wall_time=1.0, **{"answers/zero_advantage_share": 1.0})
     assert "every advantage is 0" in lines_of(panels.warnings_panel, read_all(run))[0]
     append(run, {"step": 2, "wall_time": 2.0, "answers/zero_advantage_share": 0.5})
-    assert panels.warnings_panel(read_all(run), Size(60, 10)) is None
+    assert panels.warnings_panel(read_all(run)) is None
 
 
 def test_a_nash_conv_of_a_policy_that_cannot_be_played_is_marked_and_warned_of_if_it_is_the_last(tmp_path):
     once = read_all(run_with_nash_conv(tmp_path / "once", ("kuhn_poker", 1e-9), ("kuhn_poker", 0.9)))
     shown = " ".join(lines_of(panels.evaluation_panel, once))
     assert "1.0800 cannot be played 1.0800 Probability" in shown
-    assert panels.warnings_panel(once, Size(60, 10)) is None
+    assert panels.warnings_panel(once) is None
     masses = ("kuhn_poker", 0.9), ("leduc_poker", 0.5), ("kuhn_poker", 0.00012)
     run = run_with_nash_conv(tmp_path / "now", *masses)
     append(run, {"step": 4, "wall_time": 2.0, "answers/zero_advantage_share": 1.0})
@@ -495,7 +494,7 @@ def test_what_the_last_evaluation_did_not_measure_is_not_shown_as_now(tmp_path):
     run = run_of(tmp_path / "run", step=1, wall_time=1.0)
     write_evaluation(run / "evaluation", 0, "old", MeasureResult("old", [1.0, 0.5]))
     write_evaluation(run / "evaluation", 1, "new", MeasureResult("new", [3.0, 5.0]))
-    rows = text_of(panels.evaluation_panel(read_all(run), Size(80, 40))).splitlines()
+    rows = text_of(panels.evaluation_panel(read_all(run))).splitlines()
     (head,) = [row for row in rows if "Before" in row]
     (old,) = [row for row in rows if row.strip().startswith("old")]
     (new,) = [row for row in rows if row.strip().startswith("new")]

@@ -170,12 +170,11 @@ def _read_into(listed: ListedRun, run: RunDirectory) -> None:
     listed.measured_at = max(evaluated_steps(run.evaluation), default=0)
     listed.figures = headline(config, read_figures(run.evaluation, listed.measured_at))
     finished = run.is_finished(listed.total) or has_settled(run.evaluation, config.evaluation)
-    iterations = None if config.finetune is None else config.finetune.rl.num_iterations
-    tuning = FineTuningFiles(run.path).read(iterations)
+    tuning = FineTuningFiles(run.path).read()
     if tuning is not None and config.finetune is not None:
         models = dict.fromkeys(agent.model_name for agent in config.finetune.agents.values())
         listed.model = ", ".join(models) or AgentParameters().model_name
-        listed.updates, listed.total = tuning.iteration, tuning.total or 0
+        listed.updates, listed.total = tuning.iteration, config.finetune.rl.num_iterations
         finished = tuning.is_done
     failure = failure_of(run.path)
     if run.is_in_use():

@@ -56,7 +56,6 @@ class FineTuning:
     Args:
         stage: the stage that it is in.
         iteration: the iteration, from 0; the number of iterations once it is done.
-        total: how many iterations there will be, if the configuration says so.
         sampled: how many rollouts of the present iteration, or of its test, there are.
         wanted: how many there will be; 0 if nothing is being played.
         jobs: its jobs, in order.
@@ -66,7 +65,6 @@ class FineTuning:
 
     stage: Stage
     iteration: int
-    total: int | None
     sampled: int = 0
     wanted: int = 0
     jobs: list[FineTuneJob] = field(default_factory=list)
@@ -99,7 +97,7 @@ class FineTuningFiles:
         self._growing: Path | None = None
         self._offset = self._lines = 0
 
-    def read(self, total: int | None) -> FineTuning | None:
+    def read(self) -> FineTuning | None:
         """Return the run as it is; ``None`` if it is another kind of run.
 
         Raises:
@@ -114,7 +112,6 @@ class FineTuningFiles:
         return FineTuning(
             state.train_loop_stage,
             state.iteration,
-            total,
             self._lines if self._growing is not None else 0,
             sampling.total if self._growing is not None and sampling is not None else 0,
             self._jobs(),

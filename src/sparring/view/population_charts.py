@@ -49,11 +49,7 @@ def population_charts(run: RunView, exact: Iterable[Chart | None]) -> Iterator[C
 def _ratings(run: RunView) -> Chart | None:
     policies = dict.fromkeys(uid for moment in run.moments for uid in moment.policies)
     points = {
-        uid: {
-            float(one.step): one.ratings[uid]
-            for one in run.moments
-            if one.step is not None and uid in one.ratings
-        }
+        uid: {float(one.step): one.ratings[uid] for one in run.moments if uid in one.ratings}
         for uid in policies
     }
     return chart(

@@ -83,10 +83,11 @@ class RunView:
     @property
     def total_steps(self) -> int | None:
         """The number of updates or iterations that the run is configured for; ``None`` if unknown."""
-        if self.tuning is not None:
-            return self.tuning.total
-        steps: int | None = self.setting("learning", "steps", int)
-        return steps
+        if self.tuning is None:
+            steps = self.setting("learning", "steps", int)
+        else:
+            steps = (self.setting("finetune", "rl", dict) or {}).get("num_iterations")
+        return steps if isinstance(steps, int) else None
 
     @property
     def is_finished(self) -> bool:

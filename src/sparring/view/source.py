@@ -53,7 +53,7 @@ class RunDirectorySource:
             self._metrics.read()
             self.evaluations.read()
             self._population.read()
-            self._tuning = self._tuning_files.read(self._iterations())
+            self._tuning = self._tuning_files.read()
             self._read_game()
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
@@ -102,12 +102,6 @@ class RunDirectorySource:
             return None
         newest = self._logs.newest(".jsonl")
         return None if newest is None else (newest, self._logs.entries[newest.name])
-
-    def _iterations(self) -> int | None:
-        settings: Any = self._config
-        for name in ("finetune", "rl", "num_iterations"):
-            settings = settings.get(name) if isinstance(settings, dict) else None
-        return settings if isinstance(settings, int) else None
 
 
 def read_to_end(source: RunDirectorySource) -> RunView:

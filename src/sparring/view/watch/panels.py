@@ -1,21 +1,20 @@
 """The panels of a run, as Rich's renderables; ``None`` where a run has nothing for a panel."""
 
 import re
-from collections.abc import Iterator
-from textwrap import wrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
-from textual.geometry import Size
 
 from sparring.core.text import number_text
 from sparring.population.pool_members import copy_of
 from sparring.population.standings import Standing
 from sparring.view.population import Population
 from sparring.view.run_view import RunView
-from sparring.view.tables import Row, Table, before_and_after, jobs_table, tiles_of
-from sparring.view.watch.text import MUTED, TONES, grid, line, table_text
+from sparring.view.tables import Cell, Row, Table, before_and_after, jobs_table, tiles_of
+from sparring.view.watch.text import MUTED, TONES, line, table_text
 
 Panel = RenderableType | None
 
@@ -25,16 +24,6 @@ LAST_UPDATE = ("time/", "accounts/", "overlap/", "inference/")
 """The metrics of an update that have no chart of their own or whose last values matter."""
 WORK = ("records", "separate_tokens", "packed_tokens")
 """What all learners together had to do in the last update."""
-STATISTICS = (
-    ("mean_accuracy", "accuracy", True),
-    ("mean_1_accuracy", "on right claims", True),
-    ("mean_0_accuracy", "on wrong claims", True),
-    ("no_decision_proportion", "no decision", True),
-    ("precision", "precision", True),
-    ("recall", "recall", True),
-    ("mean_episode_length", "rounds spoken", False),
-)
-"""Statistics of a fine-tuning run, what they are called, and whether they are shares."""
 ENGINE = {"tok_s": "tokens/s", "running": "running", "queued": "queued"}
 """What an engine reports, and the heads of its columns."""
 WORDS = {
@@ -50,7 +39,7 @@ WORDS = {
 Load = dict[str, Any]
 
 
-def warnings_panel(view: RunView, room: Size) -> Panel:
+def warnings_panel(view: RunView) -> Panel:
     """Return the first warning and how many there are besides; the report says what to check."""
     found = view.warnings()
     if not found:
@@ -59,26 +48,22 @@ def warnings_panel(view: RunView, room: Size) -> Panel:
     return line(f"! {found[0].text}{more}", TONES["warn"])
 
 
-def run_panel(view: RunView, room: Size) -> Panel:
+def run_panel(view: RunView) -> Panel:
     """Return the model, what it plays, and the headline figures."""
     rows = [("model", view.model, ""), ("plays", ", ".join(view.plays()), "")]
     rows += [("evaluated in", ", ".join(view.watches()), ""), *tiles_of(view)]
     if view.damaged_lines:
         rows.append(("damaged lines", f"{view.damaged_lines} skipped", ""))
-    return grid(
-        (line(name, MUTED), Text.assemble(line(value), "  ", line(note, MUTED)))
-        for name, value, note in rows
-        if value
-    )
+    return _rows_text([[Cell(note=name), Cell(value, note)] for name, value, note in rows if value])
 
 
-def evaluation_panel(view: RunView, room: Size) -> Panel:
+def evaluation_panel(view: RunView) -> Panel:
     """Return every figure of the first and the last evaluation, with 95% intervals."""
     found = before_and_after(view, briefly=True)
     return line("Nothing has been evaluated yet.", MUTED) if found is None else table_text(found)
 
 
-def last_update_panel(view: RunView, room: Size) -> Panel:
+def last_update_panel(view: RunView) -> Panel:
     """Return the figures of the last update: speeds, seconds, counts, loads and tokens."""
     if view.tuning is not None:
         return None
@@ -95,7 +80,11 @@ def last_update_panel(view: RunView, room: Size) -> Panel:
             shown[name] = sum(found)
     if not shown:
         return line("No update has finished yet.", MUTED)
-    return grid((line(_words(name), MUTED), _value(name, value)) for name, value in shown.items())
+    return _rows_text([[Cell(note=_words(name)), _value(name, value)] for name, value in shown.items()])
+
+
+def _rows_text(rows: Sequence[Row]) -> RenderableType:
+    return table_text(Table([""] * max(map(len, rows), default=0), [("", "", rows)]))
 
 
 def _words(name: str) -> str:
@@ -103,44 +92,23 @@ def _words(name: str) -> str:
     return (f"{section} {rest}" if section == "inference" else rest or section).replace("_", " ")
 
 
-def _value(name: str, value: float) -> Text:
+def _value(name: str, value: float) -> Cell:
     is_share = name.endswith("_share") or "/staleness_" in name
     text = f"{value:,.0f}" if value == int(value) and not is_share else number_text(value, percent=is_share)
-    return line(text, "bold")
+    return Cell(text, strong=True)
 
 
-def jobs_panel(view: RunView, room: Size) -> Panel:
+def jobs_panel(view: RunView) -> Panel:
     """Return the last jobs of a fine-tuning run, newest first, and the models in use."""
     if view.tuning is None:
         return None
     jobs = jobs_table(view.tuning.jobs[: -MOST_ROWS - 1 : -1])
-    models: list[list[Text | str]] = [
-        [line(group, MUTED), model] for group, model in view.tuning.models.items()
-    ]
-    none = line("No job has been made yet.", MUTED)
-    return Group(none if jobs is None else table_text(jobs), Text(), grid(models)) if models or jobs else none
+    made = line("No job has been made yet.", MUTED) if jobs is None else table_text(jobs)
+    models: list[Row] = [[Cell(note=group), model] for group, model in view.tuning.models.items()]
+    return Group(made, Text(), _rows_text(models)) if models else made
 
 
-def statistics_panel(view: RunView, room: Size) -> Panel:
-    """Return the last statistics of training and of the test of a fine-tuning run."""
-    rows: list[Row] = []
-    for name, label, is_share in STATISTICS:
-        values = [view.metric(f"{split}{name}") for split in ("", "test_")]
-        texts = [_latest(view, one.steps, one.values, is_share) for one in values]
-        if any(texts):
-            rows.append([label, *texts])
-    return table_text(Table(("", "train", "test"), [("", "", rows)])) if rows else None
-
-
-def _latest(view: RunView, steps: list[float], values: list[float], is_share: bool) -> str:
-    """Return the last value, with its iteration unless it is that of the last statistics."""
-    if not values:
-        return ""
-    text = number_text(values[-1], percent=is_share)
-    return text if steps[-1] >= view.latest.get("step", 0) else f"{text} (iteration {steps[-1]:.0f})"
-
-
-def actors_panel(view: RunView, room: Size) -> Panel:
+def actors_panel(view: RunView) -> Panel:
     """Return the current activity of every actor of a cluster."""
     names = sorted(view.actors, key=_natural)
     engines = {name: view.actors[name] for name in names if "tok_s" in view.actors[name]}
@@ -152,7 +120,8 @@ def actors_panel(view: RunView, room: Size) -> Panel:
         together = {f"{len(engines)} engines": _together([*engines.values()])} if len(engines) > 1 else {}
         rows = [_engine_row(*one) for one in [*together.items(), *engines.items()][:MOST_ROWS]]
         parts.append(table_text(Table(("", *ENGINE.values(), "busy", ""), [("", "", rows)])))
-    parts.append(grid([_other_row(*one) for one in [*others.items()][:MOST_ROWS]]))
+    if others:
+        parts.append(_rows_text([_other_row(*one) for one in [*others.items()][:MOST_ROWS]]))
     left_out = max(0, len(engines) - MOST_ROWS) + max(0, len(others) - MOST_ROWS)
     return Group(*parts, *([line(f"and {left_out} more", MUTED)] if left_out else []))
 
@@ -174,15 +143,14 @@ def _together(loads: list[Load]) -> Load:
     return total
 
 
-def _other_row(name: str, load: Load) -> list[Text | str]:
+def _other_row(name: str, load: Load) -> Row:
     said = [_phrase(key, value) for key, value in load.items() if key != "silent_seconds"]
-    words = ", ".join(said).replace(", for ", " for ")
-    return [line(name, MUTED), words, line(_silent(load), TONES["warn"])]
+    return [Cell(note=name), ", ".join(said).replace(", for ", " for "), _silent(load)]
 
 
-def _silent(load: Load) -> str:
+def _silent(load: Load) -> Cell:
     seconds = _number(load.get("silent_seconds"))
-    return "" if seconds is None else f"silent for {number_text(seconds)} s"
+    return Cell() if seconds is None else Cell(badge=f"silent for {number_text(seconds)} s", tone="warn")
 
 
 def _phrase(key: str, value: Any) -> str:
@@ -201,7 +169,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def ratings_panel(view: RunView, room: Size) -> Panel:
+def ratings_panel(view: RunView) -> Panel:
     """Return every rated model with its mean and two standard deviations, and how often it was drawn."""
     ratings = view.ratings()[:500]
     if not ratings:
@@ -218,14 +186,13 @@ def _count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def population_panel(view: RunView, room: Size) -> Panel:
+def population_panel(view: RunView) -> Panel:
     """Return who beats whom for as many members as fit and, if they are known, cycles and ratings."""
     population = view.population()
     if population is None or not population.members:  # so far nobody met a frozen copy
         said = "No matches between models are known. A run records them after each update."
         return line(said, MUTED)
-    parts = [*_matrix(population, room), Text()]
-    parts += [Text(row) for one in population.cycle_texts() for row in _wrapped(one, room)]
+    parts: list[RenderableType] = [_HeatMap(population), Text(), *map(line, population.cycle_texts())]
     if population.ratings:
         drawn = {uid: int(figures.get("drawn", 0)) for uid, figures in view.pool().items()}
         best = sorted(population.ratings.items(), key=lambda one: -one[1].mid)[:MOST_ROWS]
@@ -238,28 +205,30 @@ def population_panel(view: RunView, room: Size) -> Panel:
     return Group(*parts)
 
 
-def _wrapped(text: str, room: Size) -> list[str]:
-    return wrap(line(text).plain, max(10, room.width))
+@dataclass(frozen=True)
+class _HeatMap:
+    """Who beats whom, for as many members as fit; if frozen ones never meet, with rows only for policies."""
 
+    population: Population
 
-def _matrix(population: Population, room: Size) -> Iterator[RenderableType]:
-    """Yield the heat map; if frozen members never meet, it has rows only for policies."""
-    cell = 7
-    names = min(18, max(len(uid) for uid in population.members) + 1)
-    shown = population.newest(max(2, (room.width - names) // cell))
-    policies = [uid for uid in shown if uid in population.policies]
-    rows = policies if policies and not population.frozen_met else shown
-    heads = "".join(f"{_head(uid, cell - 1):^{cell}}" for uid in shown)
-    yield line(f"{'':<{names}}{heads}", MUTED)
-    for uid in rows:
-        found = [population.standing(uid, other) for other in shown]
-        yield Text.assemble(line(f"{_short(uid, names - 1):<{names}}"), *(_score(one, cell) for one in found))
-        games = ("" if one is None else number_text(one.games) for one in found)
-        yield line(" " * names + "".join(f"{count:^{cell}}" for count in games), MUTED)
-    moment = f"after update {population.step}"
-    yield line(f"Points of the row in 100 games {moment}; a draw is half a point. Below: games.", MUTED)
-    if left_out := len(population.members) - len(shown):
-        yield line(f"{left_out} older copies do not fit.", MUTED)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        population, cell = self.population, 7
+        names = min(18, max(len(uid) for uid in population.members) + 1)
+        shown = population.newest(max(2, (options.max_width - names) // cell))
+        policies = [uid for uid in shown if uid in population.policies]
+        rows = policies if policies and not population.frozen_met else shown
+        heads = "".join(f"{_head(uid, cell - 1):^{cell}}" for uid in shown)
+        yield line(f"{'':<{names}}{heads}", MUTED)
+        for uid in rows:
+            found = [population.standing(uid, other) for other in shown]
+            scores = (_score(one, cell) for one in found)
+            yield Text.assemble(line(f"{_short(uid, names - 1):<{names}}"), *scores)
+            games = ("" if one is None else number_text(one.games) for one in found)
+            yield line(" " * names + "".join(f"{count:^{cell}}" for count in games), MUTED)
+        moment = f"after update {population.step}"
+        yield line(f"Points of the row in 100 games {moment}; a draw is half a point. Below: games.", MUTED)
+        if left_out := len(population.members) - len(shown):
+            yield line(f"{left_out} older copies do not fit.", MUTED)
 
 
 def _score(one: Standing | None, width: int) -> tuple[str, str]:

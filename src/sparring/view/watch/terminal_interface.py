@@ -13,7 +13,6 @@ from sparring.view.watch.panels import population_panel, ratings_panel
 from sparring.view.watch.widgets import (
     CURVES,
     RATES,
-    WIDE_PANELS,
     ChartsView,
     GameView,
     HeaderLine,
@@ -58,8 +57,6 @@ class TerminalInterface(App[None]):
         scrollbar-background-hover: $background;
         scrollbar-color: $foreground 25%;
     }
-    #panels { grid-size: 2; grid-rows: auto; height: auto; }
-    #panels Drawing { height: 100%; }
     ChartsView { layout: grid; }
     #first-curves { display: none; height: 1fr; min-height: 12; }
     .-tall #first-curves { display: block; }
@@ -89,7 +86,7 @@ class TerminalInterface(App[None]):
         """Yield the header, the views (of which one is visible) and the footer with the keys."""
         yield self.header
         with ContentSwitcher(initial=VIEWS[0]):
-            yield OverviewView(WIDE_PANELS, self.view, id="overview")
+            yield OverviewView(self.view, id="overview")
             yield ChartsView(CURVES, self.view, id="curves")
             yield PanelsView({"Ratings": ratings_panel}, self.view, id="ratings")
             yield PanelsView({"Population": population_panel}, self.view, id="population")

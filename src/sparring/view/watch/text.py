@@ -1,6 +1,6 @@
 """Tables and readable games as Rich's renderables. Text of models is printed without control characters."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,14 +69,6 @@ def _rows(rows: Sequence[Sequence[Text]], widths: Sequence[int]) -> RichTable:
         drawn.add_column(width=width, overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    return drawn
-
-
-def grid(rows: Iterable[Sequence[Text | str]]) -> RenderableType:
-    """Return rows in columns without headings."""
-    drawn = RichTable.grid(padding=(0, GAP, 0, 0))
-    for row in rows:
-        drawn.add_row(*(line(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
 
 

@@ -1,17 +1,14 @@
 """The views: widgets that draw a RunView at any size."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rich.console import RenderableType
-from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Grid, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
-from textual.geometry import Size
-from textual.visual import visualize
 from textual.widget import Widget
+from textual.widgets import Static
 
 from sparring.core.text import printable
 from sparring.view.cards import card_of
@@ -33,52 +30,16 @@ CURVES = ("Strength", "Population", "Rewards", "Learning")
 RATES = ("Play", "Answers", "Speed")
 """The sections of charts on the two pages."""
 
-Draw = Callable[[RunView, Size], panels.Panel]
-WIDE_PANELS: dict[str, Draw] = {
+Draw = Callable[[RunView], panels.Panel]
+OVERVIEW: Mapping[str, Draw] = {
     "": panels.warnings_panel,
     "Actors": panels.actors_panel,
     "Run": panels.run_panel,
     "Evaluation": panels.evaluation_panel,
     "Jobs": panels.jobs_panel,
-}
-"""The panels of the overview that need the whole width."""
-PANELS: dict[str, Draw] = {
-    "Last statistics": panels.statistics_panel,
     "Last update": panels.last_update_panel,
 }
-
-
-class Drawing(Widget):
-    """A panel that is redrawn from the view and the available size; hidden if there is nothing to draw.
-
-    Args:
-        draw: makes the panel from the view and the size: the width, and the container's height.
-        view: the first view to show.
-        title: the title of its frame; without one it has no frame.
-    """
-
-    DEFAULT_CSS = "Drawing { height: auto; }"
-
-    def __init__(self, draw: Draw, view: RunView, title: str = "") -> None:
-        super().__init__(classes="framed" if title else "")
-        self.draw = draw
-        self.border_title = title or None
-        self.show(view)
-
-    def show(self, view: RunView) -> None:
-        """Show another view."""
-        self.view = view
-        self.display = self.draw(view, Size(80, 24)) is not None
-        self.refresh(layout=True)
-
-    def render(self) -> RenderableType:
-        """Draw the panel."""
-        return self.draw(self.view, Size(self.content_size.width, self.container_size.height)) or Text()
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the number of lines drawn."""
-        drawn = self.draw(self.view, Size(width, container.height)) or Text()
-        return visualize(self, drawn).get_height({}, width)
+"""The panels of the overview."""
 
 
 class ChartWidget(Widget):
@@ -120,7 +81,7 @@ class ChartsView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """Yield the charts, or the text for none."""
         if not self.charts:
-            yield Drawing(lambda *_: line("Nothing has been measured yet.", MUTED), RunView(""))
+            yield Static(line("Nothing has been measured yet.", MUTED))
         for chart in self.charts:
             yield ChartWidget(chart, self.turn)
 
@@ -153,43 +114,52 @@ class ChartsView(VerticalScroll):
 
 
 class PanelsView(VerticalScroll):
-    """Panels one below the other.
+    """Panels one below the other, hidden where there is nothing to draw.
 
     Args:
-        drawn: how each panel is drawn, by its title.
+        drawn: how each panel is drawn, by the title of its frame; without a title it has no frame.
         view: the first view to show.
         id: the name of the view.
     """
 
-    def __init__(self, drawn: dict[str, Draw], view: RunView, *, id: str) -> None:
+    def __init__(self, drawn: Mapping[str, Draw], view: RunView, *, id: str) -> None:
         super().__init__(id=id)
-        self.drawn = drawn
-        self.view = view
+        self.panels = [(Static(classes="framed" if title else ""), draw) for title, draw in drawn.items()]
+        for (panel, _), title in zip(self.panels, drawn, strict=True):
+            panel.border_title = title or None
+        self._draw(view)
 
     def compose(self) -> ComposeResult:
         """Yield the panels."""
-        for title, draw in self.drawn.items():
-            yield Drawing(draw, self.view, title)
+        yield from (panel for panel, _ in self.panels)
 
     def show(self, view: RunView) -> None:
         """Show another view."""
-        self.view = view
-        for drawing in self.query(Drawing):
-            drawing.show(view)
-        for charts in self.query(ChartsView):
-            charts.show(view)
+        self._draw(view)
+
+    def _draw(self, view: RunView) -> None:
+        for panel, draw in self.panels:
+            drawn = draw(view)
+            panel.display = drawn is not None
+            panel.update(drawn or "")
 
 
 class OverviewView(PanelsView):
     """The panels of the overview and, on a tall screen, as many curves below them as fit."""
 
+    def __init__(self, view: RunView, *, id: str) -> None:
+        super().__init__(OVERVIEW, view, id=id)
+        self.curves = ChartsView(CURVES, view, id="first-curves", scrolls=False)
+
     def compose(self) -> ComposeResult:
         """Yield the panels and the curves."""
         yield from super().compose()
-        with Grid(id="panels"):
-            for title, draw in PANELS.items():
-                yield Drawing(draw, self.view, title)
-        yield ChartsView(CURVES, self.view, id="first-curves", scrolls=False)
+        yield self.curves
+
+    def show(self, view: RunView) -> None:
+        """Show another view."""
+        super().show(view)
+        self.curves.show(view)
 
 
 class GameView(VerticalScroll):
@@ -197,45 +167,36 @@ class GameView(VerticalScroll):
 
     def __init__(self, view: RunView, *, id: str) -> None:
         super().__init__(id=id, classes="framed")
-        self.newest: LoggedEpisode | None = view.game
-        self.shown: LoggedEpisode | None = view.game
-        self.kind, self.turn = "game", view.turn
-        self.drawing = Drawing(self._draw, view)
+        self.view = view
+        self.shown: LoggedEpisode | None = None
+        self.card = Static(card_text(None))
 
     def compose(self) -> ComposeResult:
         """Yield the text of the game."""
-        yield self.drawing
-
-    def on_mount(self) -> None:
-        """Set the titles of the frame."""
-        self._entitle()
+        yield self.card
 
     def show(self, view: RunView) -> None:
-        """Store the newest game, and show it if no other game is visible."""
-        self.newest = view.game
-        self.kind = "episode" if view.is_program else "game"
-        self.turn = view.turn
-        if not self.display or self.shown is None:
+        """Note the newest game, and show it if there is no other."""
+        self.view = view
+        if self.shown is None:
             self.show_newest()
         self._entitle()
 
     def show_newest(self) -> None:
         """Show the newest game from its beginning."""
-        if self.shown != self.newest:
-            self.shown = self.newest
-            self.drawing.refresh(layout=True)
+        if self.shown != self.view.game:
+            self.shown = self.view.game
+            self.card.update(card_text(card_of(self.shown) if self.shown is not None else None))
             self.scroll_home(animate=False)
         self._entitle()
 
-    def _draw(self, view: RunView, room: Size) -> panels.Panel:
-        return card_text(card_of(self.shown) if self.shown is not None else None)
-
     def _entitle(self) -> None:
-        step = f", {self.turn} {self.shown.step}" if self.shown is not None else ""
-        self.border_title = Content(f"Last {self.kind}{step}")
+        kind, turn, newest = "episode" if self.view.is_program else "game", self.view.turn, self.view.game
+        step = f", {turn} {self.shown.step}" if self.shown is not None else ""
+        self.border_title = Content(f"Last {kind}{step}")
         self.border_subtitle = ""
-        if self.newest is not None and self.newest != self.shown:
-            self.border_subtitle = Content(f"n: newer {self.kind}, {self.turn} {self.newest.step}")
+        if newest is not None and newest != self.shown:
+            self.border_subtitle = Content(f"n: newer {kind}, {turn} {newest.step}")
 
 
 class HeaderLine(Widget):
