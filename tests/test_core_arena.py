@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 
 import pytest
 
@@ -15,6 +16,7 @@ from sparring.core import (
     Rubric,
     TransientError,
 )
+from sparring.core.current_episode import episode_counts
 
 
 def trace(results):
@@ -186,6 +188,7 @@ async def test_a_call_without_a_role_is_not_trained_on():
     await arena.call_model([], temperature=0.0, max_tokens=500, model="judge")
     assert arena.client.options == [(1.0, None, False, None), (0.0, 500, False, "judge")]
     assert response.completion_token_ids is None
+    assert response.policy == ""
 
 
 async def test_calls_without_a_role_may_go_to_another_model():
@@ -298,9 +301,11 @@ async def test_started_counts_episodes_of_all_levels_and_no_retries():
                 raise TransientError("not yet")
             return await super().rollout(arena, artifact, state)
 
-    arena = make_arena(requests=parents(3), child=Shaky())
+    arena, counts = make_arena(requests=parents(3), child=Shaky()), Counter()
+    counting = episode_counts.set(counts)
     batch = await arena.step()
-    assert (arena.started, batch.meta["episodes"], batch.meta["retried"]) == (9, 9, 2)
+    episode_counts.reset(counting)
+    assert (counts["started"], batch.meta["episodes"], batch.meta["retried"]) == (9, 9, 2)
 
 
 async def test_on_result_is_called_for_every_request_but_not_for_children():

@@ -106,3 +106,11 @@ def test_a_checkpoint_of_a_larger_store_is_cut_to_the_bound():
 def test_a_weight_is_a_finite_number_of_at_least_0(weight):
     with pytest.raises(ValueError, match="weight must be 0 or more"):
         Artifact("a", weight=weight)
+
+
+def test_a_saved_state_does_not_change_with_the_store():
+    store = ArtifactStore()
+    store.add(Artifact({"asked": 0}, id="a"))
+    state = store.state_dict()
+    store.get("a").data["asked"] = 1
+    assert state["artifacts"][0]["data"] == {"asked": 0}

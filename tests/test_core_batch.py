@@ -276,3 +276,21 @@ def test_a_role_builds_messages():
     assert role.build_messages("c") == [{"role": "system", "content": "Be brief."}, asked]
     assert role.build_messages("c", history)[1:] == [*history, asked]
     assert Role("solver").build_messages("c") == [asked]
+
+
+def test_ratings_use_the_rewards_of_roles_that_played_each_other():
+    meeting = played("debate", {"Aff": 1.0, "Neg": -1.0}, children=[played("ask", {"S": 1.0})])
+    assert make_arena().outcomes(meeting) == [{"Aff": 1.0, "Neg": -1.0}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("prompt_token_ids", [1, 2]), ("logprobs", [float("nan")]), ("advantage", 9.0), ("policy_version", 9)],
+)
+async def test_the_sanity_check_detects_a_record_that_is_not_that_of_its_step(field, value):
+    arena = make_arena(requests=parents(2))
+    batch, results = await arena.play_step()
+    arena.sanity_check_batch(results, batch)
+    setattr(batch.records[0], field, value)
+    with pytest.raises(SparringError, match=r"^the record of role proposer in rollout .* differs"):
+        arena.sanity_check_batch(results, batch)

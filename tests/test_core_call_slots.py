@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.core import InputError
@@ -86,9 +86,14 @@ events = st.one_of(
     st.tuples(st.sampled_from(["end", "cancel"]), st.integers(0, 9)),
     st.tuples(st.just("limit"), st.integers(1, 4)),
     st.just(("settle", 0)),
+    st.just(("tick", 0)),
 )
+raised = [*[("start", 0)] * 4, ("settle", 0), ("limit", 3)]
+cancelled_after_the_hand_over = [*[("start", 0)] * 3, ("settle", 0), ("end", 0), ("tick", 0), ("cancel", 1)]
 
 
+@example(raised, 1)
+@example(cancelled_after_the_hand_over, 1)
 @given(st.lists(events, max_size=30), st.integers(1, 4))
 def test_whatever_happens_the_limit_holds_and_no_slot_is_lost(happenings, limit):
     async def run():
@@ -104,6 +109,8 @@ def test_whatever_happens_the_limit_holds_and_no_slot_is_lost(happenings, limit)
             elif what == "limit":
                 limit = which
                 callers.slots.set_limit(limit)
+            elif what == "tick":
+                await asyncio.sleep(0)
             elif what == "settle":
                 await settle()
                 most = max(limit, len(callers.inside))  # calls inside when the limit fell may stay

@@ -110,3 +110,48 @@ async def test_an_episode_may_name_the_model_and_the_seed_of_a_call():
     client = CountingClient()
     await make_arena(client, child=Named()).run_episode("child", None, {"seed": 1})
     assert (client.models, client.seeds) == (["rival"], [11])
+
+
+async def test_a_step_has_the_seeds_of_its_run_and_what_a_request_says_itself():
+    requests = [
+        EpisodeRequest("child", 0),
+        EpisodeRequest("child", 1, {"policy_version": 2, "topic": "sums"}),
+    ]
+    arena = make_arena(requests=requests, seed=3)
+    await arena.step()
+    _, results = await arena.play_step()
+    metas = [result.rollout.meta for result in results]
+    assert [meta["seed"] for meta in metas] == [derive_seed(3, "step", 1, index) for index in range(2)]
+    assert [meta["rollout_id"] for meta in metas] == ["step-000001-00000", "step-000001-00001"]
+    assert [(meta["step"], meta["policy_version"]) for meta in metas] == [(1, 0), (1, 2)]
+    assert metas[1]["topic"] == "sums"
+    outside = await arena.generate_rollouts(requests)
+    seeds = [result.rollout.meta["seed"] for result in outside]
+    assert seeds == [derive_seed(3, "rollouts", 2, index) for index in range(2)]
+
+
+async def test_a_sub_episodes_own_meta_is_not_overwritten_by_its_parents():
+    parent = Family()
+    parent.requests = [
+        EpisodeRequest("child", 0, {"policy_version": 2, "seed": 5}),
+        EpisodeRequest("child", 1),
+    ]
+    arena = make_arena(parent=parent)
+    result = await arena.run_episode("parent", 0, {"policy_version": 1, "seed": 7})
+    metas = [child.rollout.meta for child in result.children]
+    assert [(meta["policy_version"], meta["seed"]) for meta in metas] == [
+        (2, 5),
+        (1, derive_seed(7, "child", 1)),
+    ]
+
+
+async def test_an_episode_cannot_change_the_number_of_calls_in_flight():
+    class Narrow(Ask):
+        async def rollout(self, arena, artifact, state=None):
+            requests = [EpisodeRequest("child", number) for number in range(6)]
+            await arena.generate_rollouts(requests, concurrency=1)
+            return EpisodeState(done=True)
+
+    client = CountingClient()
+    await make_arena(client, parent=Narrow(), max_calls=4).run_episode("parent", None)
+    assert client.most == 4

@@ -299,3 +299,9 @@ async def test_half_a_surrogate_pair_in_an_answer_is_replaced():
     arena = make_arena(MockInferenceClient(["a\ud800b\ud83d\ude00"]))
     (step,) = (await arena.try_episode("child", "sums")).rollout.steps
     assert step.completion_text == "a\ufffdb\U0001f600"
+
+
+async def test_a_clients_timeout_is_not_reported_as_the_episodes():
+    arena = make_arena(child=Failing(TimeoutError("no answer in 5 s")), retries=0)
+    reason = (await arena.try_episode("child", "sums")).rollout.error
+    assert reason.startswith("Failing.get_initial_prompt failed: TimeoutError('no answer in 5 s')")

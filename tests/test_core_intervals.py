@@ -72,3 +72,9 @@ def test_the_interval_over_runs_has_the_published_quantiles_of_students_distribu
 def test_fewer_than_two_runs_have_no_interval(values):
     with pytest.raises(ValueError, match="say nothing about the spread"):
         interval_over_runs(values)
+
+
+def test_less_confidence_is_narrower():
+    for interval, sample in ((wilson_interval, (3, 7)), (interval_over_runs, ([0.0, 1.0, 5.0],))):
+        half, most = interval(*sample, 0.5), interval(*sample, 0.9)
+        assert most.low < half.low < half.mid == most.mid < half.high < most.high

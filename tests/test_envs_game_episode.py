@@ -346,6 +346,10 @@ async def test_games_of_training_begin_with_random_moves_that_nobody_learns_from
         started.add(tuple(actions[: len(random_moves)]))
     assert {len(one) for one in started} == {0, 1, 2}
     assert len({one[0] for one in started if one}) == 9
+    agents = [AgentSpec("model", "default")] * 2
+    for seed in range(5):
+        rollout = await play("tic_tac_toe", agents, answer=first_free_cell, seed=seed, random_opening=2)
+        assert rollout.extras["action_seq"][:2] == ["0", "1"], "nobody learns from this game"
 
 
 def test_a_game_that_does_not_list_its_moves_has_no_random_opening():

@@ -10,6 +10,7 @@ from sparring.config.programs import DebateSettings, OnJudgeFailure
 from sparring.core import (
     EpisodeRequest,
     GenerateResult,
+    InputError,
     Messages,
     MockInferenceClient,
     ModelResponse,
@@ -20,6 +21,7 @@ from sparring.programs.debate import (
     EXAMPLE_DEBATE,
     EXAMPLE_TOPIC,
     DebateArena,
+    DebateEpisode,
     debate_text,
 )
 from sparring.programs.judge import Judge, TextJudge, Verdict, parse_verdict
@@ -367,3 +369,25 @@ def test_no_speaker_can_write_a_line_of_another(speeches: list[str]) -> None:
     transcript = [{"author": SIDES[place % 2], "text": text} for place, text in enumerate(forged)]
     lines = [line for line in debate_text(transcript).splitlines() if line.strip() and line[:1] != " "]
     assert [line.split(":")[0] for line in lines] == [one["author"] for one in transcript]
+
+
+def test_a_debate_without_rounds_is_rejected() -> None:
+    with pytest.raises(InputError, match="0 rounds leave nothing to judge"):
+        DebateEpisode(num_rounds=0)
+
+
+async def test_failure_other_than_the_judges_is_not_counted_as_the_judges() -> None:
+    def broken(messages: Messages, seed: int | None) -> str:
+        raise RuntimeError("no connection")
+
+    batch, _ = await debates(MockInferenceClient(broken), batch_size=2).play_step()
+    assert batch.meta["failed"] == 2
+    assert batch.meta["metric/debate/unjudged"] == 0.0
+
+
+async def test_an_unjudged_debate_has_no_outcome_to_rate() -> None:
+    arena = debates(Debaters("Winner: Aff, score: 0.9"), on_judge_failure="draw")
+    judged = await debate(arena)
+    unjudged = await arena.run_episode("debate", {"topic": "doubtful"})
+    assert arena.outcomes(judged) == [{"Aff": 0.9, "Neg": -0.9}]
+    assert arena.outcomes(unjudged) == []

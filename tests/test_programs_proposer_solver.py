@@ -395,3 +395,10 @@ def test_checking_an_open_answer_never_raises_and_a_text_equals_itself(text: str
     assert OPEN.is_correct(text, question)
     OPEN.is_correct(other, question)
     OPEN.parse_answer(f"{other}\nThe answer is: {text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1+1", "1 +  1", "01 + 1", "100 + 1", "1 / 1", "1 + 1 + 1", "1 + 1 = 2", "1 - 2", "٣ + 1"]
+)
+def test_questions_outside_the_grammar(text: str) -> None:
+    assert ARITHMETIC.parse_question(text) is None

@@ -117,6 +117,8 @@ def test_measures_are_means_over_the_proofs_of_a_claim():
     assert measured["always wrong"] == [0.0, 1.0, 0.0]
     assert measured["precision"] == [1.0, 0.0]
     assert measured["recall"] == [1.0, 0.0]
+    assert measures_of([proof("a", 0, "reject")]).keys().isdisjoint({"precision", "recall"})
+    assert measures_of([]) == {}
 
 
 def test_a_state_continues_the_draws_and_needs_the_same_claims():

@@ -19,7 +19,7 @@ from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.link import RETRY_SECONDS
 from sparring.core import Arena, EpisodeRequest, GenerateResult
 from sparring.core.adapters import AdapterRef
-from sparring.core.current_episode import episode_counts
+from sparring.core.current_episode import count_started, episode_counts
 from sparring.core.episode_runner import EpisodeRunner
 from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, own_code
@@ -171,7 +171,7 @@ class ProgramCollectors:
             except RayError:
                 self._lose(number)
             else:
-                self.arena.count_started(played.started)
+                count_started(played.started)
                 return played.result
             finally:
                 self._load[number] -= 1

@@ -59,8 +59,7 @@ class ControlTokens:
         control |= {_counterpart(text) for text in control} & added.keys()
         self._id_of = {text: number for text, (number, _) in added.items() if text in control}
         alone = {text for text in self._id_of if added[text][1].single_word}
-        # A break after the first character marks text of a content.
-        self._any = _one_of(self._id_of, alone, after_first=f"(?!{BREAK})")
+        self._any = _one_of(self._id_of, alone)
         turns = self._before_others(texts)
         tags = {
             text
@@ -146,17 +145,16 @@ def _ids(backend: Any, text: str, *, add_special_tokens: bool = False) -> list[i
     return ids
 
 
-def _one_of(texts: Iterable[str], alone: set[str], after_first: str = "") -> re.Pattern[str]:
+def _one_of(texts: Iterable[str], alone: set[str]) -> re.Pattern[str]:
     """Match the longest of ``texts``, as a tokenizer does; match those in ``alone`` only as whole words.
 
     The alternatives are grouped by their first character, so that the search tries none of them elsewhere.
-    ``after_first`` is a condition on what follows the first character.
     """
     rests: dict[str, list[str]] = {}
     for text in sorted(texts, key=lambda text: (-len(text), text)):
         first, rest = re.escape(text[0]), re.escape(text[1:])
         rests.setdefault(first, []).append(rf"(?<!\w{first}){rest}(?!\w)" if text in alone else rest)
-    groups = (f"{first}{after_first}(?:{'|'.join(rests[first])})" for first in rests)
+    groups = (f"{first}(?:{'|'.join(rests[first])})" for first in rests)
     return re.compile("|".join(groups) or _NEVER)
 
 

@@ -80,6 +80,12 @@ episode_counts: ContextVar[Counter[str] | None] = ContextVar("episode_counts", d
 """Where the episodes that are ``started`` from now on are counted, sub-episodes included."""
 
 
+def count_started(episodes: int) -> None:
+    """Count episodes as started; further attempts at one do not count."""
+    if (counts := episode_counts.get()) is not None:
+        counts["started"] += episodes
+
+
 def inherit(meta: dict[str, Any] | None) -> dict[str, Any]:
     """Return a copy of ``meta``. Inside an episode, add what a sub-episode inherits."""
     own = dict(meta or {})

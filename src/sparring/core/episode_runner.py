@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sparring.core.artifacts import data_of
 from sparring.core.client import InferenceClient
 from sparring.core.concurrency import all_results, with_retries
-from sparring.core.current_episode import current_episode, episode_counts, inherit
+from sparring.core.current_episode import count_started, current_episode, inherit
 from sparring.core.errors import InputError, SparringError, TransientError
 from sparring.core.model_caller import ModelCaller
 from sparring.core.own_code import awaitable, list_of, loggable, method_of, own_code, returned
@@ -34,9 +34,8 @@ class Elsewhere(Protocol):
 class EpisodeRunner(ModelCaller):
     """Runs episodes, which make model calls.
 
-    ``started`` counts episodes, including sub-episodes but not further attempts. ``on_result`` is called with
-    each result that is not another result's child. ``elsewhere``, if given, plays the episodes that are not
-    sub-episodes in other processes.
+    ``on_result`` is called with each result that is not another result's child. ``elsewhere``, if given,
+    plays the episodes that are not sub-episodes in other processes.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class EpisodeRunner(ModelCaller):
         self.retries = retries
         self.seed = seed
         self.step_num = 0
-        self.started = 0
         self.episodes: dict[str, Any] = {}  # of Episode, which imports this module
         self.on_result: Callable[[GenerateResult], None] | None = None
         self.elsewhere: Elsewhere | None = None
@@ -164,7 +162,7 @@ class EpisodeRunner(ModelCaller):
         self, request: EpisodeRequest, attempt: Callable[[], Awaitable[GenerateResult]]
     ) -> GenerateResult:
         meta, started_at = request.meta, time.time()
-        self.count_started(1)
+        count_started(1)
         if "rollout_id" not in meta:
             meta["rollout_id"] = uuid.uuid4().hex
 
@@ -195,9 +193,3 @@ class EpisodeRunner(ModelCaller):
                 return request.episode_type if episode is None else str(loggable(episode.episode_type))
         except SparringError:
             return request.episode_type
-
-    def count_started(self, episodes: int) -> None:
-        """Count episodes as started, in the arena and for whoever counts them in this context."""
-        self.started += episodes
-        if (counts := episode_counts.get()) is not None:
-            counts["started"] += episodes

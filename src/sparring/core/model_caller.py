@@ -85,7 +85,7 @@ class ModelCaller:
         agent = seated.get().get(role_id or "") if model is None else None
         calls = CallSettings(temperature, max_tokens, None if stop is None else tuple(stop))
         for one in (agent, role):
-            calls = calls if one is None else calls.over(one.calls)
+            calls = calls if one is None else calls.over(one)
         if model is None:
             model = agent.model if agent else role.policy if role else self.model_without_role
         if return_tokens is None:

@@ -18,15 +18,14 @@ AgentKind = Literal["policy", "model", "script"]
 
 @dataclass(frozen=True)
 class CallSettings:
-    """How answers are drawn; ``None`` leaves a setting open. A call's own come first, then those of a game or
-    an agent, then those of a role."""
+    """How answers are drawn; ``None`` leaves a setting open."""
 
     temperature: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
 
-    def over(self, others: "CallSettings") -> "CallSettings":
-        """Return these settings, and the others' where these leave one open."""
+    def over(self, others: "CallSettings | AgentSpec | Role") -> "CallSettings":
+        """Return these settings, and those of a game, an agent or a role where these leave one open."""
         return CallSettings(
             others.temperature if self.temperature is None else self.temperature,
             others.max_tokens if self.max_tokens is None else self.max_tokens,
@@ -52,11 +51,6 @@ class AgentSpec:
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
 
-    @property
-    def calls(self) -> CallSettings:
-        """The settings of its own."""
-        return CallSettings(self.temperature, self.max_tokens, self.stop)
-
 
 seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed
 """The agents of the episode that runs now, by role id. A sub-episode has those of its parent."""
@@ -77,11 +71,6 @@ class Role:
     policy: str = TRAINED
     stop: tuple[str, ...] = ()
     history: History = "keep"
-
-    @property
-    def calls(self) -> CallSettings:
-        """How its answers are drawn."""
-        return CallSettings(self.temperature, self.max_tokens, self.stop)
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""

@@ -227,7 +227,7 @@ class GameEpisode(Episode):
             seed = derive_seed(table.spec.seed, "script", pid, turn)
             action = table.script(pid).act(table.game, seed)
             return _Answer(action, action, True)
-        trained, calls = agent.kind == "policy", self.calls.over(agent.calls)
+        trained, calls = agent.kind == "policy", self.calls.over(agent)
         response = await arena.call_model(
             prompt,
             role_id=seat_role(pid) if trained else None,
