@@ -25,7 +25,7 @@ from sparring.cli.main import app, main
 from sparring.config import Config, load_config, preset_names
 from sparring.config.fields import config_fields
 from sparring.core.adapters import ALL_LINEAR
-from sparring.envs.templates import template_names
+from sparring.envs.templates import TEMPLATES
 from sparring.population import SampleMode
 from sparring.run.checks import check_config
 from sparring.run.single_process import train
@@ -289,7 +289,7 @@ def test_the_tables_of_names_are_complete():
     modes = {row[0].strip("`") for row in table_rows(DOCS / "howto-opponents.md", "mode")}
     assert modes == set(get_args(SampleMode))
     templates = INLINE_CODE.findall(" ".join(r[0] for r in table_rows(DOCS / "howto-templates.md", "name")))
-    assert sorted(templates) == sorted(template_names())
+    assert sorted(templates) == sorted(TEMPLATES)
     families = [row[1] for row in table_rows(DOCS / "concepts.md", "family")]
     built_in = {name for name in collection.__all__ if is_built_in_transform(name)}
     assert set(INLINE_CODE.findall(" ".join(families))) == built_in

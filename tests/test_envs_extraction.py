@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.envs.templates import extract_boxed, get_template, template_names
+from sparring.envs.templates import TEMPLATES, extract_boxed, get_template
 
 plain = st.text(st.characters(blacklist_characters="\\{}", blacklist_categories=("Cs",)), max_size=40)
 balanced = st.recursive(plain, lambda inner: st.tuples(plain, st.just("{"), inner, st.just("}")).map("".join))
@@ -44,7 +44,7 @@ def test_any_balanced_content_survives_boxing(before, content, after):
 
 @given(st.text())
 def test_extraction_never_fails(text):
-    for name in template_names():
+    for name in TEMPLATES:
         action, well_formed = get_template(name).extract(text)
         assert isinstance(action, str)
         assert isinstance(well_formed, bool)
@@ -55,7 +55,7 @@ def test_many_unclosed_boxes_take_linear_time():
 
 
 @given(
-    st.sampled_from(sorted(template_names())),
+    st.sampled_from(sorted(TEMPLATES)),
     st.from_regex(r"[a-z0-9]{1,8}( [a-z0-9]{1,8}){0,3}", fullmatch=True),
 )
 def test_the_requested_answer_of_a_template_is_well_formed(name, move):

@@ -7,13 +7,13 @@ import pytest
 from sparring.core import InputError
 from sparring.envs.catalog import make_game
 from sparring.envs.examples import example_turns
-from sparring.envs.templates import get_template, template_names
+from sparring.envs.templates import TEMPLATES, get_template
 
 REFERENCE_NAMES = {"default", "qwen3-zs", "qwen3-sp", "qwen3-reasoning", "gemma3-zs", "llama-instruct-zs"}
 
 
 def test_the_names_of_the_reference_and_the_few_shot_one_exist():
-    assert set(template_names()) == REFERENCE_NAMES | {"fewshot-chat"}
+    assert set(TEMPLATES) == REFERENCE_NAMES | {"fewshot-chat"}
 
 
 def test_an_unknown_template_is_rejected_and_the_known_ones_named():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from sparring.core.chat_template import ASKED, RULES, Tokenizer, template_source
+from sparring.core.chat_template import ASKED, RULES, Template, Tokenizer, template_source
 from sparring.core.errors import InputError
 from sparring.core.messages import Messages
 
@@ -187,8 +187,6 @@ def _renamed(backend: Any, name_of: Mapping[str, str]) -> Any:
     return copy
 
 
-Template = Callable[[Messages], str]
-"""Renders a conversation, or raises InputError."""
 Change = Callable[[str], str]
 
 

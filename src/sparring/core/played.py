@@ -12,8 +12,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from sparring.core.errors import EpisodeError, shown
-from sparring.core.messages import as_messages, check_text
-from sparring.core.own_code import check_json, list_of
+from sparring.core.own_code import check_json, list_of, messages_of, text_of
 from sparring.core.types import AgentSpec, GenerateResult, Rollout, Step, check_meta
 
 Kind = TypeVar("Kind")
@@ -64,11 +63,9 @@ def check_step(step: Step) -> None:
     source = f"a step of role {step.role_id}"
     step.policy = _text(step.policy, f"policy of {source}")
     step.env_id = _text(step.env_id, f"env_id of {source}")
+    said = f"prompt or completion of {source}"
     for messages in (step.prompt, step.completion):
-        try:
-            as_messages(_of(list, messages, f"prompt or completion of {source}"))
-        except (TypeError, ValueError) as error:
-            raise EpisodeError(f"prompt or completion of {source}: {error}") from error
+        messages_of(_of(list, messages, said), said)
     step.pid = _integer(step.pid, f"pid of {source}")
     # A client without versions says None, which an episode may copy.
     step.policy_version = (
@@ -97,12 +94,7 @@ def _of(kind: type[Kind], value: object, source: str) -> Kind:
 
 
 def _text(value: object, source: str) -> str:
-    text = str.__str__(_of(str, value, source))
-    try:
-        check_text(text)
-    except ValueError as error:
-        raise EpisodeError(f"{source}: {error}") from error
-    return text
+    return text_of(str.__str__(_of(str, value, source)), source)
 
 
 def _integer(value: object, source: str) -> int:

@@ -109,8 +109,6 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-__all__ = ["BoxedTemplate", "FewshotTemplate", "PromptTemplate", "get_template", "template_names"]
-
 MAX_MOVE_WORDS = 10
 _PLACEHOLDER = re.compile(r"(?<!\w)\{([A-Za-z_]\w*)\}")  # the argument of a command, \boxed{move}, is none
 
@@ -200,9 +198,9 @@ _BOX_REQUEST = "Think step by step, then give your final move inside \\boxed{}."
 _TWO_PLAYERS = "This is a two-player zero-sum game. Play legal moves and try to win.\n"
 
 
-@lru_cache(maxsize=1)
-def _templates() -> dict[str, PromptTemplate]:
-    templates = [
+TEMPLATES: dict[str, PromptTemplate] = {
+    template.name: template
+    for template in (
         BoxedTemplate(
             "default",
             "You are playing a game. Play legal moves and try to win. "
@@ -223,13 +221,9 @@ def _templates() -> dict[str, PromptTemplate]:
             system="You play a two-player zero-sum game. Play legal moves and try to win.",
         ),
         FewshotTemplate(),
-    ]
-    return {template.name: template for template in templates}
-
-
-def template_names() -> list[str]:
-    """Return the names that ``get_template`` knows."""
-    return list(_templates())
+    )
+}
+"""The templates by name."""
 
 
 def get_template(name: str) -> PromptTemplate:
@@ -237,8 +231,7 @@ def get_template(name: str) -> PromptTemplate:
     subclass of PromptTemplate without arguments). Templates hold no state of a game."""
     if is_class_path(name):
         return CheckedTemplate(own_object(name, PromptTemplate, "env.template"))
-    templates = _templates()
-    if name not in templates:
-        fix = f"Use one of {', '.join(templates)}, or my_file.py:my_template"
+    if name not in TEMPLATES:
+        fix = f"Use one of {', '.join(TEMPLATES)}, or my_file.py:my_template"
         raise InputError("env.template", f"no template {name!r}", fix)
-    return templates[name]
+    return TEMPLATES[name]

@@ -4,10 +4,8 @@ kin."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
-from sparring.core import Arena, InputError, Rollout, Rubric
+from sparring.core import Arena, Rollout, Rubric
 from sparring.programs.proofs.protocol import Protocol, Stance
-
-_UNDECIDED: dict[str, Any] = {"verdict": "none", "value": 0.0, "raw": ""}
 
 
 class RoundAnswer(TypedDict):
@@ -71,7 +69,7 @@ def first_state(
         "stances": dict(stances),
         "branches": [],
         "rounds": [],
-        "decision": dict(_UNDECIDED),
+        "decision": {"verdict": "none", "value": 0.0, "raw": ""},
         "decided_by": None,
         "terminated": False,
     }
@@ -103,23 +101,6 @@ def total_rewards(state: ProofState) -> dict[str, float]:
 def is_right(state: ProofState) -> bool:
     """Return whether the verdict is the truth; an episode without a verdict is not right."""
     return str(state["decision"]["verdict"]) == ("accept" if state["y"] else "reject")
-
-
-def first_rounds(state: ProofState, count: int) -> ProofState:
-    """Return the state after the first ``count`` rounds, from which the episode can go on differently."""
-    if not 0 <= count <= len(state["rounds"]):
-        raise InputError("count", f"{len(state['rounds'])} rounds were played, not {count}", "Give fewer")
-    kept = cast(ProofState, {key: state[key] for key in ProofState.__annotations__})  # type: ignore[literal-required]
-    if count == len(state["rounds"]):
-        return kept
-    return {
-        **kept,
-        "branches": state["branches"][:count],
-        "rounds": state["rounds"][:count],
-        "decision": dict(_UNDECIDED),
-        "decided_by": None,
-        "terminated": False,
-    }
 
 
 def measures_of(proofs: Sequence[ProofState]) -> dict[str, list[float]]:
