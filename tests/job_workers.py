@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from sparring.finetune.jobs.queue import Crash
+from sparring.finetune.jobs.launch import Crash
 
 LOG = "worker.log"
 
@@ -38,7 +38,7 @@ class Forks:
         threading.Thread(target=self._read, daemon=True).start()
 
     async def start(self, directory: Path) -> Crash | None:
-        """Train the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``."""
+        """Train the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``."""
         assert self._process.stdin is not None
         place = self._asked
         self._asked += 1

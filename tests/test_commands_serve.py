@@ -28,7 +28,7 @@ from sparring.commands.serve import ServedModels, build_application, served_mode
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
-from sparring.finetune.jobs.queue import train_in_process
+from sparring.finetune.jobs.launch import train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel

@@ -31,7 +31,7 @@ from matrices import first_of
 from sparring.core import InputError
 from sparring.core.files import lock_directory
 from sparring.core.manifest import sealed, unsealed
-from sparring.finetune.jobs.queue import MAX_STARTS
+from sparring.finetune.jobs.service import MAX_STARTS
 from sparring.finetune.jobs.store import FileStore
 from sparring.finetune.jobs.worker import train_job
 from sparring.learn.fine_tuning.examples import Conversation, Preference, Renderer, WrongLine
@@ -129,7 +129,7 @@ def full_disk(monkeypatch):
 
         store_result = FileStore.put_result
         monkeypatch.setattr(FileStore, "put_result", put)
-        monkeypatch.setattr("sparring.finetune.jobs.queue.RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("sparring.finetune.jobs.service.RETRY_SECONDS", 0.01)
 
     return fill
 
@@ -149,7 +149,7 @@ def test_a_trained_job_is_not_lost_because_a_disk_is_full_for_a_while(tmp_path, 
 
 def test_a_job_that_the_server_cannot_finish_fails_and_lists_no_model(tmp_path, full_disk, monkeypatch):
     full_disk(100)
-    monkeypatch.setattr("sparring.finetune.jobs.queue.MAX_RETRIES", 3)
+    monkeypatch.setattr("sparring.finetune.jobs.service.MAX_RETRIES", 3)
     with serving(tmp_path) as live:
         client = live.client()
         failed = ended(client, start_short(client).id)

@@ -141,7 +141,7 @@ async def test_a_job_that_is_not_possible_is_refused_in_one_line(tmp_path, reque
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sparring.finetune.jobs.queue.train_in_process", forks().start)
+    monkeypatch.setattr("sparring.finetune.jobs.launch.train_in_process", forks().start)
     (tmp_path / "local.toml").write_text(CONFIG.format(model=roomy_model()))
     return "local.toml"
 

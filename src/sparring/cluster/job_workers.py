@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from sparring.cluster.calls import error_of
 from sparring.cluster.connect import knock
 from sparring.core import InputError, SparringError
-from sparring.finetune.jobs.queue import Crash
+from sparring.finetune.jobs.launch import Crash
 from sparring.finetune.jobs.records import JOB_FILE
 
 LOOK_SECONDS = 2.0
@@ -49,7 +49,7 @@ class ClusterWorkers:
         self._patience = patience
 
     async def train(self, directory: Path) -> Crash | None:
-        """Train the job in ``directory``; see ``sparring.finetune.jobs.queue.Launch``.
+        """Train the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``.
 
         Raises:
             SparringError: the cluster has had no room for it.

@@ -30,7 +30,7 @@ from sparring.core.adapters import BASE, STATE_FILE, TRAINED
 from sparring.engine.adapters import ClientAdapters, Publisher
 from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
 from sparring.engine.server import create_app
-from sparring.finetune.jobs.queue import Launch, train_in_process
+from sparring.finetune.jobs.launch import Launch, train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService

@@ -211,7 +211,7 @@ def _local_api(
 
     A run that plays tests again has the models of its base run's jobs.
     """
-    from sparring.finetune.jobs.queue import train_in_process
+    from sparring.finetune.jobs.launch import train_in_process
     from sparring.finetune.jobs.records import ServedBase
     from sparring.finetune.jobs.service import JobService
     from sparring.finetune.local_jobs import LocalJobs

@@ -114,7 +114,7 @@ def _add_jobs(app: FastAPI, service: JobService) -> None:
     @app.post(JOBS + "/{job_id}/cancel")
     async def cancel(job_id: str) -> Response:
         job = jobs.get(job_id)
-        service.queue.cancel(job)
+        service.cancel(job)
         return JSONResponse(job.to_object())
 
     @app.post(JOBS + "/{job_id}/{action}")

@@ -1,37 +1,71 @@
-"""JobService: the files and jobs of one directory, which no other server may open meanwhile."""
+"""JobService: the files and jobs of one directory, which no other server may open meanwhile.
 
+Jobs' files are checked, jobs are trained one at a time in a process, and their models are served. A status is
+written before anything that follows from it is done, so a server that was killed continues at its next start:
+files are checked again, and a job that was running continues from its last saved state, or from its outcome.
+"""
+
+import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparring.core import InputError
-from sparring.core.files import LOCK, lock_directory, remove_directory
-from sparring.engine.adapters import FINE_TUNED, Publisher
+import msgspec
+
+from sparring.core import InputError, SparringError
+from sparring.core.errors import reason_of
+from sparring.core.files import remove_directory
+from sparring.core.manifest import Expectation
+from sparring.engine.adapters import FINE_TUNED, DeliveryError, Publisher
 from sparring.engine.server_http import ApiError, model_not_found
-from sparring.finetune.jobs.queue import JobQueue, Launch, train_in_process
+from sparring.finetune.jobs.launch import Launch, train_in_process
 from sparring.finetune.jobs.records import (
+    CANCELLED,
+    FAILED,
     FINE_TUNE,
     ORGANIZATION,
+    OUTCOME_FILE,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
     TRAINING,
     UNFINISHED,
+    VALIDATING,
     Examples,
+    JobError,
+    Result,
     ServedBase,
     StoredJob,
 )
-from sparring.finetune.jobs.schema import CreateJob
-from sparring.finetune.jobs.store import MAX_STORED_BYTES, FileStore, JobStore, new_id
-from sparring.learn.fine_tuning.settings import SAVE_SECONDS
+from sparring.finetune.jobs.schema import CreateJob, read_conversations, read_preferences
+from sparring.finetune.jobs.store import (
+    FILES,
+    JOBS,
+    MAX_STORED_BYTES,
+    FileStore,
+    JobStore,
+    locked,
+    new_id,
+    read_record,
+    unusable,
+)
+from sparring.learn.fine_tuning.examples import WrongLine
+from sparring.learn.fine_tuning.settings import RESULTS_FILE, SAVE_SECONDS, Outcome
 
-FILES, JOBS = "files", "jobs"
-"""What a server keeps in its directory, beside the lock."""
+MAX_STARTS = 4
+"""How often a process that is killed, for example for lack of memory, is started by one server."""
+RETRY_SECONDS, MAX_RETRIES = 60.0, 60
+"""After an error that is no fault of a job, such as a full disk, it is tried again: when, and how often."""
 
 
 class JobService:
     """The files and jobs of one directory, on one event loop. Raises InputError: it cannot be used, is not a
     server's, or is in use.
+
+    Jobs of another base model wait until a server serves it.
 
     Args:
         directory: where they are; it is created.
@@ -58,31 +92,49 @@ class JobService:
         save_seconds: float = SAVE_SECONDS,
         max_stored_bytes: int = MAX_STORED_BYTES,
     ) -> None:
+        self.publisher = publisher
         self.base = base
         self.adapters = adapters
         self.aliases = aliases
+        self.say = say
+        self.launch = launch
         self.save_seconds = save_seconds
         directory = directory.absolute()  # workers may have another working directory
-        _check_own(directory)
-        self._lock = _lock(directory)
+        self._lock = locked(directory)
         try:
             self.files = FileStore(directory / FILES, max_stored_bytes, say)
             self.jobs = JobStore(directory / JOBS, say)
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):
-                raise _unusable(directory, error) from error
+                raise unusable(directory, error) from error
             raise
-        self.queue = JobQueue(self.jobs, self.files, publisher, base.served, launch, say)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._check_turn, self._turn = asyncio.Lock(), asyncio.Lock()  # first come, first served
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work on jobs while the body runs; then let other servers open the directory."""
+        """Serve the models of finished jobs, and work on the others while the body runs; then let other
+        servers open the directory."""
         try:
-            async with self.queue.running():
-                yield
+            own = [job for job in self.jobs.all() if job.base.served == self.base.served]
+            for job in own:
+                try:
+                    await self._serve(job)
+                except SparringError as error:
+                    self.say(f"note: {job.model_name} is not served ({error})")
+            for job in sorted(own, key=lambda one: one.status != RUNNING):  # the interrupted one first
+                if job.status in UNFINISHED:
+                    self._submit(job)
+            yield
         finally:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             os.close(self._lock)
+
+    # What clients ask for.
 
     def delete_file(self, file_id: str) -> None:
         """Delete a file. Raises ApiError: there is none, or a job needs it."""
@@ -101,7 +153,7 @@ class JobService:
         starts from it."""
         found = self._maker(name)
         if found is None:
-            served = self.queue.publisher.names()
+            served = self.publisher.names()
             if name in served:
                 raise ApiError(400, f"{name} was not made by a fine-tuning job", param="model")
             raise model_not_found(name, served)
@@ -112,7 +164,7 @@ class JobService:
                 raise ApiError(409, problem, param="model")
         with self.jobs.changing(job) as changed:
             changed.deleted = [*job.deleted, name]
-        self.queue.withdraw([name])
+        self._withdraw([name])
         remove_directory(directory)
 
     def create(self, request: CreateJob) -> StoredJob:
@@ -143,8 +195,17 @@ class JobService:
         job.say(f"Created fine-tuning job: {job.id}")
         job.say(f"Validating training file: {request.training_file}")
         self.jobs.add(job)
-        self.queue.submit(job)
+        self._submit(job)
         return job
+
+    def cancel(self, job: StoredJob) -> None:
+        """Cancel a job. Raises ApiError: it has ended."""
+        if job.status not in UNFINISHED:
+            raise ApiError(400, f"{job.id} has ended already (its status is {job.status})")
+        if job.id in self._tasks:  # else its base is not served
+            self._tasks[job.id].cancel()  # first: what follows fails on a full disk
+        with self.jobs.changing(job) as changed:
+            changed.end(CANCELLED, "The job was cancelled")
 
     def _examples(self, param: str, file_id: str) -> Examples:
         try:
@@ -170,7 +231,7 @@ class JobService:
             return self.adapters[name]
         found = self._maker(name)
         if found is None:
-            raise model_not_found(name, self.queue.publisher.names())
+            raise model_not_found(name, self.publisher.names())
         job, directory = found
         if job.base.served != self.base.served:
             made, served = job.base.served, self.base.served
@@ -185,28 +246,119 @@ class JobService:
             if name not in taken:
                 return name
 
+    # What jobs go through.
 
-def _check_own(directory: Path) -> None:
-    try:
-        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    own = {FILES, JOBS, LOCK}
-    if names - own and not own <= names:
-        problem = f"{directory} is not a server's directory of jobs: it holds {min(names - own)!r}"
-        raise InputError("--jobs", problem, "Name a new directory")
+    def _submit(self, job: StoredJob) -> None:
+        task = asyncio.create_task(self._work(job))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+
+    async def _work(self, job: StoredJob) -> None:
+        """Work on a job, and again later after an error that is no fault of the job."""
+        for tried in range(MAX_RETRIES + 1):
+            try:
+                if job.status == VALIDATING:
+                    await self._check(job)
+                if job.status in UNFINISHED:
+                    async with self._turn:
+                        await self._train(job)
+                return
+            except Exception as error:  # noqa: BLE001 (the other jobs go on)
+                reason = reason_of(error)
+            if tried < MAX_RETRIES:
+                self.say(f"note: {job.id} is tried again in {RETRY_SECONDS:g} s ({reason})")
+                await asyncio.sleep(RETRY_SECONDS)
+        try:
+            self._fail(job, f"The server cannot finish it: {reason}")
+        except OSError as unwritable:
+            self.say(f"note: the end of {job.id} cannot be written ({reason_of(unwritable)})")
+
+    async def _check(self, job: StoredJob) -> None:
+        async with self._check_turn:  # files may be large
+            error = await asyncio.to_thread(_wrong_line, job)
+        if error is not None:
+            self._fail(job, error)
+            return
+        with self.jobs.changing(job) as changed:
+            changed.status = QUEUED
+            changed.say("Files validated, moving job to queued state")
+
+    async def _train(self, job: StoredJob) -> None:
+        started = "continues from its last saved step" if job.status == RUNNING else "started"
+        with self.jobs.changing(job) as changed:
+            changed.say(f"Fine-tuning job {started}")
+            changed.status = RUNNING
+        place = self.jobs.place(job) / OUTCOME_FILE
+        crash = None
+        for _ in range(MAX_STARTS):
+            if place.is_file():
+                break
+            crash = await self.launch(self.jobs.place(job))
+            if crash is None or not crash.killed:
+                break
+        if not place.is_file():
+            reason = crash.reason if crash else "the process left no outcome"
+            self._fail(job, f"Training crashed: {reason}")
+            return
+        try:
+            result = read_record(place, Result)
+        except InputError as error:
+            self._fail(job, str(error))
+            return
+        if result.outcome is None:
+            self._fail(job, result.failure or "the job has no result")
+        else:
+            await self._finish(job, result.outcome)
+
+    async def _finish(self, job: StoredJob, outcome: Outcome) -> None:
+        """Serve the models, store the results, and say so. All of it may be repeated."""
+        done = msgspec.structs.replace(job, status=SUCCEEDED, outcome=outcome)
+        try:
+            await self._serve(done)
+        except (InputError, DeliveryError) as error:
+            self._fail(job, f"The model cannot be served: {reason_of(error)}")
+            return
+        try:
+            self.files.put_result(job.result_file, self.jobs.place(job) / TRAINING / RESULTS_FILE)
+            with self.jobs.changing(job) as changed:
+                changed.status, changed.outcome = SUCCEEDED, outcome
+                changed.say(f"New fine-tuned model created: {job.model_name}")
+                changed.end(SUCCEEDED, "The job has successfully completed")
+        except OSError:
+            self._withdraw(done.names())
+            raise
+
+    async def _serve(self, job: StoredJob) -> None:
+        """Serve every model of a job, or none."""
+        published: list[str] = []
+        try:
+            for name, directory in job.names().items():
+                place = self.jobs.place(job) / TRAINING / directory
+                await asyncio.to_thread(Expectation.must_read, place)
+                await self.publisher.publish_in_background(name, place, proof=True)
+                published.append(name)
+        except BaseException:
+            self._withdraw(published)
+            raise
+
+    def _fail(self, job: StoredJob, problem: JobError | str) -> None:
+        error = JobError("server_error", problem) if isinstance(problem, str) else problem
+        with self.jobs.changing(job) as changed:
+            changed.end(FAILED, error.message, error)
+
+    def _withdraw(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.publisher.names():
+                self.publisher.withdraw(name)
 
 
-def _lock(directory: Path) -> int:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return lock_directory(directory)
-    except BlockingIOError as error:
-        problem = f"{directory} is in use by another server"
-        raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
-    except OSError as error:
-        raise _unusable(directory, error) from error
-
-
-def _unusable(directory: Path, error: OSError) -> InputError:
-    return InputError("--jobs", f"{directory} cannot be used ({error.strerror})", "Choose another directory.")
+def _wrong_line(job: StoredJob) -> JobError | None:
+    read = read_preferences if job.settings.method == "dpo" else read_conversations
+    for param, file in job.files().items():
+        try:
+            read(Path(file.path).read_bytes())
+        except WrongLine as error:
+            return JobError(f"invalid_{param}", str(error), param)
+        except OSError as error:
+            return JobError(f"invalid_{param}", reason_of(error), param)
+    return None

@@ -22,6 +22,8 @@ import msgspec
 
 from sparring.core import InputError
 from sparring.core.files import (
+    LOCK,
+    lock_directory,
     put_in_place,
     remove_directory,
     remove_partial,
@@ -39,6 +41,8 @@ MAX_FILE_BYTES = 256 * 2**20
 """Maximum size of an uploaded file."""
 MAX_STORED_BYTES = 8 * 2**30
 """Maximum size of all files of a server together."""
+FILES, JOBS = "files", "jobs"
+"""What a server keeps in its directory, beside the lock."""
 CONTENT, DESCRIPTION = "content", "file.json"
 _TRAINED = r"step-\d+|state|reference|[a-z]+\.(csv|json|jsonl)"
 """What the process that trains writes."""
@@ -214,3 +218,33 @@ def read_record(path: Path, form: type[Record]) -> Record:
         return msgspec.convert(unsealed(path.read_bytes()), type=form)
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise InputError("--jobs", f"{path} is missing or damaged", f"Move {path.parent} away.") from error
+
+
+def _check_own(directory: Path) -> None:
+    try:
+        names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    except OSError as error:
+        raise unusable(directory, error) from error
+    own = {FILES, JOBS, LOCK}
+    if names - own and not own <= names:
+        problem = f"{directory} is not a server's directory of jobs: it holds {min(names - own)!r}"
+        raise InputError("--jobs", problem, "Name a new directory")
+
+
+def locked(directory: Path) -> int:
+    """Lock a server's directory, which is created, and return the lock. Raises InputError: it cannot be used,
+    is not a server's, or is in use."""
+    _check_own(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return lock_directory(directory)
+    except BlockingIOError as error:
+        problem = f"{directory} is in use by another server"
+        raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
+    except OSError as error:
+        raise unusable(directory, error) from error
+
+
+def unusable(directory: Path, error: OSError) -> InputError:
+    """Return the error of a directory that cannot be used."""
+    return InputError("--jobs", f"{directory} cannot be used ({error.strerror})", "Choose another directory.")
