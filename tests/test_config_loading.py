@@ -170,7 +170,7 @@ def test_a_model_name_that_is_not_a_model_directory_is_kept(tmp_path, monkeypatc
         ),
         (
             {"learning.policies": "{solver = {momentum = 0.5}}"},
-            "learning.policies: the games have no policy solver. They have: default",
+            "learning.policies: there is no policy solver. There are: default",
         ),
         (
             {"learning.policies.default.algorithm.type": "pro"},

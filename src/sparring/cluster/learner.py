@@ -62,8 +62,8 @@ class LearnerService(PolicyLearners):
         self._unsaved: int | None = None
         self._one_change = asyncio.Lock()
         finish_replacements(directory / "learner", r"\d+")
-        steps = self._saved_steps()
-        self._load_newest(steps, self._step_directory)
+        steps = self.directory.saved_updates()
+        self._load_newest(steps, self.directory.saved_update)
         for policy in self.learners if steps else started:
             if self._differs(policy) and not (steps and self._place("versions", policy).exists()):
                 self._write_adapter("versions", policy, self.learners[policy].adapter)
@@ -131,10 +131,10 @@ class LearnerService(PolicyLearners):
         for policy in records:
             self._write_adapter("versions", policy, self.learners[policy].adapter)
             remove_directory(self._place("averages", policy))  # of a lost update
-        self._save(self._step_directory(step), state | last)
+        self._save(self.directory.saved_update(step), state | last)
         self._last, self._state = last, state
-        for old in self._saved_steps()[:-KEPT]:
-            remove_directory(self._step_directory(old))
+        for old in self.directory.saved_updates()[:-KEPT]:
+            remove_directory(self.directory.saved_update(old))
 
     def _update_one(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         return self.group.update(records, policy)
@@ -145,7 +145,7 @@ class LearnerService(PolicyLearners):
             if self._differs(policy):
                 self._write_adapter("versions", policy, self.learners[policy].adapter)
         if policies:
-            self._save(self._step_directory(self._last["step"]), self._state | self._last)
+            self._save(self.directory.saved_update(self._last["step"]), self._state | self._last)
 
     def _results(self) -> dict[str, str | None]:
         results = {}
@@ -156,13 +156,6 @@ class LearnerService(PolicyLearners):
                 self._write_adapter(kind, policy, learner.result)
             results[policy] = str(place) if self._differs(policy) else None
         return results
-
-    def _saved_steps(self) -> list[int]:
-        names = [path.name for path in (self.directory.path / "learner").glob("*")]
-        return sorted(int(name) for name in names if name.isdigit())
-
-    def _step_directory(self, step: int) -> Path:
-        return self.directory.path / "learner" / f"{step:06d}"
 
     def _folder(self, kind: str, policy: str) -> Path:
         folder = self.directory.path / kind

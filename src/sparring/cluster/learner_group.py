@@ -47,7 +47,7 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
     model = build_policy(
         settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
     )
-    load_given(config, model, policies)
+    load_given(config, model)
     return {policy: build_learner(config, model, policy) for policy in policies}
 
 

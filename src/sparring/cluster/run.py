@@ -85,8 +85,8 @@ class ClusterRun:
         self.console = console
         self.program = build_program(config)
         self.policies = config.policies if self.program is None else policies_of(self.program)
-        self.config = with_own_copies(config, directory, self.policies)
-        self.frozen = frozen_adapters(self.config, self.policies)
+        self.config = with_own_copies(config, directory)
+        self.frozen = frozen_adapters(self.config)
 
     async def run(self) -> None:
         """Train to the end, or until interrupted.

@@ -37,7 +37,6 @@ from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
 from sparring.config import Config
 from sparring.config.play import Games
-from sparring.core import derive_seed
 from sparring.core.adapters import AdapterRef
 from sparring.core.files import Epoch
 from sparring.run import assembly
@@ -209,18 +208,11 @@ class RunActors:
             in_order=config.collection.max_staleness == 0,
             epoch=self._epoch,
         )
-        population = config.population
         self.pool = self._singleton(ModelPoolActor, "ModelPool").remote(
-            config.sample_mode,
-            population.max_active_lora,
-            tracker,
-            population.lag_range,
-            config.policies,
-            seed=derive_seed(config.seed, "pool"),
-            rule=assembly.sampling_rule(config),
-            build_league=partial(assembly.build_league, config),
+            tracker=tracker,
             run=run,
             epoch=self._epoch,
+            **assembly.pool_arguments(config, config.policies),
         )
         self.collectors = [
             self._start_collector(number, placement, tracker) for number in range(config.ray.collectors)

@@ -30,9 +30,9 @@ class AddFixed(JournalEntry, frozen=True):
     """A model that is not trained joins the pool."""
 
     name: str
-    prior_mu: float
-    kind: Literal["fixed", "script"]
-    active: bool
+    prior_mu: float = 25.0
+    kind: Literal["fixed", "script"] = "fixed"
+    active: bool = True
     policy: str = ""
 
 

@@ -17,6 +17,18 @@ from sparring.population.pool_members import POLICY_UID
 NO_LIMIT = 1 << 30
 
 
+def agent_of(
+    pool: ModelPool, uid: str, temperature: float | None = None, max_tokens: int | None = None
+) -> AgentSpec:
+    """Return who plays for a member of the pool in a seat that is not trained."""
+    name, kind = pool.ckpt_path(uid) or (uid, "fixed")
+    if kind == "script":
+        return AgentSpec("script", name or uid)
+    if kind == "checkpoint":
+        name = uid if name else BASE
+    return AgentSpec("model", name or uid, temperature, max_tokens)
+
+
 class GameScheduler:
     """Makes games, each determined by the run's seed, its index and the pool's state at that moment.
 
@@ -181,12 +193,7 @@ class GameScheduler:
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
         if trained:
             return AgentSpec("policy", uid, self.settings.temperature, self.settings.max_tokens)
-        name, kind = self.pool.ckpt_path(uid) or (uid, "fixed")
-        if kind == "script":
-            return AgentSpec("script", name or uid)
-        if kind == "checkpoint":
-            name = uid if name else BASE
-        return AgentSpec("model", name or uid, self.settings.temperature, self.settings.max_tokens)
+        return agent_of(self.pool, uid, self.settings.temperature, self.settings.max_tokens)
 
     def state_dict(self) -> dict[str, int]:
         """Return the number of jobs made of each type."""

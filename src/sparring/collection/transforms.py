@@ -228,41 +228,41 @@ class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepR
         return base_reward
 
 
-class RewardForFormat(StepRewardTransform):
+class FeedbackReward(StepRewardTransform):
+    """Adds ``reward`` to the steps that are well made by their feedback, and ``penalty`` to the others."""
+
+    feedback: str
+    """The kind of feedback. A step without it counts as one with false."""
+    well_made: bool
+    """The feedback of a well-made step."""
+
+    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
+        self.reward = reward
+        self.penalty = penalty
+
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the reward plus the bonus or the penalty."""
+        given = trajectory.steps[step_index].info.get("format_feedback", {})
+        is_well_made = bool(given.get(self.feedback)) == self.well_made
+        return base_reward + (self.reward if is_well_made else self.penalty)
+
+
+class RewardForFormat(FeedbackReward):
     """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step.
 
     A step without feedback about its format, as those of programs are, counts as not well formatted.
     """
 
-    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
-        self.reward = reward
-        self.penalty = penalty
-
-    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward plus the bonus or the penalty."""
-        well_formed = _format_feedback(trajectory, step_index).get("correct_answer_format", False)
-        return base_reward + (self.reward if well_formed else self.penalty)
+    feedback, well_made = "correct_answer_format", True
 
 
-class PenaltyForInvalidMove(StepRewardTransform):
+class PenaltyForInvalidMove(FeedbackReward):
     """Adds ``penalty`` to each step with an invalid move, and ``reward`` to every other step.
 
     A step without feedback about its move counts as valid, because games report only invalid moves.
     """
 
-    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
-        self.reward = reward
-        self.penalty = penalty
-
-    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward plus the bonus or the penalty."""
-        invalid = _format_feedback(trajectory, step_index).get("invalid_move", False)
-        return base_reward + (self.penalty if invalid else self.reward)
-
-
-def _format_feedback(trajectory: Trajectory, step_index: int) -> dict[str, Any]:
-    feedback: dict[str, Any] = trajectory.steps[step_index].info.get("format_feedback", {})
-    return feedback
+    feedback, well_made = "invalid_move", False
 
 
 class SamplingRewardTransform(RewardTransform, ABC):
@@ -295,26 +295,24 @@ class NormalizeRewards(SamplingRewardTransform):
     def __init__(self, z_score: bool = False) -> None:
         self.z_score = z_score
 
+    def _group(self, step: Step) -> Hashable:
+        return ""
+
     def __call__(self, steps: list[Step]) -> list[Step]:
         """Return the steps with normalised advantages."""
-        _normalize(steps, self.z_score)
+        for bucket in _buckets(steps, self._group):
+            _normalize(bucket, self.z_score)
         return steps
 
 
-class NormalizeRewardsByEnv(SamplingRewardTransform):
+class NormalizeRewardsByEnv(NormalizeRewards):
     """``NormalizeRewards`` within the steps of each environment id.
 
     UnstableBaselines 0.2.0 to 0.2.2 adds 1e-8 after the division, which gives NaN if all rewards are equal.
     """
 
-    def __init__(self, z_score: bool = False) -> None:
-        self.z_score = z_score
-
-    def __call__(self, steps: list[Step]) -> list[Step]:
-        """Return the steps with normalised advantages."""
-        for bucket in _buckets(steps, lambda step: step.env_id):
-            _normalize(bucket, self.z_score)
-        return steps
+    def _group(self, step: Step) -> Hashable:
+        return step.env_id
 
 
 class SamePromptBaseline(SamplingRewardTransform):

@@ -187,7 +187,7 @@ def _check_same(config: Config, directory: Path) -> Config:
         differs = differences_text(comparable, wanted)
     else:
         given = RunDirectory(directory).given
-        sources = find_given(config, config.policies)
+        sources = find_given(config)
         changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
         if not changed:
             return found

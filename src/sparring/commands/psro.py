@@ -170,7 +170,7 @@ def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Conf
         config = config.model_copy(update={"model": earlier.model})
     directory.write_config(config)
     if read_state(directory.path) is None:
-        for source in find_given(config.model_copy(update={"frozen": {}}), [TRAINED]).values():
+        for source in find_given(config.model_copy(update={"frozen": {}})).values():
             copy_adapter(source, directory.run(0))
     return config
 

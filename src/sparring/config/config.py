@@ -161,9 +161,6 @@ class Config(Settings):
         if not self.policies:
             problem = "every seat is in [frozen], so nothing is trained"
             raise InputError("envs.policies", problem, "Name a policy that is not")
-        if unknown := self.learning.policies.keys() - {*self.policies}:
-            problem = f"the games have no policy {min(unknown)}"
-            raise InputError("learning.policies", problem, f"They have: {', '.join(self.policies)}")
 
     def _check_league(self, league: LeagueSettings) -> None:
         if frozen := self.frozen.keys() & league.players.keys():
@@ -252,8 +249,12 @@ class Config(Settings):
     def check_policies(self, policies: Sequence[str]) -> None:
         """Raise an InputError unless the policies that are trained can learn as configured.
 
-        Those of a program are known when it is built.
+        Those of a program are known when it is built; until then, ``policies`` is empty.
         """
+        for name, tables in (("learning.policies", self.learning.policies), ("start", self.start)):
+            if policies and (unknown := tables.keys() - {*policies}):
+                problem = f"there is no policy {min(unknown)}"
+                raise InputError(name, problem, f"There are: {', '.join(policies)}")
         self.learning.check_policies(policies)
         for field, algorithm in self.learning.algorithms_of(policies).items():
             if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:

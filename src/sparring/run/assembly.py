@@ -5,15 +5,16 @@ run do neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from sparring.collection.collector import Limits
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
+from sparring.collection.pool_state import AddFixed
 from sparring.collection.results import EnvSpec, TakeIn
 from sparring.collection.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from sparring.config import Config
@@ -155,28 +156,21 @@ def _evaluation_spec(config: Config, env: GameSettings) -> EnvSpec:
     return replace(spec, key=f"evaluation|{spec.key}", env_id=config.label(env))
 
 
-@dataclass(frozen=True)
-class FixedMember:
-    """A member of the pool that is not trained; one that is not ``active`` plays in evaluations only.
+def fixed_members(config: Config) -> list[AddFixed]:
+    """Return the fixed opponents of training, and frozen seats and opponents of evaluations.
 
-    ``policy`` is the one in whose place it plays in training; empty for any.
+    Only the first are active; ``policy`` is the one in whose place they play.
     """
-
-    name: str
-    kind: Literal["fixed", "script"]
-    active: bool
-    policy: str = ""
-
-
-def fixed_members(config: Config) -> list[FixedMember]:
-    """Return the fixed opponents of training, frozen seats, and those that play in evaluations only."""
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
     games = [*config.envs, *config.evaluated]
     seated = [name for game in games for name in game.seats if name in config.frozen]
     places = config.population.places
     return [
-        FixedMember(
-            name, "script" if name in PLAYER_NAMES else "fixed", name in training, places.get(name, "")
+        AddFixed(
+            name,
+            kind="script" if name in PLAYER_NAMES else "fixed",
+            active=name in training,
+            policy=places.get(name, ""),
         )
         for name in dict.fromkeys([*training, *seated, *evaluating])
     ]
@@ -187,26 +181,24 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
     return average_of(policy) if config.learning.average_decay else policy
 
 
-def sampling_rule(config: Config) -> SamplingRule:
-    """Return the settings of the sample modes."""
+def pool_arguments(config: Config, policies: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a run's :class:`PoolService` that its configuration decides."""
     population = config.population
     weights = population.weights_by_name if population.weights else {}
-    return SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
+    return {
+        "sample_mode": config.sample_mode,
+        "max_active_lora": population.max_active_lora,
+        "lag_range": population.lag_range,
+        "policies": policies,
+        "seed": derive_seed(config.seed, "pool"),
+        "rule": SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights),
+        "build_league": partial(build_league, config),
+    }
 
 
 def build_pool(config: Config, policies: Sequence[str], tracker: LocalHandle | None = None) -> PoolService:
     """Build the pool of a run with its policies; it keeps no journal."""
-    population = config.population
-    return PoolService(
-        config.sample_mode,
-        population.max_active_lora,
-        tracker,
-        population.lag_range,
-        policies,
-        seed=derive_seed(config.seed, "pool"),
-        rule=sampling_rule(config),
-        build_league=partial(build_league, config),
-    )
+    return PoolService(tracker=tracker, **pool_arguments(config, policies))
 
 
 def build_league(config: Config, pool: ModelPool) -> League | None:

@@ -64,7 +64,7 @@ def check_config(config: Config) -> list[str]:
         policies = policies_of(program)
         check_first_batch(program)
         found.append(f"program with the policies {', '.join(policies)}")
-    given = check_given(config, policies)
+    given = check_given(config)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithms(config, policies)
     if config.population.sample_mode == "meta-nash":

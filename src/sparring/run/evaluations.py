@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import RenderableType
 
@@ -32,36 +31,29 @@ def opponent_agent(name: str) -> AgentSpec:
     return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
 
 
-class Ratings(Protocol):
-    """The part of a model pool that evaluations use."""
-
-    def push_game_outcome(
-        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
-    ) -> None:
-        """Rate a game."""
-
-
 class Evaluations:
     """Measures what the training of each policy produces, in its seats, against the configured opponents.
 
     A frozen seat is the opponent's, so that every game of a match measures a policy that is trained.
 
-    The client of ``arena`` serves the ``results``, the model of each policy; ``pool`` rates the matches.
+    The client of ``arena`` serves the ``results``, the model of each policy.
+
+    Attributes:
+        played: the games of matches for two, for the pool to rate: (uid, other uid, reward, environment).
     """
 
     def __init__(
         self,
         config: Config,
         arena: Arena,
-        pool: Ratings,
         results: Mapping[str, str],
         directory: RunDirectory,
     ) -> None:
         self.config = config
         self.arena = arena
-        self.pool = pool
         self.results = results
         self.directory = directory
+        self.played: list[tuple[str, str, float, str]] = []
         self._rated_step = -1
         self._rated: set[tuple[str, int]] = set()
         """The games of that update which are rated: the match and the number of each."""
@@ -205,7 +197,7 @@ class Evaluations:
             is_trained = policy in self.results
             uid = evaluated_uid(self.config, policy) if is_trained else f"fixed-{policy}"
             if policy != opponent:
-                self.pool.push_game_outcome(uid, f"fixed-{opponent}", reward, [], result.env_id)
+                self.played.append((uid, f"fixed-{opponent}", reward, result.env_id))
 
 
 def comparison_of(directory: Path) -> RenderableType:

@@ -180,8 +180,7 @@ class GameSource(PlaySource):
         self.games = games
         self.overlaps = games.overlaps
         self.learners = learners
-        self.ratings = HeldRatings()
-        self.evaluations = Evaluations(config, arena, self.ratings, serving.results, directory)
+        self.evaluations = Evaluations(config, arena, serving.results, directory)
         self._league_figures: dict[str, float] = {}
         self._accounts: dict[str, int] = {}
         self._consumed = 0
@@ -265,8 +264,8 @@ class GameSource(PlaySource):
         games = settings.games if full else settings.games_during
         summary = await self.evaluations.run(step, games, progress)
         self.serving.check()
-        await self.games.pool.push_match.remote(step, games, self.ratings.games)
-        self.ratings.games = []
+        await self.games.pool.push_match.remote(step, games, self.evaluations.played)
+        self.evaluations.played = []
         self.serving.reset()
         return summary
 
@@ -277,16 +276,3 @@ class GameSource(PlaySource):
     async def accounts(self) -> dict[str, int]:
         """Return the accounts of games and of steps."""
         return await self.games.accounts()
-
-
-class HeldRatings:
-    """The games of an evaluation, held until it is complete; then the pool rates them, once."""
-
-    def __init__(self) -> None:
-        self.games: list[tuple[str, str, float, str]] = []
-
-    def push_game_outcome(
-        self, uid_me: str, uid_opp: str, final_reward: float, action_seq: list[str], env_id: str
-    ) -> None:
-        """Hold a game."""
-        self.games.append((uid_me, uid_opp, final_reward, env_id))

@@ -6,7 +6,7 @@ deleted.
 
 import filecmp
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ _SHORTENED = 20
 """PEFT replaces a list of as many target modules by a shorter one that means the same layers."""
 
 
-def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[str]) -> Config:
+def with_own_copies(config: Config, directory: RunDirectory) -> Config:
     """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
 
     A run that begins makes them; one that continues uses those that it has.
@@ -34,7 +34,7 @@ def with_own_copies(config: Config, directory: RunDirectory, policies: Sequence[
     continues = directory.config_file.exists()
     copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
     made = {name: copy for name, copy in copies.items() if continues and copy.exists()}
-    for name, source in check_given(_placed(config, made), policies).items():
+    for name, source in check_given(_placed(config, made)).items():
         if name not in made:
             directory.check_epoch()
             copy_adapter(source, copies[name])
@@ -74,15 +74,13 @@ def same_adapter(one: Path, other: Path) -> bool:
     )
 
 
-def load_given(
-    config: Config, model: "PolicyModel", policies: Sequence[str], sources: Mapping[str, Path] | None = None
-) -> None:
+def load_given(config: Config, model: "PolicyModel", sources: Mapping[str, Path] | None = None) -> None:
     """Load the adapters of ``[start]`` into their policies, and those of ``[frozen]`` under their names.
 
     Errors name the places in ``sources`` that new copies were made from: the copies are deleted with a run
     that cannot begin.
     """
-    for name, directory in find_given(config, policies).items():
+    for name, directory in find_given(config).items():
         try:
             load_adapter_of(directory, model, name)
         except InputError as error:
@@ -92,14 +90,11 @@ def load_given(
             raise InputError(f"{field}.{name}", problem, error.fix) from error
 
 
-def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+def find_given(config: Config) -> dict[str, Path]:
     """Return the directories of the adapters of ``[start]``, by policy, and of ``[frozen]``, by name.
 
-    Raises InputError if there is no such policy or adapter.
+    Raises InputError if there is no such adapter.
     """
-    unknown = config.start.keys() - set(policies)
-    if unknown:
-        raise InputError("start", f"there is no policy {min(unknown)}", f"There are: {', '.join(policies)}")
     return {
         name: find_adapter(source, name, f"{field}.{name}")
         for field, adapters in (("start", config.start), ("frozen", config.frozen))
@@ -107,18 +102,18 @@ def find_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
     }
 
 
-def frozen_adapters(config: Config, policies: Sequence[str]) -> dict[str, AdapterRef]:
+def frozen_adapters(config: Config) -> dict[str, AdapterRef]:
     """Return the adapters of ``[frozen]``, by name."""
-    found = find_given(config, policies)
+    found = find_given(config)
     return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}
 
 
-def check_given(config: Config, policies: Sequence[str]) -> dict[str, Path]:
+def check_given(config: Config) -> dict[str, Path]:
     """Check the adapters of ``[start]`` and ``[frozen]`` as far as their ``adapter_config.json`` says.
 
     Returns their directories, as :func:`find_given` does.
     """
-    given, lora = find_given(config, policies), config.lora
+    given, lora = find_given(config), config.lora
     run = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": lora.target_modules}
     for name, directory in given.items():
         field = f"{'start' if name in config.start else 'frozen'}.{name}"

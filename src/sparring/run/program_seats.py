@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from sparring.collection.scheduler import agent_of
 from sparring.config import Config
-from sparring.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
-from sparring.core.adapters import BASE
+from sparring.core import Arena, EpisodeRequest, GenerateResult, derive_seed
 from sparring.core.own_code import list_of, method_of
 from sparring.core.played import finite_reward
 from sparring.population.model_pool import ModelPool
@@ -53,7 +53,7 @@ class ProgramSeats:
                 seated.append(request)
                 continue
             trained, uids = seats
-            agents = {role: self._agent(uid) for role, uid in uids.items() if role != trained}
+            agents = {role: agent_of(self.pool, uid) for role, uid in uids.items() if role != trained}
             meta = {**request.meta, "uids": uids}
             seated.append(replace(request, meta=meta, agents={**agents, **request.agents}))
         return seated
@@ -82,9 +82,3 @@ class ProgramSeats:
         }
         self.pool.count_drawn({*others.values()})
         return trained, {trained: mine, **others}
-
-    def _agent(self, uid: str) -> AgentSpec:
-        path_or_name, kind = self.pool.ckpt_path(uid) or (None, "policy")
-        if kind == "checkpoint":
-            return AgentSpec("model", uid if path_or_name else BASE)
-        return AgentSpec("model", path_or_name or uid)

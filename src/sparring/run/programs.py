@@ -196,9 +196,6 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 episode.turn_takers(arena)
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
-    if unknown := config.learning.policies.keys() - {*policies_of(arena)}:
-        fix = f"It has: {', '.join(policies_of(arena))}"
-        raise InputError("learning.policies", f"the program has no policy {min(unknown)}", fix)
     judge = getattr(config.play, "judge_model", None) or BASE
     if judge not in (BASE, *policies_of(arena)):
         raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")

@@ -43,8 +43,8 @@ from sparring.core.play import PlaySpec, trajectories_of_roles
 from sparring.core.types import AgentSpec
 from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
-from sparring.envs.game_episode import GameEpisode
-from sparring.envs.templates import PromptTemplate, get_template
+from sparring.envs.game_episode import build_episode
+from sparring.envs.templates import PromptTemplate
 from sparring.learn.model_files import model_directory
 from sparring.learn.model_fit import Call, check_model_fits
 from sparring.run.evaluation_opponents import evaluation_opponents
@@ -212,21 +212,15 @@ async def _games(config: Config, rehearsal: Rehearsal) -> None:
 
 
 async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> GenerateResult:
-    template, draw = _Prompter(get_template(env.template)), random.Random(config.seed)
+    episode, draw = build_episode(env), random.Random(config.seed)
+    episode.template = template = _Prompter(episode.template)
+    episode.max_turns = min(episode.max_turns, MOST_TURNS)
     client = _MadeUp(
         lambda: draw.choice(template.legal or ["a made-up answer"]),
         rehearsal.calls,
         config.inference.max_tokens,
     )
     arena = Arena(client, episode_timeout=2 * LIMIT_SECONDS, retries=0)
-    episode = GameEpisode(
-        env.id,
-        env.num_players,
-        template,
-        max_turns=min(env.max_turns, MOST_TURNS),
-        error_allowance=env.error_allowance,
-        calls=env.calls,
-    )
     trained = config.policies
     agents = tuple(AgentSpec("policy" if one in trained else "model", one) for one in env.seats)
     arena.add_episode(episode.episode_type, episode)

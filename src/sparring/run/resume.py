@@ -120,15 +120,10 @@ def check_resume(directory: RunDirectory, config: Config) -> list[str]:
             sparring; nothing is changed.
     """
     on_ray = config.run.runtime == "ray"
-    learned = directory.path / "learner"
-    saved = sorted(int(path.name) for path in learned.glob("*") if path.name.isdigit()) if on_ray else []
-    numbers = saved if on_ray else directory.saved_steps()
+    numbers = directory.saved_updates() if on_ray else directory.saved_steps()
+    place = directory.saved_update if on_ray else directory.checkpoint
     if not numbers:
         return []
-
-    def place(number: int) -> Path:
-        return learned / f"{number:06d}" if on_ray else directory.checkpoint(number)
-
     (state, changed), notice = newest_whole(numbers, place, partial(_load, directory, config, place))
     lines = [] if notice is None else [notice]
     lines += changed

@@ -219,8 +219,7 @@ class RunDirectory:
         return not (of_sink and self._is_new)
 
     def _has_learned(self) -> bool:
-        updates = [path.name for path in (self.path / "learner").glob("*")]
-        return any(name.isdigit() and int(name) for name in updates) or any(self.saved_steps())
+        return any(self.saved_updates()) or any(self.saved_steps())
 
     def after_failure(self, problem: str) -> SparringError:
         """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed.
@@ -256,6 +255,15 @@ class RunDirectory:
     def best(self, step: int) -> Path:
         """Return the directory of the adapters that were the best after ``step``."""
         return self.bests / f"{CHECKPOINT_PREFIX}{step:06d}"
+
+    def saved_update(self, step: int) -> Path:
+        """Return the directory of the learners of a run on a cluster after update ``step``."""
+        return self.path / "learner" / f"{step:06d}"
+
+    def saved_updates(self) -> list[int]:
+        """Return the updates of a run on a cluster that are saved, oldest first."""
+        names = [path.name for path in (self.path / "learner").glob("*")]
+        return sorted(int(name) for name in names if name.isdigit())
 
     def saved_steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""

@@ -54,13 +54,13 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     """Build the loop of a run with everything in this process."""
     program = build_program(config)
     policies = policies_of(program) if program is not None else config.policies
-    sources = None if directory.config_file.exists() else find_given(config, policies)
-    config = with_own_copies(config, directory, policies)
+    sources = None if directory.config_file.exists() else find_given(config)
+    config = with_own_copies(config, directory)
     with working(console, f"loading {config.model.name}"):
         model = assembly.build_policy(
             config.model, config.lora, config.seed, partial(print_line, console), policies
         )
-        load_given(config, model, policies, sources)
+        load_given(config, model, sources)
     learners = {policy: assembly.build_learner(config, model, policy) for policy in policies}
     engine = assembly.build_engine(config.inference, model)
     directory.check_epoch()
