@@ -341,28 +341,19 @@ def test_only_fields_that_change_what_is_drawn_give_a_program_a_replay_buffer():
 
 
 @pytest.mark.parametrize(
-    ("places", "problem"),
+    ("weights", "places", "problem"),
     [
-        ({"other": "first"}, "other is none of the fixed_opponents"),
-        ({"random": "first"}, "no fixed opponent, .* plays in the place of second"),
+        ({}, {"other": "first"}, "other is none of the fixed_opponents"),
+        ({"optimal": 1}, {"random": "first", "optimal": "first"}, "in the place of second"),
+        ({"optimal": 0}, {"random": "first", "optimal": "second"}, "in the place of second"),
     ],
 )
-def test_the_places_of_fixed_opponents_are_checked(places, problem):
+def test_the_places_of_fixed_opponents_are_checked(weights, places, problem):
     games = [{"id": "kuhn_poker", "policies": ["first", "second"]}]
-    population = {"sample_mode": "fixed", "fixed_opponents": ["random"], "places": places}
+    names = ["random", *weights]
+    population = {"sample_mode": "fixed", "fixed_opponents": names, "places": places}
+    population |= {"weights": [1, *weights.values()]} if weights else {}
     with pytest.raises(InputError, match=rf"population.places: .*{problem}"):
-        _load_dict({"envs": games, "population": population})
-
-
-def test_a_policy_that_only_meets_opponents_of_weight_0_is_refused():
-    games = [{"id": "kuhn_poker", "policies": ["first", "second"]}]
-    population = {
-        "sample_mode": "fixed",
-        "fixed_opponents": ["optimal", "random"],
-        "weights": [1, 0],
-        "places": {"optimal": "first", "random": "second"},
-    }
-    with pytest.raises(InputError, match=r"population.places: .*plays in the place of second"):
         _load_dict({"envs": games, "population": population})
 
 

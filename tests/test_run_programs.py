@@ -19,12 +19,19 @@ from sparring.core import InputError, SparringError
 from sparring.run.single_process import resume
 
 
-def test_two_policies_train_two_adapters_that_plain_peft_loads(model, tmp_path):
-    said = run(configure(model, tmp_path), tmp_path / "run")
+@pytest.fixture(scope="module")
+def finished(model, tmp_path_factory):
+    """A run of four updates, and what it printed."""
+    path = tmp_path_factory.mktemp("finished")
+    return path / "run", run(configure(model, path), path / "run")
+
+
+def test_two_policies_train_two_adapters_that_plain_peft_loads(model, finished):
+    path, said = finished
     for policy in ("hider", "seeker"):
-        before, after = adapter(tmp_path / "run", 0, policy), adapter(tmp_path / "run", 4, policy)
+        before, after = adapter(path, 0, policy), adapter(path, 4, policy)
         assert any((before[name] != after[name]).any() for name in before)
-        directory = tmp_path / "run" / "checkpoints" / "step-000004" / policy
+        directory = path / "checkpoints" / "step-000004" / policy
         loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), directory)
         assert min(p.abs().max().item() for n, p in loaded.named_parameters() if "lora_B" in n) > 0
         assert f"checkpoints/step-000004/{policy}" in said
@@ -44,16 +51,16 @@ def temperatures(directory):
     return {(step["role_id"], step["temperature"]) for line in lines for step in line["rollout"]["steps"]}
 
 
-def test_each_policy_has_its_own_metrics_and_rating(model, tmp_path):
-    run(configure(model, tmp_path), tmp_path / "run")
-    last = metrics_of(tmp_path / "run")[-1]
+def test_each_policy_has_its_own_metrics_and_rating(finished):
+    path, _ = finished
+    last = metrics_of(path)[-1]
     assert last["learner/hider/records"] == 4
     assert last["learner/seeker/records"] == 8
     assert last["model-pool/hider/mu"] != last["model-pool/seeker/mu"]
     assert last["accounts/started"] == last["accounts/finished"] == 48
     assert -1 <= last["program/reward/Seeker"] <= 0
     assert last["inference/spelled_control_tokens"] >= 0
-    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
+    state = json.loads((path / "checkpoints" / "step-000004" / "state.json").read_text())
     assert state["versions"] == {"hider": 4, "seeker": 4}
 
 
@@ -66,9 +73,8 @@ def test_episodes_without_a_verdict_fail_and_are_counted_by_their_reason(model, 
     assert "failed, by type of error: 2 JudgeError" in said
 
 
-def test_the_log_keeps_parents_and_children(model, tmp_path):
-    run(configure(model, tmp_path), tmp_path / "run")
-    rollouts = RolloutLog(tmp_path / "run" / "rollouts").read(2)
+def test_the_log_keeps_parents_and_children(finished):
+    rollouts = RolloutLog(finished[0] / "rollouts").read(2)
     assert [one.episode_type for one in rollouts[:3]] == ["hide", "seek", "seek"]
     assert {one.meta["parent_id"] for one in rollouts[1:3]} == {rollouts[0].id}
     assert {step.policy_version for one in rollouts for step in one.steps} == {1}
