@@ -220,8 +220,8 @@ def test_the_advantages_of_nested_episodes_are_the_same_with_and_without_a_buffe
 
 
 def test_games_learn_from_a_credit_assigner(model, tmp_path):
-    run(configure(model, credit__type="rae"), tmp_path / "run")
-    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000004" / "state.json").read_text())
+    run(configure(model, credit__type="rae", learning__steps="1"), tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000001" / "state.json").read_text())
     (saved,) = state["source"]["buffer"]["buffer"]["transforms"]["sampling"]["transforms"]
     assert saved["type"] == "CreditTransform"
     assert saved["state"]["baselines"]["kuhn_poker/player_0/default"] < 0, "its moves are invalid"

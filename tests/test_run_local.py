@@ -88,15 +88,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learni
         **learning,
         population__sample_mode=mode,
         population__add_every="1",
-        learning__steps="4",
+        learning__steps="3",
         learning__average_decay="0.9",
         evaluation__every="0",
-        run__save_every="3",
+        run__save_every="2",
         **FEWER_GAMES,
     )
     run(config, tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    cut_back(tmp_path / "cut", to=3)
+    cut_back(tmp_path / "cut", to=2)
     resume(tmp_path / "cut", Console(file=io.StringIO()))
     assert metrics_of(tmp_path / "whole")[-1]["accounts/failed"] == 0
     assert accounts_balance(tmp_path / "cut")
@@ -285,10 +285,10 @@ def test_games_with_one_or_three_players_can_be_trained(model, tmp_path, env_id,
         envs__0__num_players=str(players),
         evaluation__nash_conv="false",
         evaluation__opponents="[]",
-        learning__steps="2",
+        learning__steps="1",
     )
     run(config, tmp_path / "run")
-    assert metrics_of(tmp_path / "run")[-1]["accounts/finished"] == 16
+    assert metrics_of(tmp_path / "run")[-1]["accounts/finished"] == 8
 
 
 @pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
@@ -469,9 +469,9 @@ def test_a_note_on_the_model_is_printed_once_also_if_an_update_adds_it(tmp_path,
 
 
 def test_games_that_end_in_their_random_opening_count_and_teach_nothing(model, tmp_path):
-    changes = {"envs__0__random_opening": "3", "evaluation__nash_conv": "false"}
+    changes = {"envs__0__random_opening": "3", "evaluation__nash_conv": "false", "learning__steps": "2"}
     run(configure(model, tracking__games_logged="8", **changes), tmp_path / "run")
     games = [rollout for _, rollout in RolloutLog(tmp_path / "run" / "rollouts")]
-    assert len(games) == 4 * 8
+    assert len(games) == 2 * 8
     without_steps = [game for game in games if not game.steps]
     assert 0 < len(without_steps) < len(games)

@@ -78,37 +78,27 @@ def test_an_evaluation_without_matches_says_nothing(tmp_path):
     assert not has_settled(tmp_path, rule(2))
 
 
-def test_a_run_ends_when_it_has_settled_and_is_not_continued(model, tmp_path):
-    changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
-    still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
-    path = tmp_path / "run"
-    said = run(configure(model, **changes, **still, run__save_every="20"), path)
-    steps = [int(one.name.removeprefix("step-")) for one in (path / "checkpoints").iterdir()]
-    assert 2 <= max(steps) < 20, "a policy that does not change is not better for long"
-    assert f"settled after update {max(steps)} of 20: 2 evaluations found no better policy" in said
-    assert (path / "report.html").exists()
-    lines = (path / "metrics.jsonl").read_text()
-    resume(path, Console(quiet=True))
-    assert (path / "metrics.jsonl").read_text() == lines
-
-
-def test_what_a_settled_run_ends_with_is_measured_with_all_games(model, tmp_path):
+def test_a_run_ends_when_it_has_settled_is_measured_with_all_games_and_not_continued(model, tmp_path):
     changes = {"evaluation__every": "1", "evaluation__patience": "2", "learning__steps": "20"}
     still = {"learning__learning_rate": "1e-9", "learning__learning_rate_end": "1e-9"}
     games = {"evaluation__games": "24", "evaluation__games_during": "4"}
     path = tmp_path / "run"
     said = run(configure(model, **changes, **still, **games, run__save_every="20"), path)
     steps = evaluated_steps(path / "evaluation")
-    assert f"settled after update {steps[-1]} of 20" in said
+    assert 2 <= steps[-1] < 10, "a policy that does not change is not better for long"
+    assert f"settled after update {steps[-1]} of 20: 2 evaluations found no better policy" in said
+    assert (path / "report.html").exists()
     played = [
         read_evaluation(path / "evaluation" / f"step-{step:06d}-kuhn_poker-random.json")[1].games
         for step in steps
     ]
     assert played == [24, *[4] * (len(steps) - 2), 24]
-    assert len(steps) < 10
     state = json.loads((path / "checkpoints" / f"step-{steps[-1]:06d}" / "state.json").read_text())
     rated = state["source"]["pool"]["matches"]["average"]["fixed-random"]["games"]
     assert rated == sum(played), "the last 24 games begin with the 4 that found the run settled"
+    lines = (path / "metrics.jsonl").read_text()
+    resume(path, Console(quiet=True))
+    assert (path / "metrics.jsonl").read_text() == lines
 
 
 def test_patience_without_evaluations_is_refused(model):

@@ -70,7 +70,8 @@ def test_rewards_of_0_are_not_advantages_of_0_where_a_policy_has_a_critic():
 def test_a_run_with_a_critic_does_not_warn_of_rewards_of_0(model, tmp_path):
     # Every game is a draw, and the critic's values are not 0 after the first update.
     draws = '[{type = "win_draw_loss", win = 0.0, loss = 0.0}]'
-    config = configure(model, learning__critic="{}", rewards__final=draws, evaluation__every="0")
+    changes = {"learning__critic": "{}", "learning__steps": "2", "evaluation__every": "0"}
+    config = configure(model, rewards__final=draws, **changes)
     assert "every advantage" not in run(config, tmp_path / "run")
     assert not any("answers/zero_advantage_share" in line for line in metrics_of(tmp_path / "run"))
 
@@ -160,11 +161,13 @@ def test_games_have_figures_of_their_answers_by_seat(model, tmp_path):
     assert "no advantage " in said
 
 
-def program_run(model, tmp_path, old, new):
+def program_run(model, tmp_path, changes):
     file = write_program(tmp_path)
     source = file.read_text()
-    assert old in source
-    file.write_text(source.replace(old, new))
+    for old, new in changes.items():
+        assert old in source
+        source = source.replace(old, new)
+    file.write_text(source)
     (tmp_path / "program.toml").write_text(f'[program]\ntype = "python"\npath = "{file}:HideAndSeek"\n')
     said = io.StringIO()
     config = load_config(str(tmp_path / "program.toml"), SMALL | {"model.name": str(model)})
@@ -173,7 +176,7 @@ def program_run(model, tmp_path, old, new):
 
 
 def test_a_program_without_a_signal_warns_once(model, tmp_path):
-    said, metrics = program_run(model, tmp_path, "sign * sum(ord(letter)", "0 * sum(ord(letter)")
+    said, metrics = program_run(model, tmp_path, {"sign * sum(ord(letter)": "0 * sum(ord(letter)"})
     assert [line["answers/zero_advantage_share"] for line in metrics] == [1.0] * 4
     assert [line["program/equal_group_share"] for line in metrics] == [1.0] * 4
     assert said.count("every advantage is 0") == 1
@@ -181,18 +184,14 @@ def test_a_program_without_a_signal_warns_once(model, tmp_path):
 
 
 def test_a_role_with_rewards_but_no_step_is_reported(model, tmp_path):
-    kept = "state.child_results += await"
-    forgot = "state.trajectory.pop()\n        state.child_results += await"
-    source = "text = rollout.steps[-1].completion_text"
-    guarded = "text = rollout.steps[-1].completion_text if rollout.steps else 'a'"
-    file = write_program(tmp_path)
-    file.write_text(file.read_text().replace(source, guarded).replace(kept, forgot))
-    (tmp_path / "program.toml").write_text(f'[program]\ntype = "python"\npath = "{file}:HideAndSeek"\n')
-    said = io.StringIO()
-    config = load_config(str(tmp_path / "program.toml"), SMALL | {"model.name": str(model)})
-    train(config, tmp_path / "run", Console(file=said, width=200))
-    assert metrics_of(tmp_path / "run")[0]["program/rewarded_without_step/Hider"] == 4
-    assert said.getvalue().count("Hider gets rewards but has no step") == 1
+    text, waits = "text = rollout.steps[-1].completion_text", "state.child_results += await"
+    changes = {
+        text: f"{text} if rollout.steps else 'a'",
+        waits: f"state.trajectory.pop()\n        {waits}",
+    }
+    said, metrics = program_run(model, tmp_path, changes)
+    assert metrics[0]["program/rewarded_without_step/Hider"] == 4
+    assert said.count("Hider gets rewards but has no step") == 1
 
 
 def test_the_duration_of_every_evaluation_is_in_the_metrics(model, tmp_path):
