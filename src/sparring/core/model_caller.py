@@ -1,8 +1,10 @@
 """ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.client import InferenceClient, ModelResponse
@@ -14,6 +16,8 @@ from sparring.core.own_code import method_of, returned
 from sparring.core.text import encodable
 from sparring.core.types import CallSettings, Role, seated
 from sparring.core.verbose_logger import VerboseLogger
+
+Answered = TypeVar("Answered")
 
 
 class ModelCaller:
@@ -96,25 +100,18 @@ class ModelCaller:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        if not self._slots.take():
-            await wait_for_slot(self._slots)
-        try:
-            answer = await self.client.complete(
-                messages,
-                temperature=temperature,
-                max_tokens=calls.max_tokens,
-                return_tokens=return_tokens,
-                model=model,
-                seed=seed,
-                **({"stop": calls.stop} if calls.stop else {}),  # a client of one's own may not know it
-            )
-            response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
-        except Exception as error:
-            if _is_foreign(error):
-                raise TransientError(f"the client failed: {reason_of(error)}") from error
-            raise
-        finally:
-            self._slots.release()
+        complete = partial(
+            self.client.complete,
+            messages,
+            temperature=temperature,
+            max_tokens=calls.max_tokens,
+            return_tokens=return_tokens,
+            model=model,
+            seed=seed,
+            **({"stop": calls.stop} if calls.stop else {}),  # a client of one's own may not know it
+        )
+        answer = await self._in_slot(complete)
+        response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
         version = response.policy_version
@@ -131,14 +128,20 @@ class ModelCaller:
     ) -> list[float]:
         """Return the log-probability of each whole completion, see InferenceClient.score; the call takes a
         slot."""
+        model = model or self.model_without_role
+        return await self._in_slot(partial(self.client.score, messages, completions, model=model))
+
+    async def _in_slot(self, call: Callable[[], Awaitable[Answered]]) -> Answered:
+        """Call the client when a slot is free. An error that is neither this package's nor known to be
+        transient becomes a TransientError."""
         if not self._slots.take():
             await wait_for_slot(self._slots)
         try:
-            return await self.client.score(messages, completions, model=model or self.model_without_role)
+            return await call()
         except Exception as error:
-            if _is_foreign(error):
-                raise TransientError(f"the client failed: {reason_of(error)}") from error
-            raise
+            if isinstance(error, SparringError) or is_transient(error):
+                raise
+            raise TransientError(f"the client failed: {reason_of(error)}") from error
         finally:
             self._slots.release()
 
@@ -150,8 +153,3 @@ def _encodable(response: ModelResponse) -> ModelResponse:
         return response
     completion = [message | {"content": encodable(message["content"])} for message in response.completion]
     return replace(response, text=encodable(response.text), completion=completion)
-
-
-def _is_foreign(error: Exception) -> bool:
-    """Return whether an error of a client is neither this package's nor known to be transient."""
-    return not (isinstance(error, SparringError) or is_transient(error))
