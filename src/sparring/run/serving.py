@@ -1,5 +1,6 @@
 """Who answers a run's model calls: engines that are told which weights to play with."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -14,26 +15,26 @@ if TYPE_CHECKING:
     from sparring.learn.policy import PolicyModel
 
 
-class Serving:
+class Serving(ABC):
     """Serves each policy by its name, and the adapter that its training produces by another."""
 
     results: dict[str, str]
     """The served name of the adapter that training produces, by policy: the average if any."""
 
+    @abstractmethod
     async def publish(self, saved: Saved) -> None:
         """Answer with these weights from now on."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def freeze(self, uid: str, policy: str) -> str | None:
         """Keep a copy of what the training of a policy has produced by now; return its path.
 
         A relative path is below the run's directory; ``None`` is the untrained model.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
         """Serve exactly these copies, given as paths by uid; files at the paths ``kept`` stay."""
-        raise NotImplementedError
 
     async def publish_results(self) -> None:
         """Serve the newest ``results``, for an evaluation, unless they are served already."""
