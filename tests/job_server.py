@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,19 @@ from typing import Any
 import openai
 from fastapi import FastAPI
 
-from job_workers import Forks
+from job_workers import NEWS, Forks
 from live_server import TOKEN, Live, running
 from sparring.engine.adapters import ClientAdapters
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.engine.server import create_app
-from sparring.finetune.jobs.records import ServedBase
+from sparring.finetune.jobs.records import ServedBase, StoredJob
 from sparring.finetune.jobs.routes import FILES, add_job_routes
 from sparring.finetune.jobs.service import JobService
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 from tiny_models import tiny_model
 
 ASK = [{"role": "user", "content": "what is up"}]
-LIMIT_SECONDS = 300
 MANY = {"n_epochs": 10, "batch_size": 4, "learning_rate_multiplier": 20}
 """Hyper-parameters with which 40 examples make 100 steps."""
 
@@ -38,6 +36,20 @@ def base_policy(architecture: str = "llama") -> PolicyModel:
     return PolicyModel(str(tiny_model(architecture)), LoraSettings(1))
 
 
+def told(service: JobService) -> JobService:
+    """Let each change of a job be news."""
+    changing = service.jobs.changing
+
+    @contextlib.contextmanager
+    def changing_and_telling(job: StoredJob) -> Iterator[StoredJob]:
+        with changing(job) as changed:
+            yield changed
+        NEWS.tell()
+
+    service.jobs.changing = changing_and_telling
+    return service
+
+
 @contextlib.contextmanager
 def serving(
     directory: Path, *, base: str = "tiny", notes: list[str] | None = None, **options
@@ -47,14 +59,16 @@ def serving(
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish(base, BASE, 0)
     published = PublishedAdapters(engine)
-    service = JobService(
-        directory,
-        published,
-        ServedBase.of(base, policy.model_name, engine.facts()),
-        aliases={"base": base},
-        say=(notes if notes is not None else []).append,
-        launch=forks().start,
-        **{"save_seconds": 0.0, "adapters": {}, **options},
+    service = told(
+        JobService(
+            directory,
+            published,
+            ServedBase.of(base, policy.model_name, engine.facts()),
+            aliases={"base": base},
+            say=(notes if notes is not None else []).append,
+            launch=forks().start,
+            **{"save_seconds": 0.0, "adapters": {}, **options},
+        )
     )
     app: FastAPI = create_app(
         engine,
@@ -93,11 +107,15 @@ def ended(client: openai.OpenAI, job_id: str) -> Any:
 
 
 def when(client: openai.OpenAI, job_id: str, condition: Any) -> Any:
-    latest = time.monotonic() + LIMIT_SECONDS
-    while not condition(job := client.fine_tuning.jobs.retrieve(job_id)):
-        assert time.monotonic() < latest, job
-        time.sleep(0.02)
-    return job
+    """Wait until a condition holds for a job, and return it."""
+    found: list[Any] = []
+
+    def holds() -> bool:
+        found[:] = [client.fine_tuning.jobs.retrieve(job_id)]
+        return bool(condition(found[0]))
+
+    NEWS.until(holds)
+    return found[0]
 
 
 def wait_for_step(client: openai.OpenAI, job_id: str, step: int) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from finetune_commands import words_of
-from job_server import base_policy, forks, preference, serving, talk
+from job_server import base_policy, forks, preference, serving, talk, told
+from job_workers import NEWS
 from live_server import TOKEN
 from sparring.cli.main import main
 from sparring.core import SparringError
@@ -59,25 +60,29 @@ def local_jobs(directory: Path) -> LocalJobs:
     engine.publish("tiny", BASE, 0)
 
     def open_service() -> JobService:
-        return JobService(
-            directory,
-            PublishedAdapters(engine),
-            ServedBase.of("tiny", engine.model.model_name, engine.facts()),
-            adapters={},
-            aliases={"base": "tiny"},
-            say=lambda line: None,
-            launch=forks().start,
-            save_seconds=0.0,
+        return told(
+            JobService(
+                directory,
+                PublishedAdapters(engine),
+                ServedBase.of("tiny", engine.model.model_name, engine.facts()),
+                adapters={},
+                aliases={"base": "tiny"},
+                say=lambda line: None,
+                launch=forks().start,
+                save_seconds=0.0,
+            )
         )
 
     return LocalJobs(open_service, 1)
 
 
 async def ended(jobs: JobProvider, job: Job) -> Job:
-    while job.status not in ENDED:
-        await asyncio.sleep(0.01)
+    while True:
+        count = NEWS.count
         job = await jobs.status(job.id)
-    return job
+        if job.status in ENDED:
+            return job
+        await asyncio.to_thread(NEWS.after, count)
 
 
 def adapters_of(directory: Path) -> set[str]:
