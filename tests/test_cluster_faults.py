@@ -67,6 +67,7 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
     assert "Traceback" not in said
 
 
+@pytest.mark.slow  # test_cluster_failover names the actor, test_run_local says how to continue
 def test_the_error_names_an_actor_that_cannot_be_restarted_and_the_command_that_resumes_the_run(faults):
     command = faults.train(1, *QUICK, "--ray.max_restarts=0", updates=1000)
     assert command.wait_until(lambda: command.saved() > 0)
