@@ -106,11 +106,11 @@ async def test_a_reward_function_that_raises_fails_its_episode_once_and_is_named
     assert len(calls) == 1
 
 
-async def test_the_reason_of_a_bug_names_its_location():
-    arena = make_arena(child=Failing(KeyError("question")), retries=0)
+@pytest.mark.parametrize("error", [KeyError("question"), TimeoutError("not the episode's limit")], ids=repr)
+async def test_the_reason_of_a_bug_names_its_location(error):
+    arena = make_arena(child=Failing(error), retries=0)
     reason = (await arena.try_episode("child", "sums")).rollout.error
-    where = "Failing.get_initial_prompt failed: KeyError('question') in test_core_failures.py, line "
-    assert reason.startswith(where)
+    assert reason.startswith(f"Failing.get_initial_prompt failed: {error!r} in test_core_failures.py, line ")
 
 
 def failing_reward(rollout, arena):
@@ -299,9 +299,3 @@ async def test_half_a_surrogate_pair_in_an_answer_is_replaced():
     arena = make_arena(MockInferenceClient(["a\ud800b\ud83d\ude00"]))
     (step,) = (await arena.try_episode("child", "sums")).rollout.steps
     assert step.completion_text == "a\ufffdb\U0001f600"
-
-
-async def test_a_clients_timeout_is_not_reported_as_the_episodes():
-    arena = make_arena(child=Failing(TimeoutError("no answer in 5 s")), retries=0)
-    reason = (await arena.try_episode("child", "sums")).rollout.error
-    assert reason.startswith("Failing.get_initial_prompt failed: TimeoutError('no answer in 5 s')")
