@@ -137,17 +137,6 @@ def test_writing_a_step_again_replaces_it(tmp_path):
     assert log.steps() == []
 
 
-def test_truncate_after_removes_later_steps_and_leftovers(tmp_path):
-    log = RolloutLog(tmp_path / "not yet there")
-    assert log.truncate_after(3) == 0
-    for step in (3, 4, 10):
-        log.write(step, [make_rollout("a")])
-    (log.directory / ".step-000011.jsonl.partial").write_text("half a li")
-    (log.directory / "notes.txt").write_text("mine")
-    assert log.truncate_after(3) == 2
-    assert sorted(path.name for path in log.directory.iterdir()) == ["notes.txt", "step-000003.jsonl"]
-
-
 def test_a_failed_write_leaves_the_old_file_intact(tmp_path):
     log = RolloutLog(tmp_path)
     log.write(1, [make_rollout("a")])

@@ -26,7 +26,6 @@ from sparring.finetune.algorithms import PureTextEiTrainer
 from sparring.learn.model_files import resolve_model
 from sparring.run.given_adapters import copy_adapter
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_layout import delete_after
 from sparring.run.run_names import named_run_directory
 from sparring.run.single_process import resume
 from sparring.view.report.page import build_report
@@ -132,9 +131,7 @@ def resume_longer(place: Path) -> None:
 def fall_back(place: Path) -> None:
     directory = RunDirectory.open(place)
     directory.lock()
-    delete_after(directory.checkpoints, 0)
-    delete_after(directory.evaluation, 0)
-    delete_after(directory.batches, 0)
+    directory.truncate_after(0)
     assert directory.saved_steps() == []
     directory.unlock()
 

@@ -18,7 +18,6 @@ from sparring.run.game_source import BatchInBuffer, GameHost
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_layout import delete_after
 
 Result = TypeVar("Result")
 
@@ -123,12 +122,8 @@ class ClusterGames(GameHost):
         if await self.actors.pool.latest_step.remote() <= step:
             return
         self.directory.check_epoch()
-        run = self.directory
         last_batch = await self.actors.buffer.forget_after.remote(step)
-        for of_versions in (run.evaluation, run.bests, run.checkpoints):
-            delete_after(of_versions, step)
-        for of_batches in (run.rollouts, run.batches):
-            delete_after(of_batches, last_batch)
+        self.directory.truncate_after(step, last_batch)
         await self.actors.tracker.truncate_after.remote(step)
         await self.actors.pool.forget_after.remote(step)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sparring.core import InputError, Rollout, SparringError, Step
-from sparring.core.files import remove_partial, sync, write_file
+from sparring.core.files import write_file
 
 ROLLOUT_SCHEMA_VERSION = 1
 
@@ -92,16 +92,6 @@ class RolloutLog:
         for step in self.steps():
             for rollout in self.read(step):
                 yield step, rollout
-
-    def truncate_after(self, step: int) -> int:
-        """Delete the files of later steps and remains of interrupted writes; return how many steps."""
-        later = [other for other in self.steps() if other > step]
-        for other in later:
-            self._path(other).unlink()
-        if self.directory.is_dir():
-            remove_partial(self.directory, _FILE_NAME.pattern)
-            sync(self.directory)
-        return len(later)
 
     def _path(self, step: int) -> Path:
         return self.directory / f"step-{step:06d}.jsonl"

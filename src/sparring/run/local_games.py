@@ -11,7 +11,7 @@ from sparring.collection.buffer_state import Demand, Ready
 from sparring.collection.collector import Collector, arena_of_games
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.results import Played
-from sparring.collection.rollout_log import BatchLog, RolloutLog
+from sparring.collection.rollout_log import BatchLog
 from sparring.collection.tracker import Tracker
 from sparring.config import Config
 from sparring.core import InferenceClient, SparringError
@@ -63,7 +63,6 @@ class LocalGames(GameHost):
             )
             self.steps.state.load_state_dict(state["buffer"])
         self.members.register(self.collector.NAME, self.settings)
-        RolloutLog(self.directory.rollouts).truncate_after(saved.step)
         self.directory.truncate_after(saved.step)
 
     async def state(self) -> dict[str, Any]:

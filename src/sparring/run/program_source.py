@@ -115,7 +115,6 @@ class ProgramSource(PlaySource):
         await self.add_members()
 
     def _delete_after(self, step: int) -> None:
-        self.rollout_log.truncate_after(step)
         self.directory.truncate_after(step)
         self.standings_log.continue_after(step)
 

@@ -278,7 +278,12 @@ class RunDirectory:
         for step in self.saved_steps()[:-keep]:
             remove_directory(self.checkpoint(step))
 
-    def truncate_after(self, step: int) -> None:
-        """Delete what was written after later steps, which a resumed run makes again."""
-        for folder in (self.evaluation, self.batches, self.bests, self.checkpoints):
+    def truncate_after(self, step: int, batch: int | None = None) -> None:
+        """Delete what was written after later steps, which a resumed run makes again.
+
+        ``batch`` is the newest batch that stays with its games, if it is not that of ``step``.
+        """
+        for folder in (self.evaluation, self.bests, self.checkpoints):
             delete_after(folder, step)
+        for folder in (self.rollouts, self.batches):
+            delete_after(folder, step if batch is None else batch)
