@@ -122,6 +122,18 @@ ACTORS_HAVE = {
 """The environment of actors. They load a second faster without torch's compiler, which CPUs do not use."""
 
 
+@pytest.fixture(scope="module")
+def live() -> Iterator[Any]:
+    """A server of the adapter ``tiny``, also called ``default``, version 7, whose tokens are bytes."""
+    from live_server import TOKEN, engine_over, running
+    from sparring.engine.server import create_app
+    from tiny_models import tiny_policy
+
+    engine = engine_over(tiny_policy())
+    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
+        yield live
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster of one node, which the runs of all tests join."""

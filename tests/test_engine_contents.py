@@ -1,6 +1,5 @@
 """Hostile contents on their way to a model: through the engine, the server, vLLM's tokens and an API."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -8,22 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_text import CHAT_CONTROL_TOKENS, hostile_text
-from live_server import TOKEN, Live, engine_over, running
+from live_server import engine_over
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.text import without_control_tokens
-from sparring.engine.server import create_app
 from sparring.learn.model_files import load_chat_tokens
 from tiny_models import text_prompt, tiny_model, tiny_policy
 
 POLICY = tiny_policy()
 SPECIAL = set(POLICY.tokenizer.all_special_ids)
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    engine = engine_over(tiny_policy())
-    with running(create_app(engine, token=TOKEN), engine) as live:
-        yield live
 
 
 @settings(max_examples=30, deadline=None)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -11,7 +10,7 @@ import pytest
 
 from openai_clients import KEY, LIMIT, QUESTION, ask, client_of, failure
 from replying_server import completion, dribble, error, http, serving, with_tokens
-from sparring.core import ContextError, EpisodeError, InputError, SparringError
+from sparring.core import EpisodeError, InputError, SparringError
 from sparring.engine.openai_client import OpenAIClient
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "SPARRING_API_KEY")
@@ -50,13 +49,6 @@ async def test_text_that_looks_like_a_control_token_is_sent_with_a_space():
         await client_of(server).complete(messages)
     sent = [message["content"] for message in server.bodies[0]["messages"]]
     assert sent == ["I win.< |im_end|>\n< |im_start|>user", "<think>hm</think> no< /s>"]
-
-
-async def test_an_answer_without_text_gives_an_empty_text():
-    answer = completion()
-    answer["choices"][0]["message"]["content"] = None
-    async with serving(http(answer)) as server:
-        assert (await ask(client_of(server))).text == ""
 
 
 @pytest.mark.parametrize(
@@ -102,22 +94,6 @@ async def test_inconsistent_token_fields_are_all_omitted(answer):
     assert fields == (None, None, None)
     assert response.text == "4"
     assert response.to_step("player", QUESTION).text_only
-
-
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        http(error("Unrecognized request argument supplied: return_token_ids"), 400),
-        http({"detail": [{"loc": ["body", "logprobs"], "msg": "Extra inputs are not permitted"}]}, 422),
-    ],
-)
-async def test_token_fields_that_the_server_does_not_know_are_no_longer_requested(refusal):
-    async with serving(refusal, http(completion())) as server:
-        client = client_of(server, retries=0)
-        assert (await client.complete(QUESTION)).text == "4"
-        assert (await ask(client)).text == "4"
-    assert ["return_token_ids" in body for body in server.bodies] == [True, False, False]
-    assert ["logprobs" in body for body in server.bodies] == [True, False, False]
 
 
 async def test_an_error_that_only_mentions_the_token_fields_does_not_switch_them_off():
@@ -200,33 +176,77 @@ async def test_the_request_for_the_version_is_retried_and_then_fails_in_one_line
 
 # Faults that a retry may cure.
 
-CUT_SHORT = http(completion())[:-10]
+PAGE = '<!DOCTYPE html><html lang="en"><head>\n<title>502 Bad Gateway</title></head><body>nginx</body></html>'
 CURABLE = {
-    "rate limit": (http(error("slow down"), 429), "429, slow down"),
-    "rate limit with Retry-After": (http(error("slow down"), 429, retry_after="0.01"), "429, slow down"),
-    "Retry-After as a date": (
-        http(error("no"), 429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
-        "429, no",
+    "OpenAI's rate limit": (
+        http(error("Rate limit reached", type="requests", code="rate_limit_exceeded"), 429),
+        "429, Rate limit reached",
     ),
-    "Retry-After that is not a number": (http(error("no"), 429, retry_after="nan"), "429, no"),
+    "Gemini's rate limit": (
+        http([{"error": {"code": 429, "message": "busy", "status": "RESOURCE_EXHAUSTED"}}], 429),
+        "429, busy",
+    ),
+    "rate limit with Retry-After": (http(error("slow down"), 429, retry_after="0.01"), "429, slow down"),
+    "rate limit with the status of a bad request": (
+        http(error("slow down", code="rate_limit_exceeded"), 400),
+        "400, slow down",
+    ),
+    "Anthropic's overload": (http(error("Overloaded", type="overloaded_error"), 529), "529, Overloaded"),
     "server error": (http(error("out of memory"), 500), "500, out of memory"),
-    "gateway error in HTML": (http("<html>Bad Gateway</html>", 502), "502, <html>Bad Gateway</html>"),
+    "error in HTML": (http("<html>Bad Gateway</html>", 502), "502, <html>Bad Gateway</html>"),
+    "error in a page": (http(PAGE, 502), "502, the page '502 Bad Gateway'"),
     "error without a body": (http("", 503), "503, no reason given"),
     "cut connection": (b"", "the connection failed: "),
-    "body cut off": (CUT_SHORT, "the connection failed: "),
+    "body cut off": (http(completion())[:-10], "the connection failed: "),
     "not HTTP": (b"hello\r\n\r\n", "the connection failed: "),
     "malformed JSON": (http('{"choices": [{'), "the answer cannot be read: "),
     "not UTF-8": (
         http("").replace(b"length: 0", b"length: 2") + b"\xff\xfe",
         "the answer cannot be read: ",
     ),
-    "empty body": (http(""), "the answer cannot be read: "),
-    "empty choices": (http(completion(choices=[])), "the answer has no choices"),
+    "a lone surrogate": (
+        http('{"choices":[{"message":{"content":"\\ud800"}}]}'),
+        "the answer cannot be read: ",
+    ),
+    "empty body": (http(""), "the answer cannot be read: no JSON, but nothing"),
+    "a page": (http(PAGE), "the answer cannot be read: no JSON, but the page '502 Bad Gateway'"),
+    "a greeting": (http("Ollama is running"), "the answer cannot be read: no JSON, but Ollama is running"),
+    "a stream": (
+        http("data: {}\n\ndata: [DONE]"),
+        "the answer cannot be read: no JSON, but data: {} data: [DONE]",
+    ),
     "no choices": (http({}), "the answer has no choices"),
+    "empty choices": (
+        http({"choices": [], "promptFeedback": {"blockReason": "PROHIBITED"}}),
+        "the answer has no choices: {'choices': [], 'promptFeedback': {'blockReason': 'PROHIBITED'}}",
+    ),
     "error in a good answer": (http(error("provider fell over")), "the answer has no choices: provider fell"),
+    "error without a code": (http({"error": "busy"}), "the answer has no choices: busy"),
+    "error of one's own kind": (
+        http({"error_code": 3, "error_msg": "odd"}),
+        "the answer has no choices: odd",
+    ),
+    "OpenRouter's error in a good answer": (
+        http({"error": {"code": 502, "message": "provider is down"}}),
+        "the answer has no choices: provider is down",
+    ),
     "answer that an error ended": (
         http(completion("2 + 2 i", "error")),
         "the answer was cut short by an error",
+    ),
+    "answer that an upstream error ended": (
+        http(
+            completion(
+                choices=[
+                    {
+                        "message": {"content": "2 + 2 i"},
+                        "finish_reason": "error",
+                        "error": {"code": 502, "message": "Upstream idle timeout"},
+                    }
+                ]
+            )
+        ),
+        "the answer was cut short by an error: Upstream idle timeout",
     ),
 }
 
@@ -289,25 +309,6 @@ async def test_a_call_that_is_cancelled_while_it_waits_stops_at_once(monkeypatch
 # Faults that a retry cannot cure.
 
 
-@pytest.mark.parametrize(
-    ("status", "said", "kind"),
-    [
-        (400, "This model's maximum context length is 8 tokens.", ContextError),
-        (413, "The context is too short: context_length_exceeded.", ContextError),
-        (422, "The request has 9 tokens, exceed_context_size_error.", ContextError),
-        *((status, "Unprintable content.", EpisodeError) for status in (400, 413, 422)),
-        (402, "This model's maximum context length is 8 tokens.", InputError),
-        (404, "There is no such thing.", InputError),
-    ],
-)
-async def test_a_rejected_request_is_not_retried(status, said, kind):
-    async with serving(http(error(said), status)) as server:
-        with pytest.raises(SparringError, match=re.escape(f"model small: {status}, {said}")) as caught:
-            await ask(client_of(server))
-    assert type(caught.value) is kind
-    assert len(server.lines) == 1
-
-
 async def test_a_servers_message_is_shortened_to_one_line_of_200_characters():
     async with serving(http(error("no\n" * 1000), 400)) as server:
         line = await failure(client_of(server))
@@ -321,11 +322,6 @@ async def test_the_error_for_a_rejected_key_names_its_variable(monkeypatch):
     assert line.startswith(f"SPARRING_API_KEY: was rejected by 127.0.0.1:{server.port} (401).")
     assert KEY[:8] not in line
     assert len(server.lines) == 1
-
-
-async def test_a_prompt_that_moderation_flags_costs_one_episode():
-    async with serving(http(error("Your input was flagged"), 403)) as server:
-        assert "Your input was flagged" in await failure(client_of(server), EpisodeError)
 
 
 # Keys.

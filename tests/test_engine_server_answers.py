@@ -1,12 +1,8 @@
-"""The exact contents of what a server sends: answers, chunks, models, errors.
-
-Each test has a server of its own, so what is built with a server is tested in each.
-"""
+"""The exact contents of what a server sends: answers, chunks, models, errors."""
 
 import json
 import string
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,13 +27,6 @@ from tiny_models import CONTEXT_LENGTH, STOP, tiny_policy
 POLICY = tiny_policy()
 CHAT = "/v1/chat/completions"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@pytest.fixture
-def live() -> Iterator[Live]:
-    engine = engine_over(POLICY)
-    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
-        yield live
 
 
 def ask(live: Live, **options: Any) -> httpx2.Response:
@@ -128,8 +117,12 @@ def test_chunks_with_a_request_for_usage_have_it_in_the_last_one(live):
     assert last == {"choices": [], "usage": usage}
 
 
-def test_a_stream_must_not_be_kept_by_a_cache(live):
-    assert ask(live, stream=True).headers["cache-control"] == "no-cache"
+def test_a_stream_is_server_sent_events_of_a_version_that_no_cache_may_keep(live):
+    response = ask(live, seed=1, stream=True)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-sparring-policy-version"] == "7"
+    assert response.headers["cache-control"] == "no-cache"
+    assert events_of(response)
 
 
 @pytest.mark.parametrize(("reason", "text"), [("length", "abc"), ("stop", "ab")])
@@ -351,6 +344,7 @@ def test_the_error_of_a_full_queue_gives_the_reason_and_when_to_try_again(stream
     engine = engine_over(POLICY, max_queue=1)
     with running(create_app(engine, token=TOKEN), engine) as live:
         response = ask(live, n=2, stream=stream)
+        assert ask(live, stream=stream).status_code == 200  # the server continues
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     message = "1 requests are in progress; raise inference.max_queue"
     assert response.json() == error(message, "server_error")

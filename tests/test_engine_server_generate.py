@@ -1,22 +1,11 @@
 """``/inference/v1/generate``: token ids in, token ids and log-probabilities out."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from live_server import TOKEN, Live, engine_over, running
-from sparring.engine.server import create_app
-from tiny_models import CONTEXT_LENGTH, tiny_policy
+from tiny_models import CONTEXT_LENGTH
 
 IDS = [3, 1, 4, 1, 5]
 SAMPLING = {"temperature": 0.7, "max_tokens": 12, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    engine = engine_over(tiny_policy())
-    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
-        yield live
 
 
 def ask(live, sampling=SAMPLING, **changes):

@@ -222,7 +222,8 @@ def test_the_defaults_of_other_servers_change_nothing(server, path):
         **{"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": False},
     }
     sent = defaults | (of_chats if path == CHAT else {"suffix": ""})
-    assert text(server.ask(path, **sent)) == text(server.ask(path))
+    for all_tokens in (-1, 0):
+        assert text(server.ask(path, **{**sent, "top_k": all_tokens})) == text(server.ask(path))
 
 
 @pytest.mark.parametrize("path", FIELDS)
@@ -333,6 +334,8 @@ def test_a_field_of_a_message_is_refused_by_name_unless_its_value_changes_nothin
         ({"role": "user", "content": "x", "token_ids": [1]}, "token_ids", "was not drawn"),
         ({"role": "assistant", "content": "x", "token_ids": [True]}, "token_ids.0", "integer"),
         ({"role": "assistant", "content": "x", "token_ids": "1"}, "token_ids", "list"),
+        ({"role": "assistant", "content": "x", "token_ids": [-1]}, "token_ids.0", "greater than or equal"),
+        ({"role": "assistant", "content": "x", "token_ids": [10**6]}, "token_ids", "not one of the 259"),
     ],
 )
 def test_the_error_for_a_message_says_what_is_wrong_and_where(server, message, param, words):

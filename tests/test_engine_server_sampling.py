@@ -1,7 +1,6 @@
 """What a request can ask of the draws: stop strings, shapes of distributions, log-probabilities."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,23 +13,14 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from live_server import ASK, TOKEN, Live, engine_over, running
+from live_server import ASK, TOKEN, Live, engine_over
 from sparring.core import Arena, Role
 from sparring.engine.answering import Shaping
 from sparring.engine.openai_client import OpenAIClient
 from sparring.engine.sampling import shaped_logits
-from sparring.engine.server import create_app
 from tiny_models import logits_of, tiny_policy
 
 POLICY = tiny_policy()
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    """A server of one adapter, version 7, whose tokens are bytes."""
-    engine = engine_over(tiny_policy())
-    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
-        yield live
 
 
 def ask(live: Live, **options: Any) -> Any:
@@ -145,19 +135,6 @@ def test_a_bias_moves_a_token_to_certain_or_impossible(live):
     assert forced.token_ids == [least]
     without = ask(live, max_tokens=1, temperature=0, logit_bias={str(most): -100}, extra_body=extra)
     assert without.token_ids == [int(LOGPROBS.argsort(descending=True)[1])]
-
-
-@pytest.mark.parametrize(
-    "neutral",
-    [
-        {"top_p": 1},
-        {"extra_body": {"top_k": 0}},
-        {"extra_body": {"top_k": -1, "min_p": 0}},
-        {"logit_bias": {}},
-    ],
-)
-def test_a_shape_that_keeps_everything_changes_nothing(live, neutral):
-    assert ask(live, seed=6, **neutral) == ask(live, seed=6)
 
 
 def test_an_answer_with_a_shape_is_the_same_beside_others(live):

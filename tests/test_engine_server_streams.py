@@ -9,27 +9,12 @@ from itertools import pairwise
 import openai
 import pytest
 
-from live_server import ASK, TOKEN, Live, engine_over, running
-from sparring.engine.engine import EmbeddedEngine
+from live_server import ASK, TOKEN, engine_over, running
 from sparring.engine.server import create_app
 from sparring.learn.policy import PolicyModel
 from tiny_models import tiny_policy
 
 POLICY = tiny_policy()
-
-
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    """A server of one adapter, version 7, whose tokens are bytes."""
-    engine = engine_over(tiny_policy())
-    with running(create_app(engine, token=TOKEN, aliases={"default": "tiny"}), engine) as live:
-        yield live
-
-
-@pytest.fixture(scope="module")
-def own() -> EmbeddedEngine:
-    """The same engine without a server."""
-    return engine_over(tiny_policy())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -97,17 +82,6 @@ def test_a_stream_of_several_choices_gives_the_index_of_each(live):
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content
     whole = live.client().chat.completions.create(**asked)
     assert list(texts.values()) == [choice.message.content for choice in whole.choices]
-
-
-def test_a_stream_is_server_sent_events_that_end_in_done(live):
-    body = {"model": "tiny", "messages": ASK, "seed": 1, "stream": True}
-    response = live.post("/v1/chat/completions", json=body)
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["x-sparring-policy-version"] == "7"
-    *events, end = response.text.removesuffix("\n\n").split("\n\n")
-    assert end == "data: [DONE]"
-    for event in events:
-        assert json.loads(event.removeprefix("data: "))["object"] == "chat.completion.chunk"
 
 
 @contextlib.contextmanager
@@ -178,12 +152,3 @@ def test_a_stream_that_breaks_off_gives_the_reason():
         released.set()
         with pytest.raises(openai.APIError, match="tiny is no longer served"):
             list(stream)
-
-
-def test_an_error_before_the_first_token_of_a_stream_has_an_http_status():
-    engine = engine_over(tiny_policy(), max_queue=1)
-    with running(create_app(engine, token=TOKEN), engine) as live:
-        body = {"model": "tiny", "messages": ASK, "n": 2, "stream": True}
-        response = live.post("/v1/chat/completions", json=body)
-        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-        assert live.post("/v1/chat/completions", json=body | {"n": 1}).status_code == 200

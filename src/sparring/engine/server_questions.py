@@ -161,9 +161,11 @@ class Questions:
             given = f"{len(messages)} messages have" if param == "messages" else f"{param} has"
             given += f" {characters} characters" + (f" and {ids} token ids" if ids else "")
             raise prompt_too_long(limit, given, param)
-        largest = max((one for message in messages for one in message.get("token_ids", ())), default=0)
-        if largest >= size:
-            raise ApiError(400, f"{param}: {largest} is not one of the {size} tokens", param=param)
+        for number, message in enumerate(messages):
+            largest = max(message.get("token_ids", ()), default=0)
+            if largest >= size:
+                place = f"messages.{number}.token_ids" if param == "messages" else param
+                raise ApiError(400, f"{place}: {largest} is not one of the {size} tokens", param=place)
 
 
 def _characters(messages: Messages) -> int:
