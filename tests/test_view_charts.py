@@ -112,16 +112,6 @@ def test_idle_shares_and_ages_of_records_are_shares():
     )
 
 
-def test_answers_have_charts_by_role(tmp_path):
-    measures = ("zero_advantage_share", "cut_share", "tokens", "entropy_estimate")
-    charts = charts_of(
-        view_of(*(f"answers/{name}/{role}" for name in measures for role in ("Judge", "Solver")))
-    )
-    titles = ("Answers without advantage", "Answers cut at the token limit", "Answer length")
-    for title in (*titles, "Entropy, estimated"):
-        assert charts[title] == ["Judge", "Solver"]
-
-
 def test_entropy_and_divergence_are_recognised_by_whole_words():
     names = ("legal_entropy", "entropy", "kl_to_base", "sparkle")
     charts = charts_of(view_of(*(f"learner/{name}" for name in names)))
@@ -136,15 +126,6 @@ def test_a_chart_shows_the_tokens_that_are_clipped_and_left_out():
 def test_a_chart_shows_what_the_critic_explains():
     charts = charts_of(view_of("learner/value_loss", "learner/explained_variance", "learner/mean_value"))
     assert charts == {"Loss": ["value loss"], "Explained variance": [""], "Mean value": [""]}
-
-
-def test_the_axis_of_a_mismatch_is_logarithmic_if_it_spans_more_than_a_decade():
-    def axis(*values):
-        (found,) = chart_sections(view_of("learner/mismatch", values=values))["Learning"]
-        return found.axis, found.caption.endswith("The axis is logarithmic.")
-
-    assert axis(1e-7, 1e-5) == ("log", True)
-    assert axis(2e-7, 9e-7) == axis(0.0, 0.0) == ("plain", False)
 
 
 def test_a_chart_shows_how_often_each_copy_was_drawn():

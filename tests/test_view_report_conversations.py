@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from report_pages import HOSTILE, Page, build
+from report_pages import build
 from report_programs import CONFIG, a_rollout, play, step_of, text_of, write_log
 from sparring.core import EpisodeRequest, Rollout, Step
 from sparring.evaluation.results import MeasureResult, write_evaluation
@@ -167,35 +167,6 @@ def test_nesting_and_numbers_of_children_have_limits(tmp_path):
 )
 def test_the_artifact_gives_a_conversation_its_title(artifact, title):
     assert title_of(artifact) == title
-
-
-def test_text_of_models_and_programs_never_becomes_html(tmp_path):
-    turns = [
-        {"author": HOSTILE, "to": HOSTILE, "text": HOSTILE},
-        {"author": "", "to": HOSTILE, "text": HOSTILE},
-    ]
-    extras = {"transcript": turns, HOSTILE: HOSTILE, "long": [HOSTILE] * 20}
-    step = step_of(HOSTILE, HOSTILE, 1.0)
-    step.prompt = [{"role": HOSTILE, "content": HOSTILE}] * 2
-    meta = {"error": HOSTILE, "retried": HOSTILE, "group": HOSTILE, "policy_version": HOSTILE}
-    top = a_rollout(HOSTILE, {"topic": HOSTILE, HOSTILE: HOSTILE}, meta, HOSTILE, [step, step], extras)
-    top.rewards, top.metrics = {HOSTILE: 1.0}, {f"{HOSTILE}/x": 2.0}
-    child = a_rollout(HOSTILE, HOSTILE, {"parent_id": HOSTILE}, "c", [step], rewards={HOSTILE: 0.0})
-    orphan = a_rollout("x", None, {"parent_id": f"gone{HOSTILE}"}, "o")
-    write_log(tmp_path, 1, [top, child, orphan])
-    names = [f"program/reward/{HOSTILE}", f"program/metric/{HOSTILE}", f"learner/{HOSTILE}/loss"]
-    names += [f"model-pool/{HOSTILE}/mu", f"model-pool/{HOSTILE}/sigma"]
-    lines = [json.dumps({"step": step, **dict.fromkeys(names, float(step))}) + "\n" for step in (1, 2)]
-    (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    (tmp_path / "config.toml").write_text(f"[program]\ntype = '''{HOSTILE}'''\n")
-    write_evaluation(tmp_path / "evaluation", 1, "x", MeasureResult(HOSTILE, [0.5, 1.0]))
-    html = build(tmp_path)
-    page = Page(html)
-    assert page.open == []
-    assert [tag for tag, _ in page.elements if tag == "img"] == []
-    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
-    assert not any("onerror" in attrs for _, attrs in page.elements)
-    assert sum(HOSTILE in text for text in page.text) > 10
 
 
 @given(st.data())

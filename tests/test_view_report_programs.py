@@ -186,15 +186,6 @@ def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
     assert band["y"] == pytest.approx([0.1744, 0.6906, 0.5020, 0.0552], abs=1e-4)
 
 
-def test_one_measurement_has_no_before(tmp_path):
-    (tmp_path / "config.toml").write_text(CONFIG)
-    write_evaluation(tmp_path / "evaluation", 7, "d", MeasureResult("distance", [0.5, 0.2]))
-    html = build(tmp_path)
-    assert "update 7<" in html
-    assert "var(--before)" not in html.partition("<main>")[2]
-    assert "50%" not in text_of(html)
-
-
 def test_a_mean_whose_values_were_once_all_zero_is_not_a_share(tmp_path):
     (tmp_path / "config.toml").write_text(CONFIG)
     write_evaluation(tmp_path / "evaluation", 0, "score", MeasureResult("score", [0.0, 0.0]))

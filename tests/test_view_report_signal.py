@@ -249,16 +249,6 @@ def test_conversations_of_an_evaluation_are_read_with_their_sub_episodes(tmp_pat
     assert html.count('<details class="child"') == 2
 
 
-def test_text_logged_in_evaluations_never_becomes_html(tmp_path):
-    write_match(tmp_path, 3, 1, text=HOSTILE)
-    (tmp_path / "sessions.json").write_text(json.dumps([SESSION | {"system": HOSTILE, "gpus": [HOSTILE]}]))
-    write_metrics(tmp_path, (1, {f"answers/cut_share/{HOSTILE}": 0.9}))
-    page = Page(build(tmp_path))
-    assert [tag for tag, _ in page.elements if tag == "img"] == []
-    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
-    assert sum(HOSTILE in text for text in page.text) >= 4
-
-
 def tags_of(html):
     return [attrs["data-tags"].split() for _, attrs in Page(html).elements if attrs.get("class") == "game"]
 

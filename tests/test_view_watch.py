@@ -12,7 +12,7 @@ from run_files import nash
 from sparring.core import Rollout
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.core.text import number_text
-from sparring.evaluation.results import MeasureResult, write_evaluation
+from sparring.evaluation.results import write_evaluation
 from sparring.population.standings import Standing
 from sparring.run.run_directory import RunDirectory
 from sparring.view import metrics
@@ -29,7 +29,6 @@ from sparring.view.watch.header import header
 from sparring.view.watch.plot import draw_chart
 from sparring.view.watch.terminal_interface import DARK, LIGHT, VIEWS, TerminalInterface
 from sparring.view.watch.text import card_text, table_text
-from sparring.view.whole_run import load_run
 from watch_screens import look, words_on
 from watched_runs import append, read_all, run_of, said, text_of, write_log
 
@@ -247,16 +246,6 @@ def test_a_run_that_no_process_trains_is_stopped_unless_it_is_finished(
         directory.unlock()
     assert f" {state} " in header(read_all(run), 1000.0, 80).plain
     directory.unlock()
-
-
-def test_the_time_so_far_includes_the_first_step_and_evaluation_as_in_the_report(tmp_path):
-    first = {"time/play_seconds": 100.0, "time/learn_seconds": 40.0, "time/evaluation_seconds": 60.0}
-    run = run_of(tmp_path / "run", step=1, wall_time=1000.0, **first)
-    assert "Time 3 min 20 s including 1 min 0 s of evaluation" in lines_of(panels.run_panel, read_all(run))
-    append(run, {"step": 2, "wall_time": 1100.0, "time/play_seconds": 90.0, "time/save_seconds": 5.0})
-    view = read_all(run)
-    assert "Time 5 min 0 s including 1 min 0 s of evaluation" in lines_of(panels.run_panel, view)
-    assert view.seconds() == load_run(run).seconds() == 300.0
 
 
 EXPECTED = {
@@ -488,14 +477,3 @@ async def test_the_overview_shows_a_warning_only_where_there_is_one(tmp_path):
         write_evaluation(run / "evaluation", 1, "kuhn_poker", nash(0.5))
         await look(app, pilot)
         assert "! " not in words_on(app)
-
-
-def test_what_the_last_evaluation_did_not_measure_is_not_shown_as_now(tmp_path):
-    run = run_of(tmp_path / "run", step=1, wall_time=1.0)
-    write_evaluation(run / "evaluation", 0, "old", MeasureResult("old", [1.0, 0.5]))
-    write_evaluation(run / "evaluation", 1, "new", MeasureResult("new", [3.0, 5.0]))
-    rows = text_of(panels.evaluation_panel(read_all(run))).splitlines()
-    (head,) = [row for row in rows if "Before" in row]
-    (old,) = [row for row in rows if row.strip().startswith("old")]
-    (new,) = [row for row in rows if row.strip().startswith("new")]
-    assert old.index("0.75") < head.index("After") <= new.index("4")

@@ -140,7 +140,8 @@ def _population(run: RunView) -> Charts:
 def _rewards(run: RunView) -> Charts:
     yield chart("Reward by seat", lines_of(_seat_rewards(run)), "Mean over recent training games.")
     roles = run.roles()
-    lines = [replace(one, colour=roles.index(one.name)) for one in lines_of(run.under(REWARD))]
+    rewards = lines_of({role: one for role, one in run.under(REWARD).items() if role in roles})
+    lines = [replace(one, colour=roles.index(one.name)) for one in rewards]
     title = f"Reward of {lines[0].name}" if len(lines) == 1 else "Reward by role"
     yield chart(title, lines, "Mean over the episodes of an update, sub-episodes included.")
     yield from _reward_functions(run)

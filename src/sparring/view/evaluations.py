@@ -73,6 +73,10 @@ class EvaluationFiles:
         """Return the names of the files that are no evaluations, or damaged."""
         return sorted(name for name, (_, step, _, _) in self._found.items() if step < 0)
 
+    def result(self, name: str) -> EvaluationResult | None:
+        """Return what a file holds; ``None`` if it is missing or damaged, or results are not kept."""
+        return self._found[name][2] if name in self._found else None
+
     def exact(self) -> dict[str, dict[int, NashConvResult]]:
         """Return the exact evaluations by environment and update; none unless results are kept."""
         found: dict[str, dict[int, NashConvResult]] = {}

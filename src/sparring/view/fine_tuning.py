@@ -15,6 +15,7 @@ from sparring.finetune.run_files import (
     State,
 )
 from sparring.view.files import Folder, number_of, read_json
+from sparring.view.metrics import LineTail
 
 STAGES: dict[Stage, str] = {
     "sample_rollouts": "playing",
@@ -83,6 +84,16 @@ class FineTuning:
         return f"{stage}, {self.sampled} of {self.wanted} rollouts" if self.wanted else stage
 
 
+class _Growing(LineTail):
+    """Counts the rollouts of the present iteration, or of its test."""
+
+    def _forget(self) -> None:
+        self.lines = 0
+
+    def _take(self, line: bytes) -> None:
+        self.lines += 1
+
+
 class FineTuningFiles:
     """Reads the files of such a run again and again. Missing or damaged ones are left out.
 
@@ -94,8 +105,7 @@ class FineTuningFiles:
         self.files = RunFiles(root)
         self._records = Folder(self.files.jobs)
         self._known: list[JobRecord] = []
-        self._growing: Path | None = None
-        self._offset = self._lines = 0
+        self._growing: _Growing | None = None
 
     def read(self) -> FineTuning | None:
         """Return the run as it is; ``None`` if it is another kind of run.
@@ -106,41 +116,36 @@ class FineTuningFiles:
         state = read_json(self.files.state, State)
         if state is None:
             return None
-        self._count()
-        sampling = read_json(self.files.sampling, Sampling)
+        path = min(self.files.rollouts.glob("growing-*.jsonl"), default=None)
+        if path is None or self._growing is None or path != self._growing.path:
+            self._growing = None if path is None else _Growing(path)
+        sampled, sampling = 0, None
+        if self._growing is not None:
+            self._growing.read()
+            sampled, sampling = self._growing.lines, read_json(self.files.sampling, Sampling)
         named = {name: group.fine_tuned_model_name for name, group in state.shared_model_groups.items()}
         return FineTuning(
             state.train_loop_stage,
             state.iteration,
-            self._lines if self._growing is not None else 0,
-            sampling.total if self._growing is not None and sampling is not None else 0,
+            sampled,
+            0 if sampling is None else sampling.total,
             self._jobs(),
             {name: model for name, model in named.items() if model},
         )
 
+    @property
+    def share_read(self) -> float:
+        """The share of the rollouts of the present iteration that has been counted."""
+        return 1.0 if self._growing is None else self._growing.share_read
+
     def newest_log(self) -> tuple[Path, int] | None:
         """Return the log of the last rollouts, and a number that changes when it grows."""
-        if self._growing is not None and self._lines:
-            return self._growing, self._lines
-        logs = [path for path in self.files.rollouts.glob("*-*.jsonl") if path != self._growing]
+        growing = self._growing
+        if growing is not None and growing.lines:
+            return growing.path, growing.lines
+        logs = [path for path in self.files.rollouts.glob("*-*.jsonl") if not growing or path != growing.path]
         newest = max(logs, key=lambda path: (number_of(path), path.name), default=None)
         return None if newest is None else (newest, -1)
-
-    def _count(self) -> None:
-        """Count the lines of the file that grows, from where it was read last."""
-        growing = next(iter(sorted(self.files.rollouts.glob("growing-*.jsonl"))), None)
-        if growing != self._growing:
-            self._growing, self._offset, self._lines = growing, 0, 0
-        if growing is None:
-            return
-        try:
-            with growing.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:  # it was complete in the meantime
-            return
-        self._offset += content.rfind(b"\n") + 1
-        self._lines += content.count(b"\n")
 
     def _jobs(self) -> list[FineTuneJob]:
         if self._records.look():

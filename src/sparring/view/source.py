@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from sparring.config.toml_files import parse_toml
 from sparring.core import InputError
 from sparring.core.files import is_locked
 from sparring.view.episodes import LoggedEpisode, last_episode
@@ -58,7 +59,7 @@ class RunDirectorySource:
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
         metrics = self._metrics
-        read = (metrics, self.evaluations, self._population)
+        read = (metrics, self.evaluations, self._population, self._tuning_files)
         return RunView(
             name=self.path.resolve().name,
             config=self._config,
@@ -81,7 +82,7 @@ class RunDirectorySource:
         if self._config:
             return
         try:
-            self._config = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            self._config = parse_toml((self.path / "config.toml").read_text(encoding="utf-8-sig"))
         except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             self._config = {}
 

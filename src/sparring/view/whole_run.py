@@ -11,8 +11,9 @@ from sparring.collection.start_log import Session, read_sessions
 from sparring.core import InputError
 from sparring.core.files import check_kinds
 from sparring.evaluation.figures import FigureName
-from sparring.evaluation.results import MatchResult, NashConvResult, decoded_evaluation
+from sparring.evaluation.results import MatchResult, NashConvResult
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
+from sparring.view.evaluations import EvaluationFiles
 from sparring.view.files import decoded, number_of
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource, read_to_end
@@ -82,7 +83,7 @@ def load_run(run_dir: Path) -> WholeRun:
         sessions=read_sessions(run_dir),
         episodes=episodes,
         episodes_in_log=in_log,
-        transcripts=_transcripts(run_dir / "evaluation"),
+        transcripts=_transcripts(source.evaluations),
         exact=source.evaluations.exact(),
     )
 
@@ -104,24 +105,17 @@ def beside_solo(run: WholeRun, solo: Path) -> WholeRun:
     return replace(run, tuning=replace(run.tuning, solo=accuracy))
 
 
-def _transcripts(directory: Path) -> list[Transcript]:
-    paths = sorted(directory.glob("step-*.jsonl"), key=lambda path: (number_of(path), path.name))
+def _transcripts(evaluations: EvaluationFiles) -> list[Transcript]:
+    logs = evaluations.folder.path.glob("step-*.jsonl")
+    paths = sorted(logs, key=lambda path: (number_of(path), path.name))
     ends = {number_of(path) for path in (*paths[:1], *paths[-1:])}
     found = []
     for path in paths:
         if number_of(path) in ends:
-            episodes = first_episodes(path, MAX_TRANSCRIPT)
-            found.append(Transcript(number_of(path), *_played(path.with_suffix(".json")), episodes))
+            match = evaluations.result(f"{path.stem}.json")
+            played = (match.env_id, match.opponent) if isinstance(match, MatchResult) else ("", path.stem)
+            found.append(Transcript(number_of(path), *played, first_episodes(path, MAX_TRANSCRIPT)))
     return found
-
-
-def _played(evaluation: Path) -> tuple[str, str]:
-    """Return the environment and the opponent of a match; of anything else, the name of the file."""
-    try:
-        _, result = decoded_evaluation(evaluation.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return "", evaluation.stem
-    return (result.env_id, result.opponent) if isinstance(result, MatchResult) else ("", evaluation.stem)
 
 
 def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:
