@@ -196,7 +196,7 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path):
 
 
 def test_values_that_are_not_numbers_are_left_out(tmp_path):
-    run = run_of(tmp_path / "run", step=1, a=None, b="text", c=2)
+    run = run_of(tmp_path / "run", step=1, a=None, b="text", c=2, d=10**400, e=-1e308)
     assert set(read_all(run).series) == {"step", "c"}
 
 

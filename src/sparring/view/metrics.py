@@ -19,6 +19,8 @@ MAX_POINTS = 2048
 """A series has at most this many points."""
 NEWEST = MAX_POINTS // 2
 """This many of the newest points are all kept, because screens show the last steps one by one."""
+LARGEST = 1e300
+"""A larger number is left out: its sums and differences are none."""
 POOL = "model-pool/"
 MAX_RATED = 16
 """The ratings of this many models are kept by step; of any others, only the latest."""
@@ -157,9 +159,9 @@ class MetricsTail(LineTail):
         return {name: one.series() for name, one in self._series.items()}
 
     def _take(self, line: bytes) -> None:
-        metrics = decoded(line, dict[str, Any])
-        step = metrics.get("step") if metrics is not None else None
-        if metrics is None or not isinstance(step, int | float):
+        found = decoded(line, dict[str, Any]) or {}
+        metrics = {name: value for name, value in found.items() if _is_number(value)}
+        if (step := metrics.get("step")) is None:
             self.damaged += bool(line.strip())
             return
         self.lines += 1
@@ -167,13 +169,12 @@ class MetricsTail(LineTail):
             before = self.warnings.get(warning.cause)
             self.warnings[warning.cause] = FoundWarning(warning, step, before.lines + 1 if before else 1)
         for name, value in metrics.items():
-            if isinstance(value, int | float):
-                self.latest[name] = value
-                series = self._series.get(name)
-                if series is None and self._is_kept(name):
-                    series = self._series[name] = GrowingSeries()
-                if series is not None:
-                    series.append(step, value)
+            self.latest[name] = value
+            series = self._series.get(name)
+            if series is None and self._is_kept(name):
+                series = self._series[name] = GrowingSeries()
+            if series is not None:
+                series.append(step, value)
 
     def _is_kept(self, name: str) -> bool:
         """Return whether a metric's series is kept: a long run rates more models than memory may hold."""
@@ -183,3 +184,7 @@ class MetricsTail(LineTail):
         if len(self._rated) < MAX_RATED:
             self._rated.add(uid)
         return uid in self._rated
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < LARGEST
