@@ -16,6 +16,7 @@ import pytest
 from openai_clients import KEY, LIMIT, QUESTION, ask, client_of, failure
 from replying_server import Reply, completion, error, http, serving, with_tokens
 from sparring.core import ContextError, EpisodeError, InputError, TransientError
+from sparring.engine.api_replies import read_error
 from sparring.engine.openai_client import OpenAIClient
 
 
@@ -375,6 +376,15 @@ async def test_a_rejected_key_is_known_also_where_the_status_does_not_say_so(rep
     assert line.startswith(f"api_key: was rejected by 127.0.0.1:{server.port} (40")
     assert KEY not in line
     assert len(server.lines) == 1
+
+
+def test_an_error_that_is_nested_too_deeply_to_be_read_is_an_error_all_the_same():
+    """Newer versions of Python read such JSON, but recurse no deeper than older ones."""
+    body: object = "x"
+    for _ in range(10**4):
+        body = {"message": body}
+    read = read_error(400, body, {}, KEY)
+    assert (read.words, read.meaning) == ("an error that is nested too deeply", "request")
 
 
 # How long to wait.

@@ -175,7 +175,10 @@ class ServiceError:
 def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> ServiceError:
     """Read an error from its body, of any shape; ``key`` is cut out of its words. In a good answer, the
     body's number counts as the status."""
-    fields, said = told(body)
+    try:
+        (fields, said), text = told(body), str(body).lower()
+    except RecursionError:
+        fields, said, text = {}, "an error that is nested too deeply", ""
     codes = {str(fields[name]).lower() for name in ("code", "type", "status") if fields.get(name)}
     number = str(fields.get("code", ""))
     if status < 300:
@@ -184,7 +187,7 @@ def read_error(status: int, body: Any, headers: Mapping[str, str], key: str) -> 
     words = words_of(said, key)
     wait = _seconds_to_wait(headers) or _number((_WAIT.search(words.lower()) or ["", ""])[1])
     param = str(fields.get("param", ""))
-    return ServiceError(status, words, frozenset(codes), param, str(body).lower(), wait)
+    return ServiceError(status, words, frozenset(codes), param, text, wait)
 
 
 def _seconds_to_wait(headers: Mapping[str, str]) -> float:
