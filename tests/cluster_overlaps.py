@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from ray_simulation import RestartingHandle, SimulatedHost, SimulatedLearner, VirtualTimeLoop
+from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.service import EngineService
@@ -209,7 +210,7 @@ class Services:
             buffer=LocalHandle(self.buffer),
             pool=LocalHandle(self.pool),
             tracker=LocalHandle(self.tracker),
-            learner=LocalHandle(self.learner),
+            learner=LocalHandle(Hosted(lambda: self.learner)),
             collectors=[LocalHandle(self.new_collector())],
             engines=[],
         )

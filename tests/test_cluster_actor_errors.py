@@ -6,7 +6,7 @@ import pickle
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from sparring.cluster.actor_classes import Later
+from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.calls import error_of
 from sparring.core import InputError, SparringError
 
@@ -46,7 +46,8 @@ async def test_what_cannot_be_built_is_tried_once_and_said_to_every_call():
         tries.append("once")
         raise SparringError("the model is missing")
 
-    later = Later(build)
-    said = await asyncio.gather(*(later.built() for _ in range(3)), return_exceptions=True)
+    hosted = Hosted(build)
+    calls = (hosted.check(), hosted.call("update", 1), hosted.call("saved"))
+    said = await asyncio.gather(*calls, return_exceptions=True)
     assert [str(one) for one in said] == ["the model is missing"] * 3
     assert tries == ["once"]

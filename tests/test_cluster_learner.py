@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
+from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.learner import KEPT, KEPT_VERSIONS, LearnerService
 from sparring.cluster.learner_group import LearnerGroup, LearnerState
 from sparring.cluster.remote import RemoteLearners
@@ -221,7 +222,7 @@ async def test_a_programs_own_notes_are_not_sent_to_the_learner_but_what_is_meas
 
     service, record = Recording(), make_record([1], [2])
     noted = replace(record, meta={"seen": object(), "finish_reason": "length"})
-    remote = RemoteLearners(LocalHandle(service), lambda step: tmp_path)
+    remote = RemoteLearners(LocalHandle(Hosted(lambda: service)), lambda step: tmp_path)
     await remote.update(1, BatchOf({"hider": [noted]}), state)
     kept = replace(record, meta={"finish_reason": "length"})
     assert service.batches == [(BatchOf({"hider": [kept]}), {"at": 1})]

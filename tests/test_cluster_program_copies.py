@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from program_files import write_program
+from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.learner import KEPT_VERSIONS
 from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
@@ -134,7 +135,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     service = assembly.build_pool(config, ["default"])
     pool, directory = service.pool, RunDirectory.create(tmp_path / "run")
     versions = Versions()
-    learners = RemoteLearners(LocalHandle(versions), functools.partial(Path, "nowhere"))
+    learners = RemoteLearners(LocalHandle(Hosted(lambda: versions)), functools.partial(Path, "nowhere"))
     serving = ClusterServing(EngineClient([]), {"default": "average"}, learners)
     policies = ["default"]
     handle = LocalHandle(service)

@@ -6,9 +6,11 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
+from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import ray
 
@@ -17,7 +19,6 @@ from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.adapters import AdapterFiles
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.engines.service import EngineService
-from sparring.cluster.learner import LearnerService
 from sparring.cluster.program_collectors import PlayedEpisode, ProgramCollector, Setting
 from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService
@@ -25,14 +26,9 @@ from sparring.collection.buffers import BaseBuffer, MetricLogger
 from sparring.collection.pool import PoolService
 from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
-from sparring.core.adapters import TRAINED
-from sparring.core.files import Epoch
 from sparring.core.garbage_collection import raise_collection_thresholds
 from sparring.engine.api_models import refuse_credentials
 from sparring.envs.generators import lend_generators_for_good
-from sparring.population.league import BuildLeague
-from sparring.population.opponent_choice import SamplingRule
-from sparring.run.learners import Saved, UpdateBatch
 
 MAX_RESTARTS = 20
 STATE = "state"
@@ -61,15 +57,24 @@ class BuildBuffer(Protocol):
         """Build the buffer with its metrics and its log."""
 
 
-class Later(Generic[Built]):
-    """What an actor builds in a thread when the first call needs it. A failure is raised by every call."""
+class Hosted(Generic[Built]):
+    """An actor that holds an object, which it builds in a thread when the first call needs it."""
 
     def __init__(self, build: Callable[[], Built]) -> None:
         self._build = build
         self._building: asyncio.Task[Built] | None = None
 
-    async def built(self) -> Built:
-        """Return what was built."""
+    @ray.method(max_task_retries=0)
+    async def check(self) -> None:
+        """Build the object, unless it is built; if it cannot be, raise the reason, as any other call does."""
+        await self._built()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the object and return its answer."""
+        answer = getattr(await self._built(), method)(*arguments)
+        return await answer if isawaitable(answer) else answer
+
+    async def _built(self) -> Built:
         if self._building is None:
             self._building = asyncio.create_task(asyncio.to_thread(self._build))
         return await asyncio.shield(self._building)
@@ -78,24 +83,10 @@ class Later(Generic[Built]):
 class TrackerActor(TrackerService):
     """:class:`TrackerService` as an actor; after a restart it finds the directory that it chose."""
 
-    def __init__(
-        self,
-        run_name: str,
-        wandb_project: str | None = None,
-        *,
-        directory: str | None = None,
-        tensorboard: bool = False,
-        epoch: Epoch | None = None,
-    ) -> None:
+    def __init__(self, run_name: str, wandb_project: str | None = None, **options: Any) -> None:
         raise_collection_thresholds()
-        super().__init__(
-            run_name,
-            wandb_project,
-            directory=directory,
-            tensorboard=tensorboard,
-            owner=ray.get_runtime_context().get_actor_id(),
-            epoch=epoch,
-        )
+        owner = ray.get_runtime_context().get_actor_id()
+        super().__init__(run_name, wandb_project, owner=owner, **options)
 
 
 class BufferActor(BufferService):
@@ -108,23 +99,15 @@ class BufferActor(BufferService):
         *,
         run: str | None = None,
         log_batches: bool = True,
-        max_staleness: int | None = None,
-        in_order: bool = False,
-        epoch: Epoch | None = None,
+        **options: Any,
     ) -> None:
         raise_collection_thresholds()
         buffer = build(
             tracker=RemoteLogger(found(tracker)) if tracker is not None else None,
             batch_log=BatchLog(Path(run) / "batches") if run is not None and log_batches else None,
         )
-        super().__init__(
-            buffer,
-            max_staleness=max_staleness,
-            in_order=in_order,
-            directory=state_directory(run, "buffer"),
-            rollouts=str(Path(run) / "rollouts") if run is not None else None,
-            epoch=epoch,
-        )
+        rollouts = str(Path(run) / "rollouts") if run is not None else None
+        super().__init__(buffer, directory=state_directory(run, "buffer"), rollouts=rollouts, **options)
 
 
 class ModelPoolActor(PoolService):
@@ -135,87 +118,54 @@ class ModelPoolActor(PoolService):
         sample_mode: str,
         max_active_lora: int,
         tracker: Handle = None,
-        lag_range: tuple[int, int] = (1, 7),
-        policies: Sequence[str] = (TRAINED,),
-        *,
-        seed: int = 0,
-        rule: SamplingRule | None = None,
-        build_league: BuildLeague | None = None,
+        *arguments: Any,
         run: str | None = None,
-        epoch: Epoch | None = None,
+        **options: Any,
     ) -> None:
         raise_collection_thresholds()
-        super().__init__(
-            sample_mode,
-            max_active_lora,
-            found(tracker),
-            lag_range,
-            policies,
-            seed=seed,
-            rule=rule,
-            build_league=build_league,
-            directory=state_directory(run, "pool"),
-            epoch=epoch,
-        )
+        options["directory"] = state_directory(run, "pool")
+        super().__init__(sample_mode, max_active_lora, found(tracker), *arguments, **options)
 
-    def add_fixed(
-        self,
-        name: str,
-        prior_mu: float = 25.0,
-        *,
-        kind: Literal["fixed", "script"] = "fixed",
-        active: bool = True,
-        policy: str = "",
-    ) -> str:
+    def add_fixed(self, name: str, *arguments: Any, **options: Any) -> str:
         """See :meth:`PoolService.add_fixed`.
 
         Raises:
             InputError: the name contains a password, or a query, which may contain a key.
         """
         refuse_credentials(name, "name")
-        return super().add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
+        return super().add_fixed(name, *arguments, **options)
 
 
-class CollectorActor:
-    """:class:`CollectorService` as an actor."""
+class CollectorActor(Hosted[CollectorService]):
+    """Holds a :class:`CollectorService`."""
 
     def __init__(self, build: Callable[[], CollectorService]) -> None:
         lend_generators_for_good()
-        self._service = Later(build)
-
-    @ray.method(max_task_retries=0)
-    async def check(self) -> None:
-        """Build the collector, unless it is built."""
-        await self._service.built()
+        super().__init__(build)
 
     async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
         """See :meth:`CollectorService.collect`."""
-        await (await self._service.built()).collect(num_workers, num_eval_workers)
+        await self.call("collect", num_workers, num_eval_workers)
 
 
-class ProgramCollectorActor:
-    """:class:`ProgramCollector` as an actor.
+class ProgramCollectorActor(Hosted[ProgramCollector]):
+    """Holds a :class:`ProgramCollector`, and builds it at once.
 
-    It is built in the constructor: Ray reads a request before the call, and it may be of the program's own
-    classes. A failure is raised by every call.
+    Ray reads a request before the call, and it may be of the program's own classes.
     """
 
     def __init__(self, build: Callable[[], ProgramCollector]) -> None:
         raise_collection_thresholds()
-        self._problem: Exception | None = None
+        built: Future[ProgramCollector] = Future()
         try:
-            self._collector = build()
-        except Exception as error:  # noqa: BLE001 - of an error here, Ray would pass on only the text
-            self._problem = error
-
-    @ray.method(max_task_retries=0)
-    async def check(self) -> None:
-        """Raise the error of building the collector, if there was one."""
-        self._built()
+            built.set_result(build())
+        except Exception as error:  # noqa: BLE001 - every call raises it
+            built.set_exception(error)
+        super().__init__(built.result)
 
     async def follow(self, number: int, shared: list[ray.ObjectRef[Setting]]) -> None:
         """See :meth:`ProgramCollector.follow`; the setting is fetched if it is newer than the one known."""
-        collector = self._built()
+        collector = await self._built()
         if number > collector.known:
             await collector.follow(await shared[0])
 
@@ -224,52 +174,7 @@ class ProgramCollectorActor:
     ) -> PlayedEpisode:
         """See :meth:`ProgramCollector.play`."""
         await self.follow(number, shared)
-        return await self._built().play(request)
-
-    def _built(self) -> ProgramCollector:
-        if self._problem is not None:
-            raise self._problem
-        return self._collector
-
-
-class LearnerActor:
-    """:class:`LearnerService` as an actor."""
-
-    def __init__(self, build: Callable[[], LearnerService]) -> None:
-        self._service = Later(build)
-
-    @ray.method(max_task_retries=0)
-    async def check(self) -> None:
-        """Build the learners, unless they are built."""
-        await self._service.built()
-
-    async def saved(self) -> Saved:
-        """See :meth:`LearnerService.saved`."""
-        return (await self._service.built()).saved()
-
-    async def update(self, step: int, batch: UpdateBatch, state: dict[str, Any]) -> Saved:
-        """See :meth:`LearnerService.update`."""
-        return await (await self._service.built()).update(step, batch, state)
-
-    async def results(self) -> dict[str, str | None]:
-        """See :meth:`LearnerService.results`."""
-        return await (await self._service.built()).results()
-
-    async def start_again(self, step: int, policies: list[str]) -> Saved:
-        """See :meth:`LearnerService.start_again`."""
-        return await (await self._service.built()).start_again(step, policies)
-
-    async def write_adapters(self, directory: str) -> None:
-        """See :meth:`LearnerService.write_adapters`."""
-        await (await self._service.built()).write_adapters(directory)
-
-    async def keep(self, directory: str) -> None:
-        """See :meth:`LearnerService.keep`."""
-        await (await self._service.built()).keep(directory)
-
-    async def tidy(self, paths_in_use: list[str]) -> None:
-        """See :meth:`LearnerService.tidy`."""
-        await (await self._service.built()).tidy(paths_in_use)
+        return await (await self._built()).play(request)
 
 
 class EngineActor(EngineService):

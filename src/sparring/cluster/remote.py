@@ -78,6 +78,7 @@ class RemoteLearners:
     """The learner actor of a run as its loop uses it; see :class:`sparring.run.learners.Learners`.
 
     Args:
+        learner: a handle of :class:`Hosted`, which holds a :class:`LearnerService`.
         checkpoint: returns the directory of the checkpoint of an update.
     """
 
@@ -87,34 +88,35 @@ class RemoteLearners:
         self._step = 0
 
     async def saved(self) -> Saved:
-        saved: Saved = await self._learner.saved.remote()
+        saved: Saved = await self._learner.call.remote("saved")
         self._step = saved.step
         return saved
 
     async def update(self, step: int, batch: UpdateBatch, state: State) -> Saved:
-        saved: Saved = await self._learner.update.remote(step, _without_notes(batch), await state())
+        batch = _without_notes(batch)
+        saved: Saved = await self._learner.call.remote("update", step, batch, await state())
         self._step = saved.step
         return saved
 
     async def results(self) -> dict[str, str | None]:
-        results: dict[str, str | None] = await self._learner.results.remote()
+        results: dict[str, str | None] = await self._learner.call.remote("results")
         return results
 
     async def start_again(self, policies: Collection[str]) -> Saved:
         """Let policies begin again from what they began with; see :meth:`LearnerService.start_again`."""
-        saved: Saved = await self._learner.start_again.remote(self._step, list(policies))
+        saved: Saved = await self._learner.call.remote("start_again", self._step, list(policies))
         return saved
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """Let the learner delete adapters that are neither in use nor among the newest."""
-        await self._learner.tidy.remote(paths_in_use)
+        await self._learner.call.remote("tidy", paths_in_use)
 
     async def write_adapters(self, directory: Path) -> None:
-        await self._learner.write_adapters.remote(str(directory.absolute()))
+        await self._learner.call.remote("write_adapters", str(directory.absolute()))
 
     async def keep(self, state: State) -> None:
         """The checkpoint holds the state that was saved with the update."""
-        await self._learner.keep.remote(str(self._checkpoint(self._step).absolute()))
+        await self._learner.call.remote("keep", str(self._checkpoint(self._step).absolute()))
 
 
 def _without_notes(batch: UpdateBatch) -> UpdateBatch:

@@ -15,7 +15,7 @@ from sparring.cluster.actor_classes import (
     AdapterFilesActor,
     BufferActor,
     CollectorActor,
-    LearnerActor,
+    Hosted,
     ModelPoolActor,
     ProgramCollectorActor,
     TrackerActor,
@@ -189,7 +189,7 @@ class RunActors:
         config, settings = self._config, self._config.ray
         workers = placement.learners if settings.learners > 1 else None
         return restarting(
-            LearnerActor,
+            Hosted,
             name="Learner",
             max_restarts=settings.max_restarts,
             num_cpus=settings.cpus_per_learner,

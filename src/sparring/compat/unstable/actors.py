@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from sparring.cluster.actor_classes import EngineActor, Later
+from sparring.cluster.actor_classes import EngineActor, Hosted
 from sparring.cluster.calls import Handle, found
 from sparring.cluster.engines.host import EngineRequest, EngineSettings, say_nothing
 from sparring.cluster.learner import LearnerService
@@ -167,15 +167,12 @@ class PromptActor(EngineActor):
         return (await self.host.complete(EngineRequest(0, adapter, call))).text
 
 
-class LoopActor:
+class LoopActor(Hosted[LearningLoop]):
     """A learner that draws batches, learns, saves and announces the weights by itself."""
-
-    def __init__(self, build: Callable[[], LearningLoop]) -> None:
-        self._loop = Later(build)
 
     async def train(self, iterations: int) -> int:
         """See :meth:`LearningLoop.train`."""
-        return await (await self._loop.built()).train(iterations)
+        return await (await self._built()).train(iterations)
 
 
 @dataclass(frozen=True)
