@@ -23,7 +23,7 @@ import sparring.compat.unstable  # noqa: F401 - first, so that Ray listens to th
 from measuring import pin_one_thread, print_table, ratio
 from population_speed import FIRST, TOLERANCE, add_frozen, new_engine
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, load_policy
-from sparring.cluster.remote import members_served
+from sparring.cluster.served import members_served
 from sparring.config import load_config
 from sparring.core import AgentSpec, Arena, InferenceClient, PlaySpec, derive_seed
 from sparring.core.adapters import BUNDLED_MODEL

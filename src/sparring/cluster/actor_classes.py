@@ -118,13 +118,13 @@ class ModelPoolActor(PoolService):
         sample_mode: str,
         max_active_lora: int,
         tracker: Handle = None,
-        *arguments: Any,
+        *,
         run: str | None = None,
         **options: Any,
     ) -> None:
         raise_collection_thresholds()
         options["directory"] = state_directory(run, "pool")
-        super().__init__(sample_mode, max_active_lora, found(tracker), *arguments, **options)
+        super().__init__(sample_mode, max_active_lora, found(tracker), **options)
 
     def add_fixed(self, name: str, *arguments: Any, **options: Any) -> str:
         """See :meth:`PoolService.add_fixed`.

@@ -1,11 +1,12 @@
 """Calls of actors: handles by name, and errors, of which Sparring's own arrive as they were raised."""
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from sparring.core import SparringError
 from sparring.core.text import one_line
@@ -48,6 +49,24 @@ def still_there(arguments: Sequence[Handle]) -> list[Any]:
 
 
 LONGEST = 300
+RETRY_SECONDS = 0.5
+"""Seconds after which an actor that is away is called again."""
+
+
+async def answered(name: str, method: Any) -> None:
+    """Call an actor's method until it is answered, also if the actor is restarted meanwhile.
+
+    Raises:
+        SparringError: the actor's own, or it has died for good.
+    """
+    while True:
+        try:
+            await method.remote()
+            return
+        except (ActorDiedError, RayTaskError) as error:
+            raise error_of(name, error) from error
+        except RayError:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def error_of(name: str, error: BaseException) -> SparringError:

@@ -5,12 +5,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
-
 from sparring.cluster.actor_classes import EngineActor, restarting
-from sparring.cluster.calls import Handle, error_of
+from sparring.cluster.calls import Handle, answered
 from sparring.cluster.engines.host import EngineSettings
-from sparring.cluster.engines.link import RETRY_SECONDS
 from sparring.cluster.placement import Placed, Placement
 from sparring.config import Config
 from sparring.core import SparringError
@@ -27,11 +24,11 @@ def start_engines(
     placement: Placement,
     tracker: Handle,
     adapter_files: Handle,
-) -> list[Any]:
-    """Start inference actors; return them by number."""
+) -> dict[str, Any]:
+    """Start inference actors; return them by name."""
     settings = config.ray
-    return [
-        restarting(
+    return {
+        name: restarting(
             EngineActor,
             name=name,
             max_task_retries=0,
@@ -41,7 +38,7 @@ def start_engines(
             **placement.engine(number),
         ).remote(engine, name, tracker, adapter_files)
         for number, name in enumerate(engine_names(config))
-    ]
+    }
 
 
 class EngineStarts:
@@ -63,7 +60,7 @@ class EngineStarts:
             SparringError: too many engines cannot start, or not within ``patience`` seconds.
         """
         self._tasks = {
-            name: asyncio.create_task(_started(name, engine)) for name, engine in self.engines.items()
+            name: asyncio.create_task(answered(name, engine.start)) for name, engine in self.engines.items()
         }
         try:
             async with asyncio.timeout(patience):
@@ -99,18 +96,6 @@ class EngineStarts:
             self.say(f"{name} cannot start, and the run goes on without it: {task.exception()}")
         elif late:
             self.say(f"{name} has joined the run")
-
-
-async def _started(name: str, engine: Any) -> None:
-    """Return when an engine has its model, also if it is killed meanwhile."""
-    while True:
-        try:
-            await engine.start.remote()
-            return
-        except (RayTaskError, ActorDiedError) as error:
-            raise error_of(name, error) from error
-        except RayError:
-            await asyncio.sleep(RETRY_SECONDS)
 
 
 def calls_per_engine(config: Config) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.calls import error_of, own_error
+from sparring.cluster.calls import answered, error_of, own_error
 from sparring.cluster.connect import knock
 from sparring.core import InputError, SparringError
 
@@ -55,7 +55,7 @@ class Health:
     async def _ready(self, name: str, actor: Any) -> None:
         try:
             async with asyncio.timeout(self.patience):
-                await _answered(name, actor)
+                await answered(name, actor.check)
         except TimeoutError:
             raise SparringError(f"{name} did not start within {self.patience:g} s") from None
 
@@ -123,18 +123,6 @@ class Health:
     def _goes_on_without(self, lost: str) -> bool:
         self._lost.add(lost)
         return lost in self.engines and not self.engines <= self._lost
-
-
-async def _answered(name: str, actor: Any) -> None:
-    """Return when an actor has answered, also if it is restarted meanwhile."""
-    while True:
-        try:
-            await actor.check.remote()
-            return
-        except (ActorDiedError, RayTaskError) as error:
-            raise error_of(name, error) from error
-        except RayError:
-            await asyncio.sleep(ASK_EVERY)
 
 
 def _now() -> float:

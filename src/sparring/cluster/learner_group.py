@@ -8,7 +8,7 @@ and the update is repeated if rank 0 has not made it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import ray
 import torch
@@ -27,11 +27,16 @@ from sparring.core.adapters import TRAINED
 from sparring.learn.data_parallel import DataParallel, PeerLost, host_store, reach_store
 from sparring.learn.learner import Learner
 
-if TYPE_CHECKING:
-    from sparring.learn.learner import Learner
+Build = Callable[[], dict[str, Learner]]
+"""Builds the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 3
+"""How many times an update is tried before the run ends."""
 
 
-def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> "dict[str, Learner]":
+def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> dict[str, Learner]:
     """Build the learners that a configuration describes, by policy; they share one model.
 
     If it does not give the number of threads, they compute on their share of their node.
@@ -49,15 +54,6 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
     )
     load_given(config, model)
     return {policy: build_learner(config, model, policy) for policy in policies}
-
-
-Build = Callable[[], dict[str, Learner]]
-"""Builds the learners of all policies, which share one model, by policy. Ray must be able to pickle it."""
-
-Result = TypeVar("Result")
-
-ATTEMPTS = 3
-"""How many times an update is tried before the run ends."""
 
 
 @dataclass(frozen=True)

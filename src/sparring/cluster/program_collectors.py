@@ -14,9 +14,8 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.calls import error_of
+from sparring.cluster.calls import RETRY_SECONDS, error_of
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.engines.link import RETRY_SECONDS
 from sparring.core import Arena, EpisodeRequest, GenerateResult
 from sparring.core.adapters import AdapterRef
 from sparring.core.current_episode import count_started, episode_counts

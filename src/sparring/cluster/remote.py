@@ -2,31 +2,16 @@
 
 # ruff: noqa: D102 - The methods are those of ``Learners``, ``RunMetrics`` and ``Serving``.
 
-import asyncio
-import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.exceptions import RayError
-
-from sparring.cluster.actor_classes import AdapterFilesActor, restarting
-from sparring.cluster.calls import Named, error_of
-from sparring.cluster.connect import connected
-from sparring.cluster.engine_start import EngineStarts, engine_names, start_engines
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.engines.host import EngineSettings
-from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollectors
-from sparring.cluster.view import NAMESPACE
 from sparring.collection.serialization import PackedRecords
 from sparring.collection.sinks import Metrics
-from sparring.config import Config
-from sparring.core import InferenceClient
 from sparring.core.adapters import AdapterRef
 from sparring.run.learners import BatchOf, Saved, State, UpdateBatch
 from sparring.run.metrics import RunMetrics
@@ -135,61 +120,6 @@ def _without_notes(batch: UpdateBatch) -> UpdateBatch:
             }
         )
     )
-
-
-ADAPTER_FILES = "AdapterFiles"
-
-
-@asynccontextmanager
-async def members_served(
-    config: Config, adapters: Mapping[str, Path], say: Callable[[str], None]
-) -> AsyncIterator[InferenceClient]:
-    """Join the cluster and start the engines of a run; yield a client of them; end them.
-
-    Args:
-        adapters: the adapters that the client knows, by name; it knows the base model as ``base``.
-
-    Raises:
-        InputError: there is no cluster, it has no room, or the model cannot be loaded.
-        SparringError: the engines cannot start, or were lost.
-    """
-    config = _engines_only(config)
-    namespace = f"{NAMESPACE}members-{uuid.uuid4().hex[:8]}"
-    known = {name: AdapterRef(name, 0, str(path.absolute())) for name, path in adapters.items()}
-    with connected(config.ray, namespace):
-        placement = await asyncio.to_thread(Placement, config, say)
-        files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
-        engines = start_engines(
-            config, EngineSettings.of(config), placement, None, Named(ADAPTER_FILES, namespace)
-        )
-        starts = EngineStarts(dict(zip(engine_names(config), engines, strict=True)), say)
-        client = EngineClient(
-            engines,
-            (),
-            frozen=known,
-            patience=config.ray.patience,
-            calls_per_engine=config.inference.max_queue,
-            adapters_only=True,
-        )
-        try:
-            await starts.enough(config.ray.least_engines, config.ray.patience)
-            yield client
-            if client.fatal is not None:
-                raise client.fatal
-        except RayError as error:
-            raise error_of("the cluster", error) from error
-        finally:
-            starts.cancel()
-            await client.close()
-            for actor in (files, *engines):
-                ray.kill(actor)
-            placement.remove()
-
-
-def _engines_only(config: Config) -> Config:
-    nothing = {"learners": 1, "shard_base": False, "cpus_per_learner": 0.0, "gpus_per_learner": 0.0}
-    settings = config.ray.model_copy(update={**nothing, "collectors": 1, "cpus_per_collector": 0.0})
-    return config.model_copy(update={"ray": settings})
 
 
 class ClusterServing(Serving):

@@ -20,7 +20,6 @@ from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
     calls_per_engine,
-    engine_names,
 )
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.games import ClusterGames
@@ -119,9 +118,9 @@ class ClusterRun:
                 f"the cluster already has actors of a run {self.directory.name}",
                 "Wait until they have ended, or choose another name",
             ) from error
-        settings, engines = self.config.ray, engine_names(self.config)
-        self.health = Health(actors.by_name(), settings.patience, head_address(settings), engines)
-        self.starts = EngineStarts(dict(zip(engines, actors.engines, strict=True)), self._say)
+        settings = self.config.ray
+        self.health = Health(actors.by_name(), settings.patience, head_address(settings), actors.engines)
+        self.starts = EngineStarts(actors.engines, self._say)
         try:
             with working(self.console, "starting the actors"):
                 await self._guard(self._start())
@@ -146,7 +145,7 @@ class ClusterRun:
         metrics = RemoteMetrics(actors.tracker)
         learners = RemoteLearners(actors.learner, directory.checkpoint)
         client = EngineClient(
-            actors.engines,
+            list(actors.engines.values()),
             policies,
             frozen=self.frozen,
             patience=config.ray.patience,

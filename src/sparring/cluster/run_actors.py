@@ -170,8 +170,7 @@ class RunActors:
         actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
         if isinstance(self._config.play, Games):
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
-        actors |= {f"Engine-{n}": one for n, one in enumerate(self.engines)}
-        return actors | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
+        return actors | self.engines | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
 
     def end(self) -> None:
         """Kill all actors; their state is in the run's directory."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +14,17 @@ from ray.exceptions import RayError, RayTaskError
 from sparring.cluster.actor_classes import AdapterFilesActor, restarting
 from sparring.cluster.calls import Named, error_of
 from sparring.cluster.connect import connected, head_address
-from sparring.cluster.engine_start import EngineStarts, engine_names, start_engines
+from sparring.cluster.engine_start import EngineStarts, start_engines
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.health import Health
 from sparring.cluster.job_workers import ClusterWorkers
-from sparring.cluster.placement import Placement, Sharing, beside_command
+from sparring.cluster.placement import Placed, Placement, Sharing, beside_command
 from sparring.cluster.view import NAMESPACE
+from sparring.config import Config
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
-from sparring.core import InputError, Messages, SparringError
+from sparring.core import InferenceClient, InputError, Messages, SparringError
 from sparring.core.adapters import AdapterRef
 from sparring.core.chat_tokens import ChatTokens
 from sparring.engine.adapters import Delivery
@@ -123,6 +124,82 @@ class ServingEngines(EngineClient, Answering):
 ADAPTER_FILES = "AdapterFiles"
 
 
+@asynccontextmanager
+async def started_engines(
+    config: Placed,
+    engine: EngineSettings,
+    placement: Placement,
+    namespace: str,
+    head: str | None,
+    say: Callable[[str], None],
+) -> AsyncIterator[tuple[list[Any], Health]]:
+    """Start engines outside a run, with copies of adapters for nodes that do not see them; end all.
+
+    Raises:
+        InputError: the model cannot be loaded.
+        SparringError: the engines cannot start.
+    """
+    files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
+    engines = start_engines(config, engine, placement, None, Named(ADAPTER_FILES, namespace))
+    actors = {ADAPTER_FILES: files} | engines
+    health = Health(actors, config.ray.patience, head, engines)
+    starts = EngineStarts(engines, say)
+    try:
+        await health.ready()
+        await starts.enough(config.ray.least_engines, config.ray.patience)
+        yield list(engines.values()), health
+    except RayError as error:
+        raise error_of("the cluster", error) from error
+    finally:
+        starts.cancel()
+        if not health.head_is_lost:
+            for actor in actors.values():
+                ray.kill(actor)
+            placement.remove()
+
+
+@asynccontextmanager
+async def members_served(
+    config: Config, adapters: Mapping[str, Path], say: Callable[[str], None]
+) -> AsyncIterator[InferenceClient]:
+    """Join the cluster and start the engines of a run; yield a client of them; end them.
+
+    Args:
+        adapters: the adapters that the client knows, by name; it knows the base model as ``base``.
+
+    Raises:
+        InputError: there is no cluster, it has no room, or the model cannot be loaded.
+        SparringError: the engines cannot start, or were lost.
+    """
+    config = _engines_only(config)
+    namespace = f"{NAMESPACE}members-{uuid.uuid4().hex[:8]}"
+    known = {name: AdapterRef(name, 0, str(path.absolute())) for name, path in adapters.items()}
+    with connected(config.ray, namespace):
+        placement, head = await asyncio.to_thread(Placement, config, say), head_address(config.ray)
+        engine = EngineSettings.of(config)
+        async with started_engines(config, engine, placement, namespace, head, say) as (engines, _):
+            client = EngineClient(
+                engines,
+                (),
+                frozen=known,
+                patience=config.ray.patience,
+                calls_per_engine=config.inference.max_queue,
+                adapters_only=True,
+            )
+            try:
+                yield client
+            finally:
+                await client.close()
+            if client.fatal is not None:
+                raise client.fatal
+
+
+def _engines_only(config: Config) -> Config:
+    nothing = {"learners": 1, "shard_base": False, "cpus_per_learner": 0.0, "gpus_per_learner": 0.0}
+    settings = config.ray.model_copy(update={**nothing, "collectors": 1, "cpus_per_collector": 0.0})
+    return config.model_copy(update={"ray": settings})
+
+
 class ServingCluster:
     """See the module.
 
@@ -166,21 +243,15 @@ class ServingCluster:
             SparringError: the engines cannot start.
         """
         try:
-            placement = await asyncio.to_thread(Placement, self, self._say)
+            placement = self._placement = await asyncio.to_thread(Placement, self, self._say)
         except InputError as error:
             fix = "Give fewer engines or GPUs, or wait for more room"
             raise InputError("--engines", error.problem, fix) from error
-        files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
-        named = Named(ADAPTER_FILES, self._namespace)
-        engines = start_engines(self, self._engine_settings(), placement, None, named)
-        names = engine_names(self)
-        actors = {ADAPTER_FILES: files} | dict(zip(names, engines, strict=True))
-        self._health = Health(actors, self.ray.patience, self._head, names)
-        self._placement = placement
-        starts = EngineStarts(dict(zip(names, engines, strict=True)), self._say)
-        try:
-            await self._health.ready()
-            await starts.enough(self.ray.engines, self.ray.patience)
+        engine = self._engine_settings()
+        async with started_engines(self, engine, placement, self._namespace, self._head, self._say) as (
+            engines,
+            self._health,
+        ):
             facts: ModelFacts = await engines[0].facts.remote()
             facts = replace(facts, device=facts.device.partition(":")[0])  # other nodes number their GPUs
             serving = ServingEngines(
@@ -190,16 +261,10 @@ class ServingCluster:
                 facts=facts,
                 patience=self.ray.patience,
             )
-            yield serving, facts
-            await serving.close()
-        except RayError as error:
-            raise error_of("the cluster", error) from error
-        finally:
-            starts.cancel()
-            if not self._health.head_is_lost:
-                for actor in actors.values():
-                    ray.kill(actor)
-                placement.remove()
+            try:
+                yield serving, facts
+            finally:
+                await serving.close()
 
     def workers(self) -> ClusterWorkers:
         """Return what starts the workers of jobs."""

@@ -378,4 +378,6 @@ def _claim(run_name: str, directory: str | None, owner: str | None) -> Path:
 def _owned_by(owner: str | None) -> Path | None:
     if owner is None:
         return None
-    return next((file.parent for file in RUNS.glob(f"*/{OWNER_FILE}") if file.read_text() == owner), None)
+    return next(
+        (file.parent for file in RUNS.glob(f"*/{OWNER_FILE}") if file.read_bytes() == owner.encode()), None
+    )

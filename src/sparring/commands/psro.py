@@ -305,6 +305,6 @@ class _Psro:
 
 def _serve_on_cluster(config: Config, progress: Progress) -> Serve:
     """Return what serves members on the configuration's cluster."""
-    from sparring.cluster.remote import members_served  # imports Ray
+    from sparring.cluster.served import members_served  # imports Ray
 
     return lambda adapters: members_served(config, adapters, progress.say)

@@ -27,9 +27,12 @@ from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import Engine, EngineCall, ModelFacts
 from sparring.learn.model_files import cache_directory, check_base, fingerprint
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
+    from sparring.engine.engine import EmbeddedEngine
     from sparring.engine.vllm_engine import VLLMEngine
     from sparring.learn.policy import PolicyModel
+
+Held = TypeVar("Held", bound=Engine)
 
 WINDOW_SECONDS = 5.0
 
@@ -83,14 +86,6 @@ class LoadWindow:
             self._idle.popleft()
         while len(self._tokens) > 1 and self._tokens[1][0] <= first:
             self._tokens.popleft()
-
-
-if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
-    from sparring.engine.engine import EmbeddedEngine
-    from sparring.engine.vllm_engine import VLLMEngine
-    from sparring.learn.policy import PolicyModel
-
-Held = TypeVar("Held", bound=Engine)
 
 
 @dataclass(frozen=True)

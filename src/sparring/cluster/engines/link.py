@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.calls import error_of
+from sparring.cluster.calls import RETRY_SECONDS, error_of
 from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.service import Answers, EngineAnswer, Requests
 from sparring.core import SparringError
@@ -16,9 +16,8 @@ POLL_SECONDS = 2.0
 """Seconds after which an engine answers a poll even if it has no answers to requests."""
 SILENCE_SECONDS = 30.0
 """Seconds more after which an engine counts as away. One that computes may be silent for several seconds."""
-RETRY_SECONDS = 0.5
 PROBLEM_SECONDS = 5.0
-"""Seconds between polls of an engine that is away, and of one that failed."""
+"""Seconds after which an engine that failed is polled again."""
 QUIET_ROUNDS = 3
 SHARES, SMALLEST_SHARE, MANY = 4, 16, 256
 """Fewer than ``MANY`` requests are sent in shares, because sending everything at once would make engine and
