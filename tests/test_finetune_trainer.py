@@ -7,6 +7,7 @@ from asyncio import CancelledError
 import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
+from matrices import first_of
 from sparring.config.finetune import RlParameters, TextRlParameters
 from sparring.core import InputError, SparringError
 from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
@@ -35,7 +36,7 @@ def test_three_iterations_sample_three_times_and_train_twice(tmp_path, kind):
     assert len(view.logged) == 3
 
 
-@pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
+@pytest.mark.parametrize("kind", first_of([PureTextEiTrainer, PureTextMaltTrainer]))
 def test_a_run_killed_before_any_stage_ends_as_if_it_had_not_been(tmp_path, kind):
     whole = Jobs()
     run(kind, tmp_path / "whole" / "run", whole)

@@ -7,6 +7,7 @@ import torch
 
 from autograd_memory import SHARED, SINGLE, kept_by_autograd
 from family_models import family_model
+from matrices import first_of
 from sparring.learn import memory
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.logprobs import PassLimits, plan_logprobs
@@ -49,7 +50,7 @@ def test_the_memory_that_a_pass_keeps_is_predicted_for_models_that_keep_scores_o
     assert 0.9 < share_that_is_foreseen(policy, LONG) < 1.3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", first_of([torch.bfloat16, torch.float32]))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("max_batch_tokens", [40, 2048])
 def test_gradients_are_bit_identical_however_much_is_recomputed(architecture, dtype, max_batch_tokens):
