@@ -445,6 +445,30 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_occupy_its_name(m
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("failing", ["games.shutdown", "standings_log.close"])
+async def test_no_calls_are_sent_after_a_run_that_could_not_end_play_or_close_a_file(
+    model, tmp_path, monkeypatch, failing
+):
+    closed = []
+
+    def fail():
+        raise OSError("the disk is gone")
+
+    async def close():
+        closed.append(True)
+
+    started = build_trainer(
+        configure(model), RunDirectory.create(tmp_path / "run"), Console(file=io.StringIO())
+    )
+    part, method = failing.split(".")
+    monkeypatch.setattr(getattr(started.source, part), method, fail)
+    monkeypatch.setattr(started.source.serving, "close", close)
+    with pytest.raises(OSError, match="the disk is gone"):
+        await started.source.shutdown()
+    started.directory.unlock()
+    assert closed == [True]
+
+
 def test_a_run_that_fails_after_its_first_checkpoint_keeps_it_and_says_how_to_continue(model, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(SparringError, match="engine and learner disagree") as raised:

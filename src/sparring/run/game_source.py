@@ -187,8 +187,10 @@ class GameSource(PlaySource):
 
     async def shutdown(self) -> None:
         """End play and close the files."""
-        await self.games.shutdown()
-        await super().shutdown()
+        try:
+            await self.games.shutdown()
+        finally:
+            await super().shutdown()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Fill the pool of a new run, or continue from a state; the active copies are served again."""
