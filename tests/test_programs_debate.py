@@ -165,6 +165,8 @@ async def test_unjudged_debate_can_be_kept_as_a_draw_that_is_marked_and_counted(
     batch, results = await arena.play_step()
     rewards = sorted(result.rewards["Aff"] for result in results)
     assert rewards == [0.0, 0.9]
+    outcomes = [outcome for result in results for outcome in arena.outcomes(result)]
+    assert outcomes == [{"Aff": 0.9, "Neg": -0.9}], "a debate without a verdict is not rated"
     assert [result.rollout.extras["verdict"] for result in results if result.rewards["Aff"] == 0] == [None]
     assert batch.meta["failed"] == 0
     assert batch.meta["metric/debate/unjudged"] == 0.5
@@ -383,11 +385,3 @@ async def test_failure_other_than_the_judges_is_not_counted_as_the_judges() -> N
     batch, _ = await debates(MockInferenceClient(broken), batch_size=2).play_step()
     assert batch.meta["failed"] == 2
     assert batch.meta["metric/debate/unjudged"] == 0.0
-
-
-async def test_an_unjudged_debate_has_no_outcome_to_rate() -> None:
-    arena = debates(Debaters("Winner: Aff, score: 0.9"), on_judge_failure="draw")
-    judged = await debate(arena)
-    unjudged = await arena.run_episode("debate", {"topic": "doubtful"})
-    assert arena.outcomes(judged) == [{"Aff": 0.9, "Neg": -0.9}]
-    assert arena.outcomes(unjudged) == []

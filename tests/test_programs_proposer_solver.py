@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.config.programs import ProposerSolverSettings
@@ -291,6 +291,10 @@ def test_arithmetic_computes_every_question_of_its_grammar(left: int, sign: str,
 
 
 @given(st.text(max_size=30) | st.text(alphabet="0123456789+-* =.\n", max_size=12))
+@example("01 + 1")
+@example("100 + 1")
+@example("1 + 1 = 2")
+@example("٣ + 1")
 def test_arithmetic_takes_nothing_but_its_grammar(text: str) -> None:
     question = ARITHMETIC.parse_question(text)
     if question is not None:
@@ -395,10 +399,3 @@ def test_checking_an_open_answer_never_raises_and_a_text_equals_itself(text: str
     assert OPEN.is_correct(text, question)
     OPEN.is_correct(other, question)
     OPEN.parse_answer(f"{other}\nThe answer is: {text}")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1+1", "1 +  1", "01 + 1", "100 + 1", "1 / 1", "1 + 1 + 1", "1 + 1 = 2", "1 - 2", "٣ + 1"]
-)
-def test_questions_outside_the_grammar(text: str) -> None:
-    assert ARITHMETIC.parse_question(text) is None
