@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparring.core import InputError
-from sparring.envs.catalog import describe, list_environments, make_game
+from sparring.envs.catalog import describe, library_of, list_environments, make_game
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,8 @@ def test_the_catalog_loads_without_the_game_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_version_in_a_games_parameters_does_not_make_it_textarenas():
+    assert library_of("TicTacToe-v0-train") == "textarena"
+    assert library_of("misere(game=efg_game(filename=kuhn-v2.efg))") == "openspiel"

@@ -240,6 +240,8 @@ async def test_a_move_on_which_the_game_raises_is_its_players_invalid_move():
     assert (info["invalid_move"], info["raised"]) == (True, "ValueError")
     assert "failed inside TextArena: ValueError" in info["reason"]
     json.dumps(extras)
+    frozen = await play("LiarsDice-v0-train", [AgentSpec("model", "frozen"), POLICY], [RAISES])
+    assert frozen.extras["final_rewards"] == {0: -1.0, 1: 1.0}
 
 
 async def test_a_script_that_makes_the_game_raise_has_failed_the_game(monkeypatch):
@@ -355,3 +357,18 @@ async def test_games_of_training_begin_with_random_moves_that_nobody_learns_from
 def test_a_game_that_does_not_list_its_moves_has_no_random_opening():
     with pytest.raises(InputError, match=r"env.random_opening: .* does not list its legal moves"):
         GameEpisode("LiarsDice-v0-train", 2, get_template("default"), random_opening=2)
+
+
+async def test_a_spec_with_too_few_seats_is_an_episode_error():
+    arena = Arena(MockInferenceClient(["check"]))
+    arena.add_episode("kuhn_poker", GameEpisode("kuhn_poker", 2, get_template("fewshot-chat")))
+    with pytest.raises(EpisodeError, match="2 seats but 1 agents"):
+        await arena.run_episode("kuhn_poker", PlaySpec("kuhn_poker", 1, (POLICY,), 0))
+
+
+async def test_boxed_templates_word_legal_answers_and_pass_ill_formed_text_on_where_none_are_told():
+    kuhn = await play("kuhn_poker", [POLICY, POLICY], template="qwen3-zs")
+    assert kuhn.steps[0].info["legal_answers"] == ["\\boxed{check}", "\\boxed{bet}"]
+    dice = await play("LiarsDice-v0-train", [POLICY, POLICY], ["[bid: 1, 2]", "[call]"], "qwen3-zs")
+    feedback = {"correct_answer_format": False, "invalid_move": False}
+    assert dice.steps[0].info["format_feedback"] == feedback

@@ -132,3 +132,10 @@ def test_games_are_loaded_without_a_standard_error():
     command = f'exec "{sys.executable}" -c "{code}" 2>&-'
     found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert found.stdout == "kuhn_poker()\n"
+
+
+def test_words_follow_the_parameters_of_a_game():
+    for is_misere, last in (("false", "wins"), ("true", "loses")):
+        assert f"last stone {last}" in OpenSpielGame(f"nim(is_misere={is_misere})", 0).rules(0)
+    same_suits = game_at("leduc_poker(suit_isomorphism=true)", (2, 1))
+    assert same_suits.observation(0).endswith("Your card: K.")

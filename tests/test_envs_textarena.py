@@ -218,3 +218,8 @@ def test_every_environment_called_playable_starts_and_takes_a_move():
                 if not game.done:
                     game.truncate()
                 assert len(game.rewards()) == players
+
+
+def test_rewards_that_never_come_are_an_episode_error():
+    with pytest.raises(EpisodeError, match="None"):
+        make_game("TicTacToe-v0-train", 2, 0).rewards()

@@ -91,3 +91,13 @@ def test_a_player_of_othello_without_a_move_may_only_skip():
     assert game.legal_actions() == ["[skip]"]
     assert game.apply("[skip]")
     assert game.current_pid != pid
+
+
+def test_rules_that_are_quoted_later_in_an_observation_stay():
+    game = make_game("PigDice-v0-train", 2, 0)
+    without_rules = game.observation(0)
+    prompt = game.state.observations[1].pop(0)
+    game.state.observations[1].append(prompt)
+    game.apply("[hold]")
+    assert game.rules(1) == prompt[1].strip()
+    assert game.observation(1) == without_rules

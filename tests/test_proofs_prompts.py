@@ -178,3 +178,9 @@ def test_examples_of_every_protocol_are_valid_and_right(name, first, sequential,
         assert any(agent.name in played["answers"] for played in right["rounds"])
         questions = [name for played in right["rounds"] for name in played["answers"]].count("verifier")
         assert questions == (2 if protocol.max_verifier_questions > 1 else 1)
+
+
+async def test_a_verifier_is_asked_for_a_decision_only_where_one_counts():
+    first, last = await prompts(min_message_rounds=3, max_message_rounds=3)
+    assert first[-1]["content"] == f"{SUBJECT}Ask a question."
+    assert "Decide now." in last[-1]["content"]
