@@ -8,8 +8,8 @@ import pytest
 
 from playing_model import save_playing_model
 from psro_runs import SHORT, configuration, psro, state_of
-from sparring.commands.tournament import HeldTournament
 from sparring.core import SparringError
+from sparring.evaluation.tournament import Tournament
 
 
 @pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default
@@ -30,7 +30,7 @@ def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
         raise SparringError("stopped by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(HeldTournament, "hold", stop)
+        patch.setattr(Tournament, "hold", stop)
         assert psro(file, "--runtime", "ray", "--address", cluster) == 1
     run = there / "psro" / "member-001"
     trained = (run / "metrics.jsonl").stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Tournaments of runs of a program, whose roles are the seats."""
+"""Tournaments of runs of a program, whose roles are the seats, and best responses to them."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,11 @@ import pytest
 
 from game_runs import configure as configure_game
 from game_runs import run as run_game
-from program_runs import configure, run
+from program_runs import SMALL, adapter, configure, logged, run
 from sparring.cli.main import main
+from sparring.commands.exploit import Budget, exploit
 from sparring.commands.tournament import tournament
+from sparring.config import load_config
 from sparring.core import InputError
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
@@ -19,6 +21,23 @@ def trained(model, tmp_path_factory) -> Path:
     """A run of a program with two roles and a policy for each."""
     path = tmp_path_factory.mktemp("programs") / "hiding"
     run(configure(model, path.parent, learning__steps="2", learning__learning_rate="0.1"), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def debated(model, tmp_path_factory) -> Path:
+    """A run of a debate, whose sides share a policy."""
+    path = tmp_path_factory.mktemp("debates") / "debate"
+    changes = {
+        "model.name": str(model),
+        "program.num_rounds": "1",
+        "program.max_tokens": "4",
+        "program.batch_size": "4",
+        "program.evaluation_debates": "2",
+        "learning.steps": "1",
+        "learning.algorithm.kl_weight": "0",
+    }
+    run(load_config("debate", SMALL | changes), path)
     return path
 
 
@@ -82,3 +101,51 @@ def test_runs_of_different_programs_and_of_games_do_not_meet(model, trained, tmp
     run_game(configure_game(model, learning__steps="1"), tmp_path / "game")
     with pytest.raises(InputError, match="game plays games, not a program"):
         tournament([str(trained), str(tmp_path / "game")], None, tmp_path / "out")
+
+
+# Best responses
+
+
+def seats_of(path):
+    """Return who sat in the roles that were not trained."""
+    return {(role, agent.model) for one in logged(path) for role, agent in one.agents.items()}
+
+
+def test_a_programs_policies_are_answered_in_each_role(trained, tmp_path, capsys):
+    out = tmp_path / "answer"
+    words = ["exploit", str(trained), "--updates", "2", "--games", "7", "--out", str(out)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "Hider" in said
+    assert "a lower bound" in " ".join(said.split())
+    result = json.loads((out / "exploitability.json").read_text())
+    assert [(one["seat"], one["games"]) for one in result["seats"]] == [("Hider", 4), ("Seeker", 4)]
+    assert (result["rounds"], result["updates"], result["failures"]) == (4, 2, {})
+    assert result["exact"] is None
+    assert seats_of(out) == {("Hider", "policy-hider"), ("Seeker", "policy-seeker")}
+    for policy in ("hider", "seeker"):
+        start = trained / "checkpoints" / "step-000002" / policy / "adapter_model.safetensors"
+        assert (out / "given" / f"policy-{policy}" / start.name).read_bytes() == start.read_bytes()
+        changed = adapter(out, 2, policy)
+        assert any((changed[name] != value).any() for name, value in adapter(out, 0, policy).items())
+    assert main(words) == 0, "it is only measured again"
+    assert json.loads((out / "exploitability.json").read_text())["seats"] == result["seats"]
+
+
+def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path):
+    found = exploit(str(debated), None, tmp_path / "answer", Budget(updates=1, games=4))
+    assert [(one.seat, one.games) for one in found.seats] == [("Aff", 2), ("Neg", 2)]
+    assert found.total.mid == pytest.approx(sum(one.gain.mid for one in found.seats))
+    assert {model for _, model in seats_of(tmp_path / "answer")} == {"policy"}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--players", "2"], "error: --players: is for games, but the runs play a program"),
+        (["--games-per-step", "8"], "error: --games-per-step: is for games"),
+    ],
+)
+def test_what_is_for_best_responses_in_games_is_refused(trained, tmp_path, capsys, options, line):
+    assert main(["exploit", str(trained), "--out", str(tmp_path / "out"), *options]) == 2
+    assert capsys.readouterr().err.startswith(line)

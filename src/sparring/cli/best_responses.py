@@ -21,7 +21,6 @@ from sparring.cli.options import (
     config_of,
     console_of_tables,
 )
-from sparring.core import InputError
 from sparring.core.text import shell_command
 
 
@@ -29,7 +28,9 @@ def exploit(
     model: Player,
     env: Env = None,
     updates: Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")] = 40,
-    games_per_step: Annotated[int, typer.Option(min=2, help="Games of each update.")] = 1024,
+    games_per_step: Annotated[
+        int | None, typer.Option(min=2, help="Games of each update; by default 1024. Not for a program.")
+    ] = None,
     games: Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")] = 4000,
     start: Annotated[
         Literal["run", "base"], typer.Option(help="What the best response begins with.")
@@ -48,8 +49,6 @@ def exploit(
     from sparring.commands.model_source import first_environment
 
     env = env or first_environment(model)
-    if env is None:
-        raise InputError("MODEL_OR_RUN", f"{model} plays a program, not a game", "Name a run of games")
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import RESULT, Budget, directory_for
@@ -60,7 +59,8 @@ def exploit(
     from sparring.view.watch.text import table_text
 
     console, directory = Console(), out or directory_for(model, env)
-    with renaming(GAME_OPTIONS | {"directory": "--out"}):
+    of_games = {"template": "--template", "num_players": "--players", "games_per_step": "--games-per-step"}
+    with renaming(GAME_OPTIONS | of_games | {"directory": "--out"}):
         found = train_best_response(
             model,
             env,

@@ -14,13 +14,12 @@ from sparring.commands.console import ConsoleProgress, runtime_of
 from sparring.commands.model_source import ModelSource
 from sparring.config import Config
 from sparring.config.loading import differences_text, load_config
-from sparring.config.play import GameSettings
 from sparring.config.problems import first_problem
 from sparring.core import InputError
-from sparring.core.adapters import BASE, TRAINED
+from sparring.core.adapters import BASE
 from sparring.evaluation.match import Mixture
 from sparring.evaluation.results import evaluated_steps
-from sparring.evaluation.venues import GameVenue
+from sparring.evaluation.venues import Venue
 from sparring.run.best import has_settled
 from sparring.run.evaluation_opponents import MIXTURE
 from sparring.run.given_adapters import find_given, same_adapter
@@ -45,34 +44,31 @@ class FrozenPolicy:
         seats: who holds each seat: a name in ``adapters``, ``base``, or a mixture of these.
         adapters: the adapters by their names in the run of the best response.
         start: what the best response may begin with, by the policy that is trained.
-        policies: the policy that is trained in each seat; empty for one in all seats.
+        policies: the policy that is trained in each seat.
     """
 
     seats: tuple[str | Mixture[str], ...]
     adapters: Mapping[str, Path]
     start: Mapping[str, Path]
-    policies: tuple[str, ...] = ()
+    policies: tuple[str, ...]
 
     @classmethod
-    def of(cls, source: ModelSource, env: GameSettings) -> Self:
-        """Return what plays each seat of ``env`` if a model plays all of them.
+    def of(cls, source: ModelSource, venue: Venue) -> Self:
+        """Return what plays each seat of the venue if a model plays all of them.
 
         A best response to a mixture begins with the member of the largest weight, one to a policy for each
         seat with the policy of its own seat.
         """
-        seats, own = source.models(GameVenue(env), "MODEL_OR_RUN", _named), source.adapters()
+        policies, own = source.policies(venue), source.adapters()
+        if not source.members and len(own) > 1:
+            own = {policy: own[policy] for policy in policies if policy in own}
+        begins = own
         if source.members:
-            heaviest = max(source.members, key=lambda one: one.weight)
-            start = {} if heaviest.adapter is None else {TRAINED: heaviest.adapter}
-            return cls(seats, {_named(name): path for name, path in own.items()}, start)
-        if len(own) > 1:
-            own = {policy: own[policy] for policy in env.seats}
-        if len(own) > 1:
-            return cls(seats, {_named(policy): path for policy, path in own.items()}, own, env.seats)
-        if not own:
-            return cls((BASE,) * env.num_players, {}, {})
-        (adapter,) = own.values()
-        return cls((POLICY,) * env.num_players, {POLICY: adapter}, {TRAINED: adapter})
+            begins = max(source.members, key=lambda one: one.weight).policies()
+        start = {policy: begins.get(policy, next(iter(begins.values()))) for policy in policies if begins}
+        named = _named if source.members or len(own) > 1 else _alone
+        seats = source.models(venue, "MODEL_OR_RUN", named)
+        return cls(seats, {named(name): path for name, path in own.items()}, start, policies)
 
     def opponents(self) -> dict[str, float]:
         """Return those who may be met, with their weights. Several members of a mixture may be the base."""
@@ -85,32 +81,46 @@ class FrozenPolicy:
             found |= weights
         return found
 
+    def places(self) -> dict[str, str]:
+        """Return in whose place each adapter plays, if several policies are trained."""
+        if len({*self.policies}) == 1:
+            return {}
+        return {
+            name: policy
+            for seat, policy in zip(self.seats, self.policies, strict=True)
+            for name in (seat.members if isinstance(seat, Mixture) else (seat,))
+            if name != BASE
+        }
+
 
 def best_response_config(
     settings: Mapping[str, Any], policy: FrozenPolicy, start: Mapping[str, Path]
 ) -> Config:
     """Return the run of a best response: one seat, drawn uniformly, against the policy in all others.
 
-    Evaluations are against the policy too, with as many games during training as before and after it.
-    ``settings`` are the run's in all else; ``start`` has the adapter with which each trained policy begins.
+    Evaluations of games are against the policy too, with as many games during training as before and after
+    it. ``settings`` are the run's in all else; ``start`` has the adapter with which each trained policy
+    begins.
     """
-    opponents, evaluation = policy.opponents(), settings["evaluation"]
+    opponents, evaluation, frozen = policy.opponents(), settings["evaluation"], settings.get("frozen", {})
+    if taken := policy.adapters.keys() & frozen.keys():
+        raise InputError(f"frozen.{min(taken)}", "is a name that the best response needs", "Rename it")
     alone = len(opponents) == 1 and not isinstance(policy.seats[0], Mixture)
     data = dict(settings) | {
         "start": _absolute(start),
-        "frozen": _absolute(policy.adapters),
+        "frozen": frozen | _absolute(policy.adapters),
         "population": {
             "sample_mode": "fixed",
             "fixed_opponents": list(opponents),
             "weights": [] if alone else list(opponents.values()),
-            "places": {str(seat): own for seat, own in zip(policy.seats, policy.policies, strict=False)},
-        },
-        "evaluation": evaluation
-        | {
-            "games_during": evaluation["games"],
-            "opponents": [next(iter(opponents)) if alone else MIXTURE],
+            "places": policy.places(),
         },
     }
+    if "program" not in settings:
+        data["evaluation"] = evaluation | {
+            "games_during": evaluation["games"],
+            "opponents": [next(iter(opponents)) if alone else MIXTURE],
+        }
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -210,6 +220,10 @@ def _is_trained(run: RunDirectory, config: Config) -> bool:
 
 def _named(name: str) -> str:
     return f"{POLICY}-{name}"
+
+
+def _alone(name: str) -> str:
+    return POLICY
 
 
 def _absolute(adapters: Mapping[str, Path]) -> dict[str, str]:

@@ -142,7 +142,7 @@ def best_response_to(
     so far with their adapters, in order; ``None`` is the base model.
     """
     settings = config.psro or PsroSettings()
-    data = config.model_dump(exclude_none=True, exclude={"psro", "population"})
+    data = config.model_dump(exclude_none=True, exclude={"psro", "population", "frozen"})
     data["seed"] = config.seed + number
     data["evaluation"] |= {"patience": settings.patience, "games_alongside": 0, "nash_conv": False}
     data["run"].pop("keep_best", None)
@@ -152,7 +152,8 @@ def best_response_to(
     begins = [*members.values()][0 if settings.start == "first" else -1]
     start = {} if begins is None else {TRAINED: begins}
     frozen = {name: path for name, path in met.items() if path is not None}
-    policy = FrozenPolicy((seat,) * config.envs[0].num_players, frozen, start)
+    seats = config.envs[0].num_players
+    policy = FrozenPolicy((seat,) * seats, frozen, start, (TRAINED,) * seats)
     return best_response_config(data, policy, start)
 
 

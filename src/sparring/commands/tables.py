@@ -34,7 +34,7 @@ def exploited_table(result: Exploited) -> Table:
     rows: list[Row] = []
     for seat, one in enumerate(result.seats):
         values = map(_gain_text, (one.value, one.best_response_value, one.gain))
-        rows.append([str(seat), f"{one.games:,}", *values, *([f"{exact[seat]:.4f}"] if exact else [])])
+        rows.append([one.seat, f"{one.games:,}", *values, *([f"{exact[seat]:.4f}"] if exact else [])])
     total = [f"{sum(exact):.4f}"] if exact else []
     rows.append(["sum", "", "", "", _gain_text(result.total), *total])
     heads = ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else []))

@@ -141,8 +141,6 @@ class Config(Settings):
             self._check_league(self.league)
         if self.population.sample_mode == "meta-nash":
             self._check_payoffs()
-        if self.population.places:
-            self._check_places()
         self._check_rewards()
         self.check_policies(self.policies if isinstance(self.play, Games) else [])
         for place, game in enumerate(self.evaluation.envs):
@@ -187,12 +185,12 @@ class Config(Settings):
         fix = "Choose another mode, such as pfsp"
         raise InputError("population.sample_mode", f"meta-nash needs {problem}", fix)
 
-    def _check_places(self) -> None:
+    def _check_places(self, policies: Sequence[str]) -> None:
         places, weights = self.population.places, self.population.weights_by_name
-        if unknown := {*places.values()} - {*self.policies}:
-            known = f"There are: {', '.join(self.policies)}"
+        if unknown := {*places.values()} - {*policies}:
+            known = f"There are: {', '.join(policies)}"
             raise InputError("population.places", f"there is no policy {min(unknown)}", known)
-        for policy in self.policies:
+        for policy in policies:
             if not any(places.get(name, policy) == policy and weight for name, weight in weights.items()):
                 problem = f"no fixed opponent, or only those of weight 0, plays in the place of {policy}"
                 raise InputError("population.places", problem, "Name one that does")
@@ -255,6 +253,8 @@ class Config(Settings):
             if policies and (unknown := tables.keys() - {*policies}):
                 problem = f"there is no policy {min(unknown)}"
                 raise InputError(name, problem, f"There are: {', '.join(policies)}")
+        if policies and self.population.places:
+            self._check_places(policies)
         self.learning.check_policies(policies)
         for field, algorithm in self.learning.algorithms_of(policies).items():
             if isinstance(algorithm, OverAnswersSettings) and self.collection.max_staleness:

@@ -43,8 +43,8 @@ class PopulationSettings(Settings):
     weights: Annotated[list[_Weight], _FIXED] = Field(default=[], max_length=1000)
     """For `fixed`: the relative weight of each of `fixed_opponents` in the draw; by default all are equal."""
     places: Annotated[dict[Name, Name], _FIXED] = Field(default={}, max_length=1000)
-    """For `fixed`, in games with a policy for each seat: the policy whose seats a fixed opponent takes, by
-    the opponent's name. An opponent without a place plays in any seat."""
+    """For `fixed`, where seats or roles have several policies: the policy whose seats a fixed opponent takes,
+    by the opponent's name. An opponent without a place plays in any seat."""
     add_every: Annotated[int, _COPIES] = Field(default=10, ge=1, le=10_000_000)
     """Number of updates after which another copy of the policy joins the pool."""
     roles: Annotated[Names, FOR_PROGRAMS, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
