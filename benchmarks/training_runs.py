@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import mean
 
 from sparring.collection import read_metrics
-from sparring.commands.psro_files import read_state
 from sparring.core.confidence_intervals import interval_over_runs
 from sparring.evaluation import NashConvResult
+from sparring.evaluation.psro import read_state
 from sparring.evaluation.results import read_evaluation
 from sparring.run.run_directory import RunDirectory
 

@@ -25,7 +25,6 @@ from sparring.commands.best_response import FrozenPolicy, train_to_the_end
 from sparring.commands.model_source import MixtureMember, ModelSource
 from sparring.commands.psro import best_response_to
 from sparring.commands.psro import psro as find_equilibrium
-from sparring.commands.psro_files import read_state
 from sparring.commands.psro_page import psro_table
 from sparring.config import Config
 from sparring.config.loading import dump_config, load_config
@@ -33,6 +32,7 @@ from sparring.config.model import ModelSettings
 from sparring.config.play import EnvSettings
 from sparring.core import SparringError
 from sparring.core.files import lock_directory
+from sparring.evaluation.psro import read_state
 from sparring.run.run_directory import RunDirectory
 from sparring.view.watch.text import table_text
 from terminal_sessions import EndedInput

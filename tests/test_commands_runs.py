@@ -13,10 +13,11 @@ from run_files import PROGRAM, match, nash, write_run
 from sparring.cli.main import main
 from sparring.collection.start_log import note_failure, note_session
 from sparring.commands.list_runs import age_text, list_runs, read_run, runs_table
-from sparring.commands.psro_files import Iteration, PsroDirectory, PsroState, member_name, read_state
+from sparring.commands.psro_files import PsroDirectory
 from sparring.config import load_config
 from sparring.core import InputError
 from sparring.core.files import lock_directory
+from sparring.evaluation.psro import Iteration, PsroState, member_name, read_state, write_state
 from sparring.evaluation.results import MeasureResult
 from sparring.run.run_directory import RunDirectory
 
@@ -281,7 +282,7 @@ def write_psro(path, iterations):
     found = [Iteration(name, 5, 40, 100, None, {name: 1.0}, 0.25) for name in names]
     zeros = [[0.0] * len(names) for _ in names]
     games = [[100] * len(names) for _ in names]
-    directory.write_state(PsroState("kuhn_poker", "nash", names, zeros, zeros, games, found))
+    write_state(path, PsroState("kuhn_poker", "nash", names, zeros, zeros, games, found))
     directory.close()
 
 

@@ -10,6 +10,7 @@ from game_runs import run as run_game
 from program_runs import SMALL, adapter, configure, logged, run
 from sparring.cli.main import main
 from sparring.commands.exploit import Budget, exploit
+from sparring.commands.psro import psro
 from sparring.commands.tournament import tournament
 from sparring.config import load_config
 from sparring.core import InputError
@@ -149,3 +150,48 @@ def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path):
 def test_what_is_for_best_responses_in_games_is_refused(trained, tmp_path, capsys, options, line):
     assert main(["exploit", str(trained), "--out", str(tmp_path / "out"), *options]) == 2
     assert capsys.readouterr().err.startswith(line)
+
+
+def test_psro_finds_mixtures_of_a_programs_policies(model, trained, tmp_path, capsys):
+    changes = {"learning__steps": "1", "psro__payoff_games": "4", "psro__iterations": "2"}
+    config = configure(model, tmp_path, psro__solver="uniform", **changes)
+    path = tmp_path / "psro"
+    found = psro(config, path)
+    assert found.games == [[0, 4, 4], [4, 0, 4], [4, 4, 0]]
+    assert [one.updates for one in found.iterations] == [0, 1, 1]
+    met = seats_of(path / "member-002")
+    own = {("Hider", "member-001-hider"), ("Seeker", "member-001-seeker")}
+    assert met <= own | {("Hider", "base"), ("Seeker", "base")}
+    assert met & own
+    mixture = json.loads((path / "mixture.json").read_text())
+    assert [one.get("adapter") for one in mixture["members"]] == [
+        None,
+        "member-001/checkpoints/step-000001",
+        "member-002/checkpoints/step-000001",
+    ]
+    assert psro(config, path) == found, "nothing is left to be done"
+    members = [str(path / "member-001"), str(path)]
+    met = tournament(members, None, tmp_path / "met", games=8)
+    assert met.failures == {}
+    agents = {
+        agent["model"]
+        for file in (tmp_path / "met" / "games").iterdir()
+        for agent in json.loads(file.read_text())["rollout"]["agents"].values()
+    }
+    assert agents & {"base", "psro/member-001-hider", "psro/member-002-hider"}
+
+
+def test_psro_of_policies_begins_with_an_adapter_for_each(model, trained, tmp_path):
+    start = {"start__hider": str(trained)}
+    with pytest.raises(InputError, match=r"start: PSRO begins .* but seeker has none"):
+        psro(configure(model, tmp_path, **start), tmp_path / "one")
+    stopped = psro(
+        configure(model, tmp_path, **start, start__seeker=str(trained)),
+        tmp_path / "both",
+        train=lambda config, directory: False,
+    )
+    assert stopped is None
+    for policy in ("hider", "seeker"):
+        kept = (tmp_path / "both" / "member-000" / policy / "adapter_model.safetensors").read_bytes()
+        last = trained / "checkpoints" / "step-000002" / policy / "adapter_model.safetensors"
+        assert kept == last.read_bytes()

@@ -126,4 +126,9 @@ def psro(
         print_line(console, f"mixture: {path / MIXTURE_FILE}")
         print_line(console, f"page: {path / PSRO_PAGE}")
         print_line(console, f"payoffs: {path / PAYOFFS / PAGE}")
-        print_line(console, f"next: {shell_command('eval', path)}   or: {shell_command('play', path)}")
+        words = (
+            (("tournament", path / "member-001", path),)
+            if config.program
+            else (("eval", path), ("play", path))
+        )
+        print_line(console, f"next: {'   or: '.join(shell_command(*one) for one in words)}")

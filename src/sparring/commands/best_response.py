@@ -53,11 +53,11 @@ class FrozenPolicy:
     policies: tuple[str, ...]
 
     @classmethod
-    def of(cls, source: ModelSource, venue: Venue) -> Self:
+    def of(cls, source: ModelSource, venue: Venue, named: Callable[[str], str] | None = None) -> Self:
         """Return what plays each seat of the venue if a model plays all of them.
 
         A best response to a mixture begins with the member of the largest weight, one to a policy for each
-        seat with the policy of its own seat.
+        seat with the policy of its own seat. ``named`` gives the adapters' names in its run, by their own.
         """
         policies, own = source.policies(venue), source.adapters()
         if not source.members and len(own) > 1:
@@ -66,7 +66,7 @@ class FrozenPolicy:
         if source.members:
             begins = max(source.members, key=lambda one: one.weight).policies()
         start = {policy: begins.get(policy, next(iter(begins.values()))) for policy in policies if begins}
-        named = _named if source.members or len(own) > 1 else _alone
+        named = named or (_named if source.members or len(own) > 1 else _alone)
         seats = source.models(venue, "MODEL_OR_RUN", named)
         return cls(seats, {named(name): path for name, path in own.items()}, start, policies)
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparring.collection.start_log import failure_of
-from sparring.commands.psro_files import PAYOFFS, STATE, member_name, read_state
+from sparring.commands.psro_files import PAYOFFS
 from sparring.config import Config
 from sparring.config.finetune import AgentParameters
 from sparring.config.loading import load_config
@@ -27,6 +27,7 @@ from sparring.core.confidence_intervals import Interval
 from sparring.core.files import check_kinds, is_locked
 from sparring.core.text import one_line, shell_command
 from sparring.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, figure_text, read_figures
+from sparring.evaluation.psro import STATE, member_name, read_state
 from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import has_settled, is_kept_by
 from sparring.run.evaluation_opponents import evaluation_opponents

@@ -1,15 +1,9 @@
-"""Policy-space response oracles, whose answer is a mixture of policies.
-
-Each iteration trains a best response to the mixture of the members so far, lets it play all of them, and
-solves the payoffs for the next mixture. Source: Lanctot et al., "A Unified Game-Theoretic Approach to
-Multiagent Reinforcement Learning", 2017, arXiv 1711.00832.
-"""
+"""PSRO of a configuration, a game or a program for two: best responses are runs, members are adapters."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from sparring.commands.best_response import (
     FrozenPolicy,
@@ -22,43 +16,33 @@ from sparring.commands.best_response import (
 from sparring.commands.console import runtime_of
 from sparring.commands.members import Member
 from sparring.commands.model_source import MixtureContent, MixtureEntry, MixtureMember, ModelSource
-from sparring.commands.psro_files import (
-    PAGE,
-    PAYOFFS,
-    Iteration,
-    PsroDirectory,
-    PsroState,
-    member_name,
-    read_state,
-)
+from sparring.commands.psro_files import PAGE, PAYOFFS, PsroDirectory
 from sparring.commands.psro_page import psro_html
 from sparring.commands.serving import Serve, serving
 from sparring.commands.tournament import hold, tournament_of
+from sparring.commands.venues import program_venue
 from sparring.config import Config
 from sparring.config.loading import differences_text
-from sparring.config.play import EnvSettings, Games
+from sparring.config.play import Games
 from sparring.config.population import PsroSettings
 from sparring.core import InputError, SparringError
-from sparring.core.adapters import BASE, MIXTURE_FILE, TRAINED
+from sparring.core.adapters import MIXTURE_FILE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.files import remove_directory, write_file
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
-from sparring.evaluation.best_response import gain_over_mixture
-from sparring.evaluation.match import Mixture, Progress
+from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
+from sparring.evaluation.psro import PsroState, Response, find_equilibrium, member_name, read_state
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.schedule import GameSchedule
-from sparring.evaluation.venues import GameVenue
-from sparring.population.meta_strategies import PACKAGES, meta_strategy
-from sparring.population.payoffs import PayoffMatrix
+from sparring.evaluation.tournament import TournamentResult
+from sparring.evaluation.venues import GameVenue, Venue
+from sparring.population.meta_strategies import PACKAGES
 from sparring.run.given_adapters import copy_adapter, find_given
 from sparring.run.hardware import with_chosen_threads
 from sparring.run.run_directory import RunDirectory
-
-DIGITS = 4
-"""Probabilities are rounded to the accuracy of the solvers, so that no member plays for their noise."""
 
 
 def psro(
@@ -80,24 +64,27 @@ def psro(
         InputError: the configuration cannot be used, or the directory holds something else.
         SparringError: a training had to stop, or games could not be finished.
     """
-    check_psro(config)
+    venue = check_psro(config)
     check_installed("sparring psro", "populations", *PACKAGES)
     progress = progress or Progress()
     directory = PsroDirectory.open(path)
     try:
-        loop = _Psro(_begin(config, directory, progress), directory, progress)
-        state = read_state(path) or loop.first()
-        while True:
-            loop.use(state)
+        members = _Members(_begin(config, venue, directory, progress), directory, train, progress)
+
+        def tell(state: PsroState) -> None:
+            members.use(state)
             if on_state is not None:
                 on_state(state)
-            number = len(state.iterations)
-            if number > loop.settings.iterations:
-                return state
-            progress.say(f"iteration {number} of {loop.settings.iterations}: a best response")
-            if not train(loop.best_response(number, state), directory.run(number)):
-                return None
-            state = loop.joined(number, state)
+
+        return find_equilibrium(
+            venue.name,
+            members.settings,
+            path,
+            respond=members.respond,
+            play=members.play,
+            measure=members.nash_conv,
+            on_state=tell,
+        )
     except OSError as error:
         problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
         raise SparringError(f"{problem}, and give this command again") from error
@@ -105,14 +92,18 @@ def psro(
         directory.close()
 
 
-def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
-    """Return the game and the settings of a PSRO; raise an InputError if it is for something else."""
-    if not isinstance(config.play, Games):
-        raise InputError("program", "PSRO is for games", "Give [[envs]]")
+def check_psro(config: Config) -> Venue:
+    """Return what a PSRO plays; raise an InputError if the configuration is for something else."""
     if config.league is not None:
         raise InputError("league", "PSRO has a population of its own", "Leave [league] out")
     if config.evaluation.envs:
         raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
+    if not isinstance(config.play, Games):
+        venue = program_venue(config, "the configuration", "program")
+        if len(venue.roles) != 2:
+            problem = f"PSRO needs a program that trains two roles, but this one trains {len(venue.roles)}"
+            raise InputError("program", problem, "Choose another program")
+        return venue
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
     env = config.envs[0]
@@ -122,15 +113,16 @@ def check_psro(config: Config) -> tuple[EnvSettings, PsroSettings]:
     if library_of(env.id) == "openspiel" and not is_constant_sum(env.id):
         problem = f"PSRO is for zero-sum games, and {env.name} is not one"
         raise InputError("envs.0.id", problem, "Choose another game")
-    if config.policies != [TRAINED]:
-        raise InputError("envs.0.policies", "PSRO needs one policy in both seats", "Leave it out")
+    if frozen := config.frozen.keys() & {*env.seats}:
+        problem = f"PSRO trains both seats, but {min(frozen)} is in [frozen]"
+        raise InputError("envs.0.policies", problem, "Name policies that are trained")
     if config.inference.temperature != 1:
         problem = "must be 1, the temperature at which the payoffs of a PSRO are played"
         raise InputError("inference.temperature", problem, "Leave it out")
     if not config.evaluation.every:
         problem = "is 0, but a best response is complete when its evaluations find no better one"
         raise InputError("evaluation.every", problem, "Set it to 5")
-    return env, config.psro or PsroSettings()
+    return GameVenue(env)
 
 
 def best_response_to(
@@ -138,27 +130,28 @@ def best_response_to(
 ) -> Config:
     """Return the run of the best response with this number, from 1 on, to a mixture.
 
-    It keeps the model, the game and everything about playing and learning. ``members`` are the members
+    It keeps the model, what is played and everything about playing and learning. ``members`` are the members
     so far with their adapters, in order; ``None`` is the base model.
     """
-    settings = config.psro or PsroSettings()
-    data = config.model_dump(exclude_none=True, exclude={"psro", "population", "frozen"})
+    settings, venue = config.psro or PsroSettings(), check_psro(config)
+    replaced = {"psro", "population", "start"}
+    if isinstance(venue, GameVenue):
+        replaced.add("frozen")
+    data = config.model_dump(exclude_none=True, exclude=replaced)
     data["seed"] = config.seed + number
-    data["evaluation"] |= {"patience": settings.patience, "games_alongside": 0, "nash_conv": False}
+    if isinstance(venue, GameVenue):
+        data["evaluation"] |= {"patience": settings.patience, "games_alongside": 0, "nash_conv": False}
     data["run"].pop("keep_best", None)
-    met = {name: path for name, path in members.items() if mixture[name]}
-    names = tuple(BASE if path is None else name for name, path in met.items())
-    seat = Mixture(names, tuple(mixture[name] for name in met))
+    met = (MixtureMember(name, path, mixture[name]) for name, path in members.items() if mixture[name])
+    source = ModelSource(config.model, envs=tuple(config.envs), members=tuple(met))
     begins = [*members.values()][0 if settings.start == "first" else -1]
-    start = {} if begins is None else {TRAINED: begins}
-    frozen = {name: path for name, path in met.items() if path is not None}
-    seats = config.envs[0].num_players
-    policy = FrozenPolicy((seat,) * seats, frozen, start, (TRAINED,) * seats)
-    return best_response_config(data, policy, start)
+    first = ModelSource(config.model, begins, envs=tuple(config.envs))
+    policy = FrozenPolicy.of(source, venue, named=str)
+    return best_response_config(data, policy, FrozenPolicy.of(first, venue).start)
 
 
-def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Config:
-    """Write the configuration, copy the adapter of ``[start]``, and return the configuration with threads."""
+def _begin(config: Config, venue: Venue, directory: PsroDirectory, progress: Progress) -> Config:
+    """Write the configuration, copy the adapters of ``[start]``, return the configuration with threads."""
     earlier = directory.config()
     if earlier is None:
         cores = runtime_of(config, progress).cores(config)
@@ -171,8 +164,16 @@ def _begin(config: Config, directory: PsroDirectory, progress: Progress) -> Conf
         config = config.model_copy(update={"model": earlier.model})
     directory.write_config(config)
     if read_state(directory.path) is None:
-        for source in find_given(config.model_copy(update={"frozen": {}})).values():
-            copy_adapter(source, directory.run(0))
+        policies = {*venue.policies}
+        if config.start and (missing := policies - config.start.keys()):
+            problem = (
+                f"PSRO begins with an adapter for every policy, or for none, but {min(missing)} has none"
+            )
+            raise InputError("start", problem, "Name one for each")
+        given = find_given(config.model_copy(update={"frozen": {}}))
+        for policy, source in given.items():
+            place = directory.run(0)
+            copy_adapter(source, place if policies == {TRAINED} else place / policy)
     return config
 
 
@@ -182,97 +183,39 @@ def _comparable(config: Config) -> Config:
     return without_places(config, psro=settings.model_copy(update={"iterations": 1}))
 
 
-class _Psro:
-    """The stages of an iteration. Each one, given again after a kill, goes on where it was."""
+@dataclass(frozen=True)
+class _Members:
+    """The members of a PSRO, which are trained, play and are measured as its configuration says."""
 
-    def __init__(self, config: Config, directory: PsroDirectory, progress: Progress) -> None:
-        self.config = config
-        self.env, self.settings = check_psro(config)
-        self.directory = directory
-        self.progress = progress
-        self.serve = _serve_on_cluster(config, progress) if config.run.runtime == "ray" else None
+    config: Config
+    directory: PsroDirectory
+    train: Train
+    progress: Progress
 
-    def first(self) -> PsroState:
-        """Return what is known of the first member alone, and write it down."""
-        name = member_name(0)
-        iteration = Iteration(name, 0, 0, 0, None, {name: 1.0}, *self._nash_conv({name: 1.0}))
-        state = PsroState(self.env.name, self.settings.solver, [name], [[0.0]], [[0.0]], [[0]], [iteration])
-        self.directory.write_state(state)
-        return state
+    @property
+    def settings(self) -> PsroSettings:
+        return self.config.psro or PsroSettings()
 
-    def best_response(self, number: int, state: PsroState) -> Config:
-        """Return the run of the best response to the last mixture."""
-        mixture = state.iterations[-1].mixture
-        return best_response_to(mixture, self._adapters(state.members), number, self.config)
-
-    def joined(self, number: int, state: PsroState) -> PsroState:
-        """Let the best response play every member, solve the payoffs, and write down what is found."""
-        name = member_name(number)
-        matrix = self._payoffs([*state.members, name])
-        solved = meta_strategy(self.settings.solver, matrix.advantage_MM)
-        weights = [round(float(one), DIGITS) for one in solved]
-        mixture = {one: weight / sum(weights) for one, weight in zip(matrix.members, weights, strict=True)}
+    def respond(self, number: int, mixture: Mapping[str, float]) -> Response | None:
+        """Train the best response to a mixture."""
+        self.progress.say(f"iteration {number} of {self.settings.iterations}: a best response")
+        members = self._adapters(map(member_name, range(number)))
+        config = best_response_to(mixture, members, number, self.config)
+        if not self.train(config, self.directory.run(number)):
+            return None
         run = RunDirectory(self.directory.run(number))
-        iteration = Iteration(
-            name,
-            run.saved_steps()[-1],
-            training_games(run),
-            int(matrix.games_MM.sum()) // 2,
-            gain_over_mixture(matrix, name, state.iterations[-1].mixture),
-            mixture,
-            *self._nash_conv(mixture),
-        )
-        found = msgspec.structs.replace(
-            state,
-            members=[*matrix.members],
-            payoffs=matrix.mean_MM.tolist(),
-            standard_error=matrix.error_MM.tolist(),
-            games=matrix.games_MM.tolist(),
-            iterations=[*state.iterations, iteration],
-        )
-        self.directory.write_state(found)
-        return found
+        return Response(run.saved_steps()[-1], training_games(run))
 
-    def use(self, state: PsroState) -> None:
-        """Make the last mixture a model's name, and draw the page; delete what joined members do not need."""
-        path, mixture = self.directory.path, state.iterations[-1].mixture
-        entries = [
-            MixtureEntry(
-                name=name,
-                adapter=None if adapter is None else str(adapter.relative_to(path)),
-                weight=mixture[name],
-            )
-            for name, adapter in self._adapters(state.members).items()
-        ]
-        limit = self.config.inference.max_tokens
-        content = MixtureContent(model=self.config.model, max_tokens=limit, envs=(self.env,), members=entries)
-        write_file(path / MIXTURE_FILE, content.to_bytes())
-        write_file(path / PAGE, psro_html(state, self.config.seed).encode())
-        for number in range(1, len(state.members)):
-            remove_directory(RunDirectory(self.directory.run(number)).given)  # copies of earlier members
-
-    def _adapters(self, members: Iterable[str]) -> dict[str, Path | None]:
-        return {name: self.directory.adapter(number) for number, name in enumerate(members)}
-
-    def _member(self, name: str, adapter: Path | None, mixed: tuple[MixtureMember, ...] = ()) -> Member:
-        limit = self.config.inference.max_tokens
-        source = ModelSource(self.config.model, adapter, limit, (self.env,), mixed)
-        return Member(name, "model", name, source)
-
-    def _payoffs(self, members: list[str]) -> PayoffMatrix:
+    def play(self, members: list[str]) -> TournamentResult:
         """Play the games of the payoff matrix that are missing."""
         players = [self._member(name, path) for name, path in self._adapters(members).items()]
         schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
-        games = tournament_of(players, GameVenue(self.env), schedule, self.progress, serve=self.serve)
-        result = hold(games, self.directory.path / PAYOFFS, self.progress)
-        for pair in schedule.groups:
-            names = [members[place] for place in pair]
-            if min(result.table.payoff(*seats).games for seats in (names, names[::-1])) < 2:
-                reason = next(iter(result.failures), "")
-                raise SparringError(f"{' and '.join(names)} did not finish four games: {reason}")
-        return result.table.matrix(members)
+        tournament = tournament_of(
+            players, check_psro(self.config), schedule, self.progress, serve=self._serve()
+        )
+        return hold(tournament, self.directory.path / PAYOFFS, self.progress)
 
-    def _nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:
+    def nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:
         """Return the NashConv of a mixture, if the configuration asks for it, and whether it can be played.
 
         A mixture of several members takes longer than the first one. If that is too long, there is none.
@@ -281,15 +224,15 @@ class _Psro:
             return None, True
         adapters = self._adapters(mixture)
         mixed = (MixtureMember(name, adapters[name], weight) for name, weight in mixture.items() if weight)
-        member = self._member("mixture", None, tuple(mixed))
+        member, env = self._member("mixture", None, tuple(mixed)), self.config.envs[0]
 
         async def measured() -> NashConvResult:
-            async with serving([member], self.config.seed, self.progress, self.serve) as client:
+            async with serving([member], self.config.seed, self.progress, self._serve()) as client:
                 return await nash_conv(
                     client,
-                    self.env.id,
-                    get_template(self.env.template),
-                    model=member.models(GameVenue(self.env)),
+                    env.id,
+                    get_template(env.template),
+                    model=member.models(GameVenue(env)),
                     timeout=60 * self.config.evaluation.nash_conv_minutes,
                     progress=self.progress,
                 )
@@ -303,9 +246,35 @@ class _Psro:
             return None, True
         return found.nash_conv, found.is_playable
 
+    def use(self, state: PsroState) -> None:
+        """Make the last mixture a model's name, and draw the page; delete what joined members do not need."""
+        path, mixture = self.directory.path, state.iterations[-1].mixture
+        entries = [
+            MixtureEntry(
+                name=name,
+                adapter=None if adapter is None else str(adapter.relative_to(path)),
+                weight=mixture[name],
+            )
+            for name, adapter in self._adapters(state.members).items()
+        ]
+        limit, envs = self.config.inference.max_tokens, tuple(self.config.envs)
+        content = MixtureContent(model=self.config.model, max_tokens=limit, envs=envs, members=entries)
+        write_file(path / MIXTURE_FILE, content.to_bytes())
+        write_file(path / PAGE, psro_html(state, self.config.seed).encode())
+        for number in range(1, len(state.members)):
+            remove_directory(RunDirectory(self.directory.run(number)).given)  # copies of earlier members
 
-def _serve_on_cluster(config: Config, progress: Progress) -> Serve:
-    """Return what serves members on the configuration's cluster."""
-    from sparring.cluster.served import members_served  # imports Ray
+    def _adapters(self, members: Iterable[str]) -> dict[str, Path | None]:
+        return {name: self.directory.adapter(number) for number, name in enumerate(members)}
 
-    return lambda adapters: members_served(config, adapters, progress.say)
+    def _member(self, name: str, adapter: Path | None, mixed: tuple[MixtureMember, ...] = ()) -> Member:
+        limit, envs = self.config.inference.max_tokens, tuple(self.config.envs)
+        return Member(name, "model", name, ModelSource(self.config.model, adapter, limit, envs, mixed))
+
+    def _serve(self) -> Serve | None:
+        """Return what serves members on the configuration's cluster; ``None`` if this process does."""
+        if self.config.run.runtime != "ray":
+            return None
+        from sparring.cluster.served import members_served  # imports Ray
+
+        return lambda adapters: members_served(self.config, adapters, self.progress.say)

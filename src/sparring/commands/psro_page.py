@@ -2,9 +2,9 @@
 
 from html import escape
 
-from sparring.commands.psro_files import Iteration, PsroState
 from sparring.commands.tournament_page import NOTHING, payoff_map, score_text
 from sparring.core.confidence_intervals import Interval
+from sparring.evaluation.psro import Iteration, PsroState
 from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.view.charts import Chart, Line, banded_line, chart, share_chart
 from sparring.view.report.html import Page

@@ -124,7 +124,7 @@ class PsroSettings(Settings):
     play)."""
     payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
     """Number of games for each pair of members, half of them in each order of seats."""
-    patience: int = Field(default=3, ge=1, le=10_000_000)
+    patience: Annotated[int, FOR_GAMES] = Field(default=3, ge=1, le=10_000_000)
     """A best response is complete after this many evaluations in a row against the mixture without progress,
     as in `evaluation.patience`, and after `learning.steps` updates at the latest."""
     start: Literal["last", "first"] = "last"

@@ -38,6 +38,11 @@ class GameVenue:
         return tuple(map(str, range(self.env.num_players)))
 
     @property
+    def policies(self) -> tuple[str, ...]:
+        """The policy of each seat."""
+        return self.env.seats
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The game, its rules and the temperature."""
         rules = ("template", "max_turns", "error_allowance", "stop")

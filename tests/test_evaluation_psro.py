@@ -1,0 +1,90 @@
+"""The iterations of policy-space response oracles, with responses and payoffs that are known."""
+
+import pytest
+
+from sparring.config.population import PsroSettings
+from sparring.core import SparringError
+from sparring.evaluation.psro import Response, find_equilibrium, read_state
+from sparring.evaluation.tournament import TournamentResult
+from sparring.population import PayoffTable
+from sparring.population.rankings import rank
+
+MOVES = ("rock", "paper", "scissors")
+
+
+class RockPaperScissors:
+    """The first member says rock; a best response is the move that earns most against the mixture."""
+
+    def __init__(self) -> None:
+        self.moves = {"member-000": "rock"}
+        self.games = 3
+        self.stops_before = 99
+
+    def earns(self, mine: str, other: str) -> int:
+        return (MOVES.index(mine) - MOVES.index(other) + 1) % 3 - 1
+
+    def respond(self, number, mixture):
+        if number == self.stops_before:
+            return None
+
+        def worth(move):
+            return sum(weight * self.earns(move, self.moves[name]) for name, weight in mixture.items())
+
+        self.moves[f"member-{number:03d}"] = max(MOVES, key=worth)
+        return Response(10, 100)
+
+    def play(self, members):
+        table, played = PayoffTable(), []
+        pairs = [(one, other) for one in members for other in members if one != other]
+        for first, second in pairs:
+            reward = self.earns(self.moves[first], self.moves[second])
+            for _ in range(self.games):
+                played.append(((first, second), (float(reward), float(-reward))))
+                table.add(len(played), *played[-1])
+        return TournamentResult(table, rank(table, members, played), {"the engine died": 2})
+
+    def measure(self, mixture):
+        worths = [
+            sum(weight * self.earns(move, self.moves[name]) for name, weight in mixture.items())
+            for move in MOVES
+        ]
+        return 2 * max(worths), True
+
+    def solve(self, directory, iterations=3, seen=None):
+        return find_equilibrium(
+            "rps",
+            PsroSettings(iterations=iterations),
+            directory,
+            respond=self.respond,
+            play=self.play,
+            measure=self.measure,
+            on_state=(seen if seen is not None else []).append,
+        )
+
+
+def test_best_responses_reach_the_equilibrium(tmp_path):
+    game, seen = RockPaperScissors(), []
+    found = game.solve(tmp_path, seen=seen)
+    assert [*game.moves.values()][:3] == ["rock", "paper", "scissors"]
+    assert found.iterations[1].gain.mid == 2
+    assert found.iterations[2].mixture == pytest.approx(dict.fromkeys(found.members[:3], 1 / 3), abs=1e-3)
+    assert found.iterations[2].nash_conv == pytest.approx(0, abs=1e-3)
+    assert [len(state.iterations) for state in seen] == [1, 2, 3, 4]
+    assert [one.payoff_games for one in found.iterations] == [0, 6, 18, 36]
+    assert read_state(tmp_path) == found
+
+
+def test_what_was_interrupted_goes_on_and_ends_as_one_left_alone(tmp_path):
+    game = RockPaperScissors()
+    game.stops_before = 2
+    assert game.solve(tmp_path / "here") is None
+    assert len(read_state(tmp_path / "here").iterations) == 2
+    game.stops_before = 99
+    assert game.solve(tmp_path / "here") == RockPaperScissors().solve(tmp_path / "there")
+
+
+def test_a_pair_without_enough_games_is_an_error_with_the_reason(tmp_path):
+    game = RockPaperScissors()
+    game.games = 1
+    with pytest.raises(SparringError, match="did not finish four games: the engine died"):
+        game.solve(tmp_path)
