@@ -24,10 +24,9 @@ from sparring.cli.main import main
 from sparring.commands.best_response import FrozenPolicy, train_to_the_end
 from sparring.commands.model_source import MixtureMember, ModelSource
 from sparring.commands.psro import best_response_to
-from sparring.commands.psro import psro as find_equilibrium
 from sparring.commands.psro_page import psro_table
 from sparring.config import Config
-from sparring.config.loading import dump_config, load_config
+from sparring.config.loading import dump_config
 from sparring.config.model import ModelSettings
 from sparring.config.play import EnvSettings
 from sparring.core import SparringError
@@ -250,27 +249,21 @@ def test_a_member_that_has_joined_keeps_no_copies_of_the_others(short):
 
 
 def test_a_finished_psro_is_given_further_iterations_and_keeps_what_it_has(short, tmp_path, capsys):
+    """In the further one NashConv becomes too slow: it is left out, and the iteration is not lost."""
     shutil.copytree(short.parent, tmp_path / "copy")
     file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
     before = state_of(directory)["iterations"]
     assert psro(file) == 0
     assert snapshot(directory) == snapshot(short)
     assert "a best response" not in capsys.readouterr().out
-    assert psro(file, "--psro.iterations", 3, "--psro.payoff_games", 20) == 0
-    after = state_of(directory)["iterations"]
-    assert after[:3] == before
-    assert after[3]["mixture"] == {f"member-00{number}": 0.25 for number in range(4)}
-
-
-def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_no_iteration_is_lost(short, tmp_path, capsys):
-    shutil.copytree(short.parent, tmp_path / "copy")
-    file, directory = tmp_path / "copy" / "game.toml", tmp_path / "copy" / "psro"
     config = (directory / "psro.toml").read_text()
     (directory / "psro.toml").write_text(config.replace("minutes = 10.0", "minutes = 1e-06"))
     assert psro(file, "--psro.iterations", 3, "--evaluation.nash_conv_minutes", "1e-06") == 0
     assert "NashConv of the mixture is left out: scoring the" in " ".join(capsys.readouterr().out.split())
-    found = [one["nash_conv"] is None for one in state_of(directory)["iterations"]]
-    assert found == [False, False, False, True]
+    after = state_of(directory)["iterations"]
+    assert after[:3] == before
+    assert after[3]["mixture"] == {f"member-00{number}": 0.25 for number in range(4)}
+    assert [one["nash_conv"] is None for one in after] == [False, False, False, True]
 
 
 def test_a_nash_conv_that_is_too_slow_at_once_is_refused(short, tmp_path, capsys):
@@ -315,18 +308,6 @@ def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_pa
         "member-001/checkpoints/step-000002",
     ]
     assert state_of(tmp_path / "psro")["iterations"][1]["nash_conv"] is None
-
-
-def test_a_program_runs_psro_without_a_console(tmp_path, capsys):
-    model = save_playing_model(tmp_path / "model")
-    capsys.readouterr()
-    config = load_config(str(configuration(tmp_path, SHORT, model)), {"psro.iterations": "1"})
-    seen = []
-    found = find_equilibrium(config, tmp_path / "psro", on_state=seen.append)
-    assert [len(state.iterations) for state in seen] == [1, 2]
-    assert seen[-1] == found
-    assert state_of(tmp_path / "psro")["iterations"][1]["mixture"] == found.iterations[1].mixture
-    assert capsys.readouterr().out == ""
 
 
 # The runs of best responses
@@ -443,39 +424,30 @@ def test_mixtures_play_tournaments_and_are_opponents(short, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["failed"] == 0
 
 
-def test_a_best_response_to_the_mixture_meets_its_members_by_their_weights(short, tmp_path):
-    out = tmp_path / "answer"
-    options = ["--updates", 2, "--games-per-step", 16, "--games", 20, "--out", out]
-    assert main([*map(str, ["exploit", short, "--env", "kuhn_poker", *options])]) == 0
-    config = tomllib.loads((out / "config.toml").read_text())
-    assert config["population"]["fixed_opponents"] == ["base", "policy-member-001", "policy-member-002"]
-    mixture = state_of(short)["iterations"][-1]
-    assert config["population"]["weights"] == pytest.approx([*mixture["mixture"].values()])
-    turns = [
-        turn
-        for file in (out / "rollouts").iterdir()
-        for line in file.read_text().splitlines()
-        for turn in json.loads(line)["rollout"]["extras"]["turns"]
+def test_a_best_response_to_a_mixture_meets_its_members_by_their_weights(short, tmp_path):
+    """They may be called like a scripted player, a mixture or what is trained."""
+    content, state = json.loads((short / "mixture.json").read_text()), state_of(short)["iterations"][-1]
+    base, *members = content["members"]
+    names = (("random", "default"), ("optimal", "mixture"))
+    content["members"] = [base] + [
+        {"name": name, "adapter": str(short / member["adapter"]), "weight": member["weight"] / 2}
+        for member, pair in zip(members, names, strict=True)
+        for name in pair
     ]
-    models = {"default", "base", "policy-member-001", "policy-member-002"}
-    assert {turn["model"] for turn in turns} == models
-    result = json.loads((out / "exploitability.json").read_text())
-    assert result["exact"]["nash_conv"] == pytest.approx(mixture["nash_conv"], abs=1e-5)
-
-
-def test_a_best_response_meets_members_called_like_a_scripted_player_or_what_is_trained(short, tmp_path):
-    names = ("random", "optimal", "default", "mixture")
-    adapter = str(next((short / "member-001" / "checkpoints").iterdir()))
-    content = json.loads((short / "mixture.json").read_text())
-    content["members"] = [{"name": name, "adapter": adapter, "weight": 1.0} for name in names]
     (tmp_path / "mixture.json").write_text(json.dumps(content))
     out = tmp_path / "answer"
-    options = ["--updates", 2, "--games-per-step", 32, "--games", 2, "--out", out]
+    options = ["--updates", 2, "--games-per-step", 32, "--games", 20, "--out", out]
     assert main([*map(str, ["exploit", tmp_path, "--env", "kuhn_poker", *options])]) == 0
+    frozen = [f"policy-{name}" for pair in names for name in pair]
+    population = tomllib.loads((out / "config.toml").read_text())["population"]
+    assert population["fixed_opponents"] == ["base", *frozen]
+    assert population["weights"] == pytest.approx([1 / 3] + 4 * [1 / 6])
     lines = [line for file in (out / "rollouts").iterdir() for line in file.read_text().splitlines()]
     turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
     met = {(turn["kind"], turn["model"]) for turn in turns}
-    assert met == {("policy", "default"), *(("model", f"policy-{name}") for name in names)}
+    assert met == {("policy", "default"), *(("model", name) for name in ("base", *frozen))}
+    result = json.loads((out / "exploitability.json").read_text())
+    assert result["exact"]["nash_conv"] == pytest.approx(state["nash_conv"], abs=1e-5)
 
 
 def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights():

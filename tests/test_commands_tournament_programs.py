@@ -133,11 +133,13 @@ def test_a_programs_policies_are_answered_in_each_role(trained, tmp_path, capsys
     assert json.loads((out / "exploitability.json").read_text())["seats"] == result["seats"]
 
 
-def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path):
+def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path, capsys):
+    capsys.readouterr()
     found = exploit(str(debated), None, tmp_path / "answer", Budget(updates=1, games=4))
     assert [(one.seat, one.games) for one in found.seats] == [("Aff", 2), ("Neg", 2)]
     assert found.total.mid == pytest.approx(sum(one.gain.mid for one in found.seats))
     assert {model for _, model in seats_of(tmp_path / "answer")} == {"policy"}
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,9 @@ def test_psro_finds_mixtures_of_a_programs_policies(model, trained, tmp_path, ca
     changes = {"learning__steps": "1", "psro__payoff_games": "4", "psro__iterations": "2"}
     config = configure(model, tmp_path, psro__solver="uniform", **changes)
     path = tmp_path / "psro"
+    capsys.readouterr()
     found = psro(config, path)
+    assert capsys.readouterr().out == ""
     assert found.games == [[0, 4, 4], [4, 0, 4], [4, 4, 0]]
     assert [one.updates for one in found.iterations] == [0, 1, 1]
     met = seats_of(path / "member-002")
