@@ -123,6 +123,17 @@ def adapter(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def expected(adapter) -> list[float]:
+    """What PEFT answers with the plain adapter."""
+    return logprobs_of(PeftModel.from_pretrained(base(), adapter))
+
+
+@pytest.fixture(scope="module")
+def of_base() -> list[float]:
+    return logprobs_of(base())
+
+
 def base():
     return AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
 
@@ -197,7 +208,7 @@ def test_every_field_of_the_installed_peft_is_tried():
 
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda value: str(value)[:40])
 async def test_an_adapter_with_this_setting_answers_as_in_peft_or_is_refused_by_its_name(
-    field, value, served, adapter, tmp_path
+    field, value, served, adapter, of_base, tmp_path
 ):
     directory = tmp_path / "adapter"
     expected = made_by_peft(field, value, directory)
@@ -215,7 +226,7 @@ async def test_an_adapter_with_this_setting_answers_as_in_peft_or_is_refused_by_
     assert found == pytest.approx(logprobs_of(PeftModel.from_pretrained(base(), directory)), abs=1e-5)
     if expected is not None:
         assert found == pytest.approx(expected, abs=1e-5)
-    assert found != pytest.approx(logprobs_of(base()), abs=1e-2), "or the test could not tell them apart"
+    assert found != pytest.approx(of_base, abs=1e-2), "or the test could not tell them apart"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +318,7 @@ def change_weights(adapter: Path, directory: Path, changed) -> Path:
     ],
 )  # fmt: skip
 async def test_weights_that_are_no_lora_of_this_model_are_refused_with_their_own_reason(
-    changed, problem, served, adapter, tmp_path
+    changed, problem, served, adapter, expected, tmp_path
 ):
     directory = change_weights(adapter, tmp_path / "adapter", changed)
     with pytest.raises(InputError, match=problem) as caught:
@@ -315,9 +326,8 @@ async def test_weights_that_are_no_lora_of_this_model_are_refused_with_their_own
     assert str(caught.value).isprintable()
     said = "own base model" in str(caught.value)
     assert said == ("this model" in problem or "shape" in problem), "only if it belongs to another"
-    assert await logprobs_with(served, adapter) == pytest.approx(
-        logprobs_of(PeftModel.from_pretrained(base(), adapter)), abs=1e-5
-    ), "a refusal leaves nothing behind"
+    found = await logprobs_with(served, adapter)
+    assert found == pytest.approx(expected, abs=1e-5), "a refusal leaves nothing behind"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparring.collection.sinks import JsonlSink
 from sparring.learn.fine_tuning.examples import (
     Conversation,
     Preference,
@@ -97,18 +98,24 @@ class Killed(BaseException):
         pytest.param(DPO, 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_a_job_that_is_cut_off_after_any_step_ends_with_the_same_bytes(tmp_path, settings, save_seconds):
+def test_a_job_that_is_cut_off_after_any_step_ends_with_the_same_bytes(
+    tmp_path, settings, save_seconds, monkeypatch
+):
     alone = job(tmp_path / "alone", settings)
     expected = digest(tmp_path / "alone", alone.run())
+    write = JsonlSink.write
     for last in range(1, alone.steps + 1):
 
-        def cut(row, last=last):
+        def cut(sink, row, last=last):
+            write(sink, row)
             if row["step"] == last:
                 raise Killed
 
         directory = tmp_path / f"cut-{last}"
-        with pytest.raises(Killed):
-            job(directory, settings, save_seconds=save_seconds, report=cut).run()
+        with monkeypatch.context() as patch:
+            patch.setattr(JsonlSink, "write", cut)
+            with pytest.raises(Killed):
+                job(directory, settings, save_seconds=save_seconds).run()
         assert digest(directory, job(directory, settings).run()) == expected
 
 

@@ -1,4 +1,4 @@
-"""LocalJobs: fine-tuning jobs of a queue in this process, with the files and workers of ``sparring serve``.
+"""LocalJobs: fine-tuning jobs of this process, with the files and workers of ``sparring serve``.
 The directory can be served later with ``--jobs``."""
 
 from collections.abc import AsyncIterator, Callable

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -48,16 +48,8 @@ _TRAINED = r"step-\d+|state|reference|[a-z]+\.(csv|json|jsonl)"
 """What the process that trains writes."""
 
 
-class _HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def created(self) -> int: ...
-
-
 Record = TypeVar("Record")
-Stored = TypeVar("Stored", bound=_HasId)
+Stored = TypeVar("Stored", StoredFile, StoredJob)
 
 
 class Records(Generic[Stored]):
@@ -85,7 +77,7 @@ class Records(Generic[Stored]):
                 found.append(record)
             else:
                 say(f"note: {path / name} is of {one_line(record.id)!r:.80}; it is left out")
-        self._records = {one.id: one for one in sorted(found, key=lambda one: one.created)}
+        self._records: dict[str, Stored] = {one.id: one for one in sorted(found, key=lambda one: one.created)}
 
     def all(self) -> list[Stored]:
         """Return all records, oldest first."""

@@ -15,7 +15,7 @@ number of the step, so the saved state is all that the next step depends on.
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -79,10 +79,8 @@ class Data:
 
 
 class FineTuningJob:
-    """A learner and its source of data, in a directory that exists; the adapter ``default`` is trained.
-
-    ``report`` is called with each row. A state is saved when the last one is older than ``save_seconds``.
-    """
+    """A learner and its source of data, in a directory that exists; the adapter ``default`` is trained. A
+    state is saved when the last one is older than ``save_seconds``."""
 
     def __init__(
         self,
@@ -93,7 +91,6 @@ class FineTuningJob:
         data: Data,
         *,
         save_seconds: float = SAVE_SECONDS,
-        report: Callable[[Row], None] = lambda row: None,
     ) -> None:
         self.policy = policy
         self.base_name = base_name
@@ -102,7 +99,6 @@ class FineTuningJob:
         self.numbers = settings.resolved(len(data.train))
         self.data = data
         self.save_seconds = save_seconds
-        self.report = report
         self.steps_per_epoch = math.ceil(len(data.train) / self.numbers.batch_size)
         self.steps = self.steps_per_epoch * self.numbers.n_epochs
         epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
@@ -127,7 +123,6 @@ class FineTuningJob:
             if validation and step % self.steps_per_epoch == 0:
                 row |= {f"valid_{name}": value for name, value in self.algorithm.evaluate(validation).items()}
             log.write(row | {"total_steps": self.steps, "created_at": int(time.time())})
-            self.report(row)
             if step in self.checkpoints:
                 name = self.directory / _name(step)
                 save_adapter(name, self.policy, self.base_name, version=step)
