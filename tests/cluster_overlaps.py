@@ -18,7 +18,7 @@ from sparring.cluster.engines.service import EngineService
 from sparring.cluster.games import ClusterGames
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.learner_group import LearnerGroup, learners_from_config
-from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
+from sparring.cluster.remote import ClusterServing, RemoteLearners
 from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService, Demand, FinishedGame
 from sparring.collection.buffers import StepBuffer
@@ -35,6 +35,7 @@ from sparring.envs.templates import get_template
 from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.run import assembly
 from sparring.run.game_source import GameSource
+from sparring.run.metrics import RunMetrics
 from sparring.run.run_directory import RunDirectory
 from sparring.run.trainer import Trainer
 
@@ -215,7 +216,7 @@ class Services:
             engines=[],
         )
         self.said = io.StringIO()
-        metrics = RemoteMetrics(self.actors.tracker)
+        metrics = RunMetrics(self.actors.tracker)
         learners = RemoteLearners(self.actors.learner, self.directory.checkpoint)
         host = ClusterGames(config, self.directory, self.actors, "run")
         host.buffer_name = self.actors.buffer

@@ -12,7 +12,7 @@ from program_files import write_program
 from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.learner import KEPT_VERSIONS
-from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
+from sparring.cluster.remote import ClusterServing, RemoteLearners
 from sparring.cluster.tracker import TrackerService
 from sparring.collection.local_handle import LocalHandle
 from sparring.config import Config
@@ -20,6 +20,7 @@ from sparring.config.loading import load_config
 from sparring.core import MockInferenceClient
 from sparring.run import assembly
 from sparring.run.learners import Saved
+from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program
@@ -84,7 +85,7 @@ async def test_a_run_killed_after_the_line_of_an_update_keeps_the_copies_of_that
 
     def start(pools: dict[int, list[str]]) -> Trainer:
         tracker = TrackerService("run", directory=str(directory.path))
-        metrics = RemoteMetrics(LocalHandle(tracker))
+        metrics = RunMetrics(LocalHandle(tracker))
         client = MockInferenceClient(lambda messages, seed: "a")
         serving, program = Copying({one: one for one in POLICIES}), build_program(config)
         source = Watched(config, directory, metrics, program, client, serving, 8)
@@ -139,7 +140,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     serving = ClusterServing(EngineClient([]), {"default": "average"}, learners)
     policies = ["default"]
     handle = LocalHandle(service)
-    opponents = PlaySource(config, directory, RemoteMetrics(None), serving, handle, policies, policies)
+    opponents = PlaySource(config, directory, RunMetrics(None), serving, handle, policies, policies)
     await opponents.add_members()
     needed: list[set[str]] = []
     for step in range(1, 100):

@@ -1,12 +1,14 @@
 """The tracker: rolling means, exact values, what a flush sends, and a state that continues exactly."""
 
 import json
+import math
 import random
 from statistics import mean
 
 import pytest
 
 from sparring.collection import Tracker, is_wall_clock
+from sparring.collection.metrics_log import MetricsLog
 from sparring.core import Step, Trajectory
 
 
@@ -226,3 +228,21 @@ def test_names_of_wall_clock_figures():
     timed = ["wall_time", "time/play", "learner/step_seconds", "inference/e/tok_s", "a/tokens_per_second"]
     assert all(is_wall_clock(name) for name in timed)
     assert not any(is_wall_clock(name) for name in ["step", "learner/loss", "runtime/x", "seconds/x"])
+
+
+def test_the_line_of_a_step_is_written_once_and_a_resume_continues_after_the_checkpoint(tmp_path):
+    lines = tmp_path / "metrics.jsonl"
+    log = MetricsLog("run", lines)
+    log.tracker.put({"length": [1.0, 3.0]}, {})
+    first = log.flush(1, {"loss": math.nan})
+    assert log.flush(1, {"loss": 0.5}) is first
+    state = json.loads(json.dumps(log.checkpoint()))
+    kept = lines.read_bytes()
+    log.flush(2, {"loss": 0.5})
+    again = MetricsLog("run", lines)
+    assert again.resume(1, state)
+    assert lines.read_bytes() == kept
+    again.tracker.put({"length": [5.0]}, {})
+    assert again.flush(2)["length"] == 3.0
+    assert not MetricsLog("run", lines).resume(0, {})
+    assert lines.read_bytes() == b""

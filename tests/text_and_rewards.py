@@ -14,12 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparring.collection.sinks import JsonlSink
-from sparring.collection.tracker import Tracker
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.metrics_log import MetricsLog
 from sparring.config.loading import dump_config, load_config
 from sparring.core import MockInferenceClient, ModelResponse
 from sparring.run.learners import BatchOf, Saved, State
-from sparring.run.metrics import LocalMetrics
+from sparring.run.metrics import RunMetrics
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.run_directory import RunDirectory
@@ -97,8 +97,7 @@ def build_run(configuration: str, path: str) -> TextRun:
     config = load_config(configuration, {})
     directory = RunDirectory.create(Path(path))
     directory.write_config(dump_config(config))
-    lines = JsonlSink(directory.metrics_file)
-    metrics = LocalMetrics(Tracker("api", sinks=[lines]), lines)
+    metrics = RunMetrics(LocalHandle(MetricsLog("api", directory.metrics_file)))
     program = build_program(config)
     policies = policies_of(program)
     client = ApiClient(lambda messages, seed: f"{10 + seed % 90} + 3")

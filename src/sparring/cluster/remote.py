@@ -1,8 +1,7 @@
-"""What the loop of a run uses of a cluster: its learners, its metrics and its engines."""
+"""What the loop of a run uses of a cluster: its learners and its engines."""
 
-# ruff: noqa: D102 - The methods are those of ``Learners``, ``RunMetrics`` and ``Serving``.
+# ruff: noqa: D102 - The methods are those of ``Learners`` and ``Serving``.
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,49 +10,10 @@ from typing import Any
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.program_collectors import ProgramCollectors
 from sparring.collection.serialization import PackedRecords
-from sparring.collection.sinks import Metrics
 from sparring.core.adapters import AdapterRef
 from sparring.run.learners import BatchOf, Saved, State, UpdateBatch
 from sparring.run.metrics import RunMetrics
 from sparring.run.serving import Serving
-
-
-class RemoteMetrics:
-    """See :class:`sparring.run.metrics.RunMetrics`. An update's figures are sent with its line.
-
-    Args:
-        tracker: a handle of :class:`TrackerService`.
-    """
-
-    def __init__(self, tracker: Any) -> None:
-        self._tracker = tracker
-        self._figures: defaultdict[str, float] = defaultdict(float)
-
-    def log(self, name_value_dict: Mapping[str, float]) -> None:
-        self._figures |= name_value_dict
-
-    def add(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._figures[name] += value
-
-    async def flush(self, step: int) -> Metrics:
-        line: Metrics = await self._tracker.flush.remote(step, dict(self._figures))
-        self._figures.clear()
-        return line
-
-    async def resume(self, step: int, state: dict[str, Any]) -> bool:
-        await self._tracker.truncate_after.remote(step)
-        measured: bool = await self._tracker.has_line.remote(step)
-        if not measured:
-            self._figures |= state.get("figures", {})
-        return measured
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"figures": dict(self._figures)}
-
-    def close(self) -> None:
-        """The tracker ends with the run."""
-
 
 KEPT_NOTES = {"env_id", "finish_reason", "goes_on"}
 """What is measured of a record's ``meta``."""

@@ -26,7 +26,7 @@ from sparring.cluster.games import ClusterGames
 from sparring.cluster.health import Health
 from sparring.cluster.placement import Placement, Sharing
 from sparring.cluster.program_collectors import ProgramCollectors
-from sparring.cluster.remote import ClusterServing, RemoteLearners, RemoteMetrics
+from sparring.cluster.remote import ClusterServing, RemoteLearners
 from sparring.cluster.run_actors import RunActors
 from sparring.cluster.view import NAMESPACE
 from sparring.config import Config
@@ -35,6 +35,7 @@ from sparring.run import assembly
 from sparring.run.game_source import GameSource
 from sparring.run.given_adapters import frozen_adapters, with_own_copies
 from sparring.run.hardware import available_cores
+from sparring.run.metrics import RunMetrics
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
@@ -142,7 +143,7 @@ class ClusterRun:
 
     def _trainer(self, actors: RunActors) -> Trainer:
         config, directory, policies = self.config, self.directory, self.policies
-        metrics = RemoteMetrics(actors.tracker)
+        metrics = RunMetrics(actors.tracker)
         learners = RemoteLearners(actors.learner, directory.checkpoint)
         client = EngineClient(
             list(actors.engines.values()),

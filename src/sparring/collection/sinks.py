@@ -129,6 +129,16 @@ class TensorBoardSink:
         self._writer.close()
 
 
+def further_sinks(name: str, directory: Path, wandb_project: str | None, *, tensorboard: bool) -> list[Sink]:
+    """Return the sinks that a run has besides its own file."""
+    sinks: list[Sink] = []
+    if wandb_project is not None:
+        sinks.append(WandbSink(wandb_project, name, directory=directory))
+    if tensorboard:
+        sinks.append(TensorBoardSink(directory / "tensorboard"))
+    return sinks
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a metrics file in order, without a half-written last line; [] without a file.
 

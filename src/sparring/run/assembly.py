@@ -16,7 +16,6 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import AddFixed
 from sparring.collection.results import EnvSpec, TakeIn
-from sparring.collection.sinks import JsonlSink, Sink, TensorBoardSink, WandbSink
 from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.play import Games, GameSettings
@@ -109,17 +108,6 @@ def unit_of_play(config: Config) -> tuple[str, int | None]:
     if isinstance(config.play, Games):
         return "games", config.collection.games_per_step
     return "episodes", None
-
-
-def build_sinks(config: Config, metrics: JsonlSink, directory: Path) -> list[Sink]:
-    """Build the sinks of a run's metrics; its own file comes first."""
-    sinks: list[Sink] = [metrics]
-    project = config.tracking.wandb_project
-    if project is not None:
-        sinks.append(WandbSink(project, directory.name, directory=directory))
-    if config.tracking.tensorboard:
-        sinks.append(TensorBoardSink(directory / "tensorboard"))
-    return sinks
 
 
 def adapter_paths(checkpoint: Path, policies: list[str]) -> list[Path]:

@@ -3,80 +3,57 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from sparring.collection.sinks import JsonlSink, Metrics
-from sparring.collection.tracker import Tracker
+from sparring.collection.sinks import Metrics
 from sparring.core import TrainingRecord
 from sparring.core.records import NO_ADVANTAGE
 from sparring.core.types import Answer
 
 
-class RunMetrics(Protocol):
-    """Figures by name, written as one line after each update."""
+class RunMetrics:
+    """The figures of an update as its loop logs them. They are sent to the tracker with the update's line.
+
+    Args:
+        tracker: a handle of :class:`MetricsLog` in this process, or of an actor of the same methods.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self._figures: defaultdict[str, float] = defaultdict(float)
 
     def log(self, name_value_dict: Mapping[str, float]) -> None:
         """Log exact values; the last value before a flush is written."""
+        self._figures |= name_value_dict
 
     def add(self, values: Mapping[str, float]) -> None:
         """Log values that are summed until the next flush, such as seconds."""
+        for name, value in values.items():
+            self._figures[name] += value
 
     async def flush(self, step: int) -> Metrics:
         """Write the line of ``step`` and return it. A step that has its line gets no second one."""
+        line: Metrics = await self._tracker.flush.remote(step, dict(self._figures))
+        self._figures.clear()
+        return line
 
     async def resume(self, step: int, state: dict[str, Any]) -> bool:
         """Continue after update ``step`` from a state; ``{}`` is the beginning. Later lines are deleted.
 
         Returns whether the line of ``step`` is written.
         """
+        measured: bool = await self._tracker.resume.remote(step, state.get("tracker", {}))
+        if not measured:
+            self._figures |= state.get("figures", {})
+        return measured
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as JSON-able data."""
+    async def state(self) -> dict[str, Any]:
+        """Return what a resume needs, as JSON-able data."""
+        return {"tracker": await self._tracker.checkpoint.remote(), "figures": dict(self._figures)}
 
-    def close(self) -> None:
-        """Close the files or connections."""
-
-
-class LocalMetrics:
-    """A tracker of this process, whose first sink writes ``metrics.jsonl``."""
-
-    def __init__(self, tracker: Tracker, lines: JsonlSink) -> None:
-        self.tracker = tracker
-        self._lines = lines
-        self._flushed = 0
-
-    def log(self, name_value_dict: Mapping[str, float]) -> None:
-        """Log exact values."""
-        self.tracker.log(name_value_dict)
-
-    def add(self, values: Mapping[str, float]) -> None:
-        """Log values that are summed until the next flush."""
-        self.tracker.add(values)
-
-    async def flush(self, step: int) -> Metrics:
-        """Write the line of ``step`` and return it."""
-        self._flushed = step
-        return self.tracker.flush(step)
-
-    async def resume(self, step: int, state: dict[str, Any]) -> bool:
-        """Continue after update ``step`` from a state."""
-        if state:
-            self.tracker.load_state_dict(state["tracker"])
-            self._flushed = state["flushed"]
-        self._lines.truncate(state.get("offset", 0))
-        return self._flushed >= step
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the tracker's state, and how long the file is."""
-        return {
-            "tracker": self.tracker.state_dict(),
-            "offset": self._lines.offset(),
-            "flushed": self._flushed,
-        }
-
-    def close(self) -> None:
-        """Close the sinks."""
-        self.tracker.close()
+    async def close(self) -> None:
+        """Close the files and connections."""
+        await self._tracker.close.remote()
 
 
 Learned = Mapping[str, Mapping[str, float]]

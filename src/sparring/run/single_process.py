@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparring.collection.sinks import JsonlSink
-from sparring.collection.tracker import Tracker
+from sparring.collection.local_handle import LocalHandle
+from sparring.collection.metrics_log import MetricsLog
+from sparring.collection.sinks import further_sinks
 from sparring.config import Config
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.run import assembly
@@ -17,7 +18,7 @@ from sparring.run.given_adapters import find_given, load_given, with_own_copies
 from sparring.run.hardware import available_cores
 from sparring.run.local_games import LocalGames
 from sparring.run.local_learners import LocalLearners
-from sparring.run.metrics import LocalMetrics
+from sparring.run.metrics import RunMetrics
 from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
@@ -64,9 +65,10 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     learners = {policy: assembly.build_learner(config, model, policy) for policy in policies}
     engine = assembly.build_engine(config.inference, model)
     directory.check_epoch()
-    lines = JsonlSink(directory.metrics_file)
-    tracker = Tracker(directory.path.name, sinks=assembly.build_sinks(config, lines, directory.path))
-    metrics = LocalMetrics(tracker, lines)
+    name, tracking = directory.path.name, config.tracking
+    sinks = further_sinks(name, directory.path, tracking.wandb_project, tensorboard=tracking.tensorboard)
+    log = MetricsLog(name, directory.metrics_file, sinks)
+    metrics = RunMetrics(LocalHandle(log))
     results = {policy: learner.result for policy, learner in learners.items()}
     exploiters = [] if config.league is None else config.league.exploiters
     saving = LocalLearners(learners, directory, config.model.name, exploiters)
@@ -78,7 +80,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     if program is not None:
         source = ProgramSource(config, directory, metrics, program, engine, serving, calls)
     else:
-        games = LocalGames(config, directory, tracker, engine)
+        games = LocalGames(config, directory, log.tracker, engine)
         arena = assembly.build_arena(config, engine, calls)
         source = GameSource(config, directory, metrics, games, serving, saving, arena)
     return Trainer(config, directory, source, saving, metrics, console)

@@ -84,7 +84,7 @@ class Trainer:
                 await self._measure_update()
                 await self._keep_if_due()
         self.state = "done"
-        self.metrics.close()
+        await self.metrics.close()
         await self._finish()
 
     def _is_done(self) -> bool:
@@ -184,10 +184,10 @@ class Trainer:
 
     async def _state(self) -> dict[str, Any]:
         """Return what a resume needs besides the learners."""
-        source = await self.source.state()
+        source, metrics = await self.source.state(), await self.metrics.state()
         return {
             "source": source,
-            "metrics": self.metrics.state_dict(),
+            "metrics": metrics,
             "turn": self._turn,
             "config": self.config.model_dump(mode="json"),
             "logs": self._logs.state(),
