@@ -293,7 +293,7 @@ def test_a_host_without_a_slot_for_an_adapter_is_rejected():
 
 def test_the_classes_of_all_actors_load_no_model_library_and_no_games():
     code = (
-        "import sys, sparring.cluster.actor_classes; "
+        "import sys, sparring.cluster.actor_classes, sparring.compat.unstable; "
         "sys.exit(not sys.modules.keys().isdisjoint({'torch', 'transformers', 'textarena', 'pyspiel'}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,6 +3,8 @@
 Each name is started like a class of Ray's own: ``Tracker.options(name="Tracker").remote(...)``.
 """
 
+from typing import Any
+
 from sparring.cluster.connect import import_ray
 
 import_ray(silent=False)
@@ -29,7 +31,6 @@ from sparring.compat.unstable.forms import (  # noqa: E402
     TerminalInterface,
     TrackerArguments,
 )
-from sparring.learn import algorithms  # noqa: E402
 
 Tracker = Form(TrackerActor, TrackerArguments)
 StepBuffer = Form(BufferActor, StepBufferArguments)
@@ -51,3 +52,12 @@ __all__ = [
     "algorithms",
     "reward_transformations",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the algorithms, and torch with them, when they are asked for: a collector imports this too."""
+    if name == "algorithms":
+        from sparring.learn import algorithms
+
+        return algorithms
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
