@@ -14,7 +14,7 @@ from sparring.core.manifest import damaged
 from sparring.learn.saved_states import read_state
 from sparring.run.run_layout import growing_files, log_files
 
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 """Format of a checkpoint. It changes with the other files too."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Logs = dict[str, tuple[Count, str]]
