@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from job_server import ASK, ended, forks, serving, start_many, start_short
+from job_server import told as with_news
 from live_server import TOKEN, Live, running
 from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.cluster.engines.service import EngineService
@@ -25,6 +26,7 @@ from sparring.core.adapters import ADAPTER_FILE
 from sparring.engine.answering import EngineCall, ModelFacts
 from sparring.engine.engine import EmbeddedEngine
 from sparring.finetune.jobs.records import ServedBase
+from sparring.finetune.jobs.service import JobService
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.model_files import load_chat_tokens
 from sparring.learn.policy import LoraSettings, PolicyModel
@@ -69,9 +71,13 @@ def spread(directory: Path, number: int = 2, max_adapters: int = 8) -> Iterator[
     base = ServedBase.of("tiny", MODEL, facts)
     models = ServedModels("tiny", {}, {}, {"base": "tiny", "default": "tiny"})
     notes: list[str] = []
-    app = build_application(
-        engines, engines, base, forks().start, models, TOKEN, directory, directory / "jobs", notes.append
-    )
+    with pytest.MonkeyPatch.context() as patch:  # tests wait for the news of this server's jobs too
+        patch.setattr(
+            "sparring.commands.serve.JobService", lambda *to, **by: with_news(JobService(*to, **by))
+        )
+        app = build_application(
+            engines, engines, base, forks().start, models, TOKEN, directory, directory / "jobs", notes.append
+        )
     with running(app, engines) as live:
         yield Spread(live, hosts, engines, notes)
 
