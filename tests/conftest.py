@@ -85,6 +85,14 @@ def model() -> Path:
 
 
 @pytest.fixture(scope="session")
+def playing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that answers with the words of Kuhn poker."""
+    from playing_model import save_playing_model
+
+    return save_playing_model(tmp_path_factory.mktemp("playing") / "model")
+
+
+@pytest.fixture(scope="session")
 def games_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of Kuhn poker against a pool."""
     from watched_runs import train_games

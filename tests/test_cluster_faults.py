@@ -11,7 +11,6 @@ import pytest
 import ray
 
 from game_runs import metrics_of
-from playing_model import save_playing_model
 from ray_accounts import problems_of, read_books
 from ray_faults import ACTORS, Command, Faults, pid_of
 from sparring.cluster import health as health
@@ -27,10 +26,10 @@ QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.g
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory, joined) -> Iterator[Faults]:
+def faults(playing, tmp_path_factory, joined) -> Iterator[Faults]:
     """Runs of a model that plays."""
     directory = tmp_path_factory.mktemp("faults")
-    faults = Faults(directory, save_playing_model(directory / "model"), random.Random(0), address=joined)
+    faults = Faults(directory, playing, random.Random(0), address=joined)
     yield faults
     faults.end_commands()
 

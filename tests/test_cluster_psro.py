@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from playing_model import save_playing_model
 from psro_runs import SHORT, configuration, psro, state_of
 from sparring.core import SparringError
 from sparring.evaluation.tournament import Tournament
@@ -15,14 +14,13 @@ from sparring.evaluation.tournament import Tournament
 @pytest.mark.slow  # test_commands_psro trains best responses of two on a cluster by default
 @pytest.mark.parametrize("nash_conv", ["false", "true"])
 def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
-    tmp_path, monkeypatch, cluster, capsys, nash_conv
+    playing, tmp_path, monkeypatch, cluster, capsys, nash_conv
 ):
     here, there = tmp_path / "here", tmp_path / "there"
     text = SHORT.replace("iterations = 2", "iterations = 1")
     text = text.replace("nash_conv = true", f"nash_conv = {nash_conv}")
     here.mkdir()
-    model = save_playing_model(tmp_path / "model")
-    assert psro(configuration(here, text, model)) == 0
+    assert psro(configuration(here, text, playing)) == 0
     there.mkdir()
     file = Path(shutil.copy(here / "game.toml", there))
 

@@ -9,7 +9,6 @@ import pytest
 
 from game_runs import configure, run
 from matrices import first_of
-from playing_model import save_playing_model
 from program_runs import configure as configure_program
 from program_runs import run as run_program
 from sparring.cli.main import main
@@ -110,12 +109,12 @@ def test_a_measure_that_would_take_too_long_leaves_the_match(trained, capsys, mo
 
 
 @pytest.mark.parametrize("env_id", first_of(["TicTacToe-v0-train", "tic_tac_toe"]))
-def test_moves_are_compared_with_perfect_play_where_that_is_known(env_id, tmp_path, capsys):
-    plays = save_playing_model(tmp_path / "model")
-    assert main(["eval", str(plays), "--env", env_id, "--games", "2", "--out", str(tmp_path / "r.json")]) == 0
+def test_moves_are_compared_with_perfect_play_where_that_is_known(env_id, playing, tmp_path, capsys):
+    out = tmp_path / "r.json"
+    assert main(["eval", str(playing), "--env", env_id, "--games", "2", "--out", str(out)]) == 0
     assert "Moves that keep their value" in capsys.readouterr().out
-    result = json.loads((tmp_path / "r.json").read_text())
+    result = json.loads(out.read_text())
     kept = result["kept_value"]
     assert kept["positions"] == result["moves"]
     assert kept["share"][1] == pytest.approx(kept["kept"] / kept["positions"])
-    assert json.loads(evaluated(capsys, plays, "--json").out)["kept_value"] is None, "Kuhn poker has luck"
+    assert json.loads(evaluated(capsys, playing, "--json").out)["kept_value"] is None, "Kuhn poker has luck"

@@ -69,11 +69,10 @@ def solved(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory) -> Path:
+def short(playing, tmp_path_factory) -> Path:
     """A short one of Kuhn poker, left alone."""
     folder = tmp_path_factory.mktemp("short")
-    model = save_playing_model(folder / "model")
-    assert psro(configuration(folder, SHORT, model)) == 0
+    assert psro(configuration(folder, SHORT, playing)) == 0
     return folder / "psro"
 
 
@@ -367,9 +366,8 @@ def joined(monkeypatch) -> list[tuple[str | None, str]]:
     return clusters
 
 
-def test_best_responses_of_two_psros_may_be_trained_on_one_cluster(tmp_path, joined):
-    model = save_playing_model(tmp_path / "model")
-    file = configuration(tmp_path, SHORT.replace("nash_conv = true", ""), model)
+def test_best_responses_of_two_psros_may_be_trained_on_one_cluster(playing, tmp_path, joined):
+    file = configuration(tmp_path, SHORT.replace("nash_conv = true", ""), playing)
     there = ["--runtime", "ray", "--ray.address", "127.0.0.1:1", "--run.directory", str(tmp_path)]
     for name in ("one", "other"):
         assert main(["psro", str(file), *there, "--name", name]) == 1

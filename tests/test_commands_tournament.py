@@ -1,6 +1,7 @@
 """Tournaments of runs, scripts and API models; kills in the middle; the page."""
 
 import csv
+import functools
 import io
 import json
 import random
@@ -19,7 +20,6 @@ from rich.console import Console
 from evaluation_client import legal_moves
 from game_runs import configure, run
 from hostile_text import hostile_text
-from playing_model import save_playing_model
 from report_pages import Page
 from seat_runs import DILEMMA, SIDES
 from sparring.cli.main import main
@@ -31,11 +31,6 @@ from sparring.evaluation.venues import GameVenue
 from sparring.population import PayoffTable
 from sparring.population.rankings import rank
 from tournaments import few_resamples, kill_when_it_has, payoffs, play  # noqa: F401 - a fixture
-
-
-@pytest.fixture(scope="module")
-def playing(tmp_path_factory) -> Path:
-    return save_playing_model(tmp_path_factory.mktemp("playing") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -283,11 +278,22 @@ def killed(moments: list[int], games: int, trained: Path, tmp_path: Path) -> Non
     assert len(numbers) == len(set(numbers)) == games * 6
 
 
-def test_a_tournament_that_is_killed_goes_on_to_the_same_payoffs(trained, tmp_path):
-    killed([30], 20, trained, tmp_path)
+def test_a_tournament_of_adapters_whose_log_was_cut_goes_on_to_the_same_payoffs(trained, tmp_path):
+    members = [trained, f"{trained}@2", "base", "random", "--games", 8]
+    play(tmp_path / "alone", *members)
+    out = shutil.copytree(tmp_path / "alone", tmp_path / "cut")
+    lines = (out / "games.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "games.jsonl").write_bytes(b"".join(lines[:20]) + lines[20][:9])
+    for name in ("payoffs.json", "payoffs.csv"):
+        (out / name).unlink()
+    play(out, *members)
+    for name in ("payoffs.json", "payoffs.csv"):
+        assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    numbers = [json.loads(line)["game"] for line in (out / "games.jsonl").read_text().splitlines()]
+    assert len(numbers) == len(set(numbers)) == 8 * 6
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the log is cut by default above, and anywhere in test_commands_tournament_log
 def test_a_tournament_that_is_killed_thirty_times_goes_on_to_the_same_payoffs(trained, tmp_path):
     killed([1 + 11 * number for number in range(30)], 60, trained, tmp_path)
 
@@ -400,20 +406,26 @@ def test_a_tournament_in_use_is_refused(tmp_path, capsys):
 # The page
 
 
+def page_of(name: str) -> Page:
+    table, games = PayoffTable(), []
+    for first, second in ((name, "b"), ("b", "c"), ("c", name)):
+        games.append(((first, second), (1.0, -1.0)))
+        table.add(len(games), *games[-1])
+    rankings = rank(table, [name, "b", "c"], games)
+    return Page(tournament_html(name, 0, table, rankings, {}))
+
+
+@functools.cache
+def harmless_page() -> Page:
+    return page_of("x")
+
+
 @settings(max_examples=8, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_names_and_answers_stay_text(text):
-    def page_of(name: str) -> Page:
-        table, games = PayoffTable(), []
-        for first, second in ((name, "b"), ("b", "c"), ("c", name)):
-            games.append(((first, second), (1.0, -1.0)))
-            table.add(len(games), *games[-1])
-        rankings = rank(table, [name, "b", "c"], games)
-        return Page(tournament_html(name, 0, table, rankings, {}))
-
     if text in ("b", "c"):
         return
-    page, harmless = page_of(text), page_of("x")
+    page, harmless = page_of(text), harmless_page()
     assert page.open == []
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in harmless.elements]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
