@@ -348,7 +348,7 @@ def test_the_first_line_after_a_kill_between_the_checkpoint_and_its_line_has_the
     place, metrics = RunDirectory(copied).checkpoint(2), copied / "metrics.jsonl"
     end = metrics.read_bytes().index(b"\n") + 1
     state = json.loads((place / STATE_FILE).read_text())
-    state["metrics"] |= {"flushed": 1, "offset": end}
+    state["metrics"]["tracker"]["offset"] = end
     state["logs"]["metrics.jsonl"] = [end, hashlib.sha256(metrics.read_bytes()[:end]).hexdigest()]
     state["turn"] = {"play": 12.5, "played": 50.0}
     (place / STATE_FILE).write_text(json.dumps(state))

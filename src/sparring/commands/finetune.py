@@ -68,7 +68,7 @@ def resume_finetune(
     try:
         config = load_config(str(run.config_file), overrides)
         given = settings_of(config)
-        if given.base_run.base_run_type == "rerun_tests":
+        if given.base_run.base_run_type == "rerun_tests" and not _needs_no_base_run(directory, given):
             _check_tests(Path(str(given.base_run.run_id)), given, given.rl.num_iterations)
         scenario = build_scenario(config, directory, partial(print_line, console))
         _train(config, scenario, run, console, accept_changes=accept_changes)
@@ -179,12 +179,23 @@ def with_base_run(config: Config) -> Config:
     return config.model_copy(update={**kept_of_base, "finetune": taken})
 
 
+def _needs_no_base_run(directory: Path, given: FinetuneSettings) -> bool:
+    """Return whether all tests were played, with models that are not in the base run's directory."""
+    try:
+        done = read_state(RunFiles(directory).state).train_loop_stage == "done"
+    except CheckPointNotFoundError:
+        done = False
+    return done and given.provider.type != "local"
+
+
 def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
     if given.text_rl.test_scheme == "none":
         field = "finetune.text_rl.test_scheme"
         raise InputError(field, "is none, so no test is played again", 'Set it to "all"')
     files = RunFiles(path)
     finish = f"Finish it: {shell_command('finetune', '--resume', path)}"
+    if not path.is_dir():
+        raise InputError(RUN, f"{path} is gone", "Move the run back there")
     try:
         state = read_state(files.state)
     except CheckPointNotFoundError:
