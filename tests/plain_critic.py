@@ -1,5 +1,7 @@
 """A critic by its formulas: single prompts through transformers and peft, and sums over turns."""
 
+import copy
+import functools
 import itertools
 from typing import Any
 
@@ -92,11 +94,20 @@ class PlainCritic:
 RANK = 4
 
 
+@functools.cache
+def _base() -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
+
+
+@functools.cache
+def _start() -> dict[str, torch.Tensor]:
+    return tiny_policy(rank=RANK).adapter_state()
+
+
 def new_plain_model(weights: dict[str, torch.Tensor] | None = None) -> Any:
-    base = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), attn_implementation="eager")
     model = get_peft_model(
-        base,
+        copy.deepcopy(_base()),
         LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=list(ALL_LINEAR), task_type="CAUSAL_LM"),
     )
-    set_peft_model_state_dict(model, weights or tiny_policy(rank=RANK).adapter_state())
+    set_peft_model_state_dict(model, weights or _start())
     return model
