@@ -1,13 +1,15 @@
 """Runs of games whose seats train different policies."""
 
+from pathlib import Path
+
 from sparring.collection.rollout_log import RolloutLog
 from sparring.commands.evaluate import evaluate
 
-DILEMMA = "IteratedPrisonersDilemma-v0-train"
+TALK = f"{Path(__file__).with_name('short_game.py')}:Talk"
 
 
 SIDES = {
-    "envs": f'[{{id = "{DILEMMA}", template = "default", max_turns = 4, policies = ["first", "second"]}}]',
+    "envs": f'[{{id = "{TALK}", template = "default", policies = ["first", "second"]}}]',
     "evaluation__opponents": "['base']",
     "evaluation__nash_conv": "false",
     "rewards__final": '[{type = "win_draw_loss", win = 1.0, draw = 0.5, loss = -1.0}]',
@@ -29,7 +31,7 @@ def games(path):
     return [rollout for _, rollout in RolloutLog(path / "rollouts")]
 
 
-def match(path, opponent, env=DILEMMA):
+def match(path, opponent, env=TALK):
     return evaluate(str(path), env, str(opponent), 4).result
 
 

@@ -21,7 +21,7 @@ from evaluation_client import legal_moves
 from game_runs import configure, run
 from hostile_text import hostile_text
 from report_pages import Page
-from seat_runs import DILEMMA, SIDES
+from seat_runs import SIDES, TALK
 from sparring.cli.main import main
 from sparring.commands.members import environment_of, find_members
 from sparring.commands.tournament_page import print_tournament, tournament_html
@@ -131,7 +131,7 @@ def test_a_run_with_a_policy_for_each_seat_plays_each_in_its_own(playing, tmp_pa
     monkeypatch.chdir(tmp_path)
     run(configure(playing, learning__steps="1", evaluation__games="2", **SIDES), tmp_path / "sides")
     arguments = ["tournament", "sides", "base", "--games", "4", "--out"]
-    assert main([*arguments, "out", "--env", DILEMMA]) == 0
+    assert main([*arguments, "out", "--env", TALK]) == 0
     (first, second) = sorted(Path("out", "games").iterdir())
     seated = [
         [agent["model"] for agent in json.loads(file.read_text())["rollout"]["artifact"]["agents"]]

@@ -13,7 +13,7 @@ from league_kills import PLACES, acting, train_and_kill
 from league_runs import LEAGUE, copy_of, games, learner_of, same
 from matrices import first_of
 from program_runs import adapter
-from seat_runs import SIDES as DILEMMA
+from seat_runs import SIDES as TALK
 from seat_runs import match
 from sparring.cli.main import main
 from sparring.collection.rollout_log import RolloutLog
@@ -163,7 +163,7 @@ SIDES = """{
 
 
 def test_players_of_one_seat_learn_it_alone(model, tmp_path):
-    changes = LEAGUE | DILEMMA | {"league__players": SIDES, "learning__steps": "1", "evaluation__every": "0"}
+    changes = LEAGUE | TALK | {"league__players": SIDES, "learning__steps": "1", "evaluation__every": "0"}
     changes["collection__games_per_step"] = "20"
     run(configure(model, **changes), tmp_path / "run")
     seats = {

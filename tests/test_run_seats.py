@@ -9,7 +9,7 @@ from rich.console import Console
 
 from game_runs import configure, cut_back, metrics_of, resumed, run
 from program_runs import adapter
-from seat_runs import DILEMMA, OPPONENTS, SIDES, games, match
+from seat_runs import OPPONENTS, SIDES, TALK, games, match
 from sparring.cli.main import main
 from sparring.commands.play import play
 from sparring.config import load_config
@@ -84,13 +84,13 @@ def test_a_person_plays_against_the_policy_of_the_other_seat(sides, monkeypatch,
     client = Asked()
     monkeypatch.setattr("sparring.commands.play.build_engine", lambda *_: client)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    play(str(sides), DILEMMA, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
+    play(str(sides), TALK, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
     assert client.models == [f"model/{policy}"]
 
 
 def test_the_command_that_the_run_prints_plays_its_policies(sides, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["play", str(sides), "--env", DILEMMA, "--seat", "1"]) == 0
+    assert main(["play", str(sides), "--env", TALK, "--seat", "1"]) == 0
     assert "player 0 (model):" in capsys.readouterr().out
 
 
