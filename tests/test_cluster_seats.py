@@ -1,4 +1,7 @@
-"""Games on Ray whose seats train different policies, one from a given adapter, and meet a given one."""
+"""Runs on Ray whose seats train different policies, one from a given adapter, and meet a given one.
+
+The run of most tests plays two games of one's own, with a loss of one's own.
+"""
 
 import json
 from pathlib import Path
@@ -7,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from doc_pages import DOCS, save_named_blocks
 from game_runs import configure, metrics_of, quiet
 from program_runs import adapter
 from seat_runs import MIXED, OPPONENTS, SIDES, games
@@ -33,7 +37,7 @@ def assert_learned_the_same(here: Path, there: Path) -> None:
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def on_ray(cluster) -> dict[str, str]:
     return {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
 
@@ -50,8 +54,21 @@ def given(model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(given) -> dict[str, str]:
+def own(tmp_path_factory) -> Path:
+    """A directory with the game and the loss that the pages write."""
+    path = tmp_path_factory.mktemp("own")
+    for page in ("tutorial-game.md", "howto-custom-algorithm.md"):
+        save_named_blocks(DOCS / page, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def settings(given, own) -> dict[str, str]:
+    sticks = f'{{id = "{own / "sticks.py"}:Sticks", policies = ["second", "first"]}}'
+    clipped = f'path = "{own / "clipped.py"}:ClippedPolicyGradient"'
     return SETTINGS | {
+        "envs": SIDES["envs"].replace("]}]", f"]}}, {sticks}]"),
+        "learning__algorithm": f'{{{clipped}, options = {{clip = 0.1, regulariser = "uniform"}}}}',
         "start__first": str(given / "start"),
         "frozen__teacher": str(given / "teacher"),
         "population__fixed_opponents": "['base', 'teacher']",
@@ -67,6 +84,14 @@ def here(model, settings, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def there(model, settings, on_ray, tmp_path_factory):
+    """The same run on Ray."""
+    path = tmp_path_factory.mktemp("there") / "run"
+    train(configure(model, **settings | on_ray), path, quiet())
+    return path
+
+
 def evaluated_models(run: Path, step: int = 4) -> dict[str, str]:
     """Return the models of the evaluations after an update, by file."""
     files = (run / "evaluation").glob(f"step-{step:06d}-*.json")
@@ -74,15 +99,8 @@ def evaluated_models(run: Path, step: int = 4) -> dict[str, str]:
 
 
 def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn_the_same_on_ray(
-    model,
-    settings,
-    given,
-    here,
-    tmp_path,
-    on_ray,
+    given, here, there
 ):
-    there = tmp_path / "run"
-    train(configure(model, **settings | on_ray), there, quiet())
     assert_learned_the_same(here, there)
     began, start = adapter(there, 0, "first"), load_file(given / "start" / "adapter_model.safetensors")
     assert all(torch.equal(began[name], start[name]) for name in start)
@@ -91,19 +109,27 @@ def test_sides_that_start_from_an_adapter_and_meet_copies_and_a_frozen_one_learn
     assert met >= {"fixed-base", "fixed-teacher", "first-ckpt-0"}
     turns = [[turn["text"] for game in games(run) for turn in game.extras["turns"]] for run in (here, there)]
     assert turns[0] == turns[1], "the frozen adapter and the first copies answer the same"
-    kind = "IteratedPrisonersDilemma-v0-train"
-    assert (
-        evaluated_models(there)
-        == evaluated_models(here)
-        == {
-            f"step-000004-{kind}-{opponent}.json": "first-average, second-average"
-            for opponent in ("base", "teacher")
-        }
-    )
     known = members(there)
     assert known.keys() == members(here).keys() - {"first-ckpt-4", "second-ckpt-4"}, "of the update itself"
     assert all(known[uid]["games"] for uid in (*BOTH, "first-average", "second-average"))
     assert metrics_of(there)[-1].keys() >= {f"learner/{policy}/loss" for policy in BOTH}
+
+
+def test_a_game_and_a_loss_of_ones_own_train_and_are_evaluated_on_ray_as_in_one_process(own, here, there):
+    assert (
+        evaluated_models(there)
+        == evaluated_models(here)
+        == {
+            f"step-000004-{kind}-{opponent}.json": f"{one}-average, {other}-average"
+            for kind, one, other in (("Talk", *BOTH), ("Sticks", *reversed(BOTH)))
+            for opponent in ("base", "teacher")
+        }
+    )
+    for run in (here, there):
+        assert {game.episode_type for game in games(run)} == {"Talk", "Sticks"}
+        assert all(metrics_of(run)[-1][f"learner/{policy}/regulariser_weight"] > 0 for policy in BOTH)
+        said = [run / "metrics.jsonl", *(run / "evaluation").glob("*-Sticks-*.json")]
+        assert [path for path in said if str(own) in path.read_text()] == []
 
 
 PLACES = {

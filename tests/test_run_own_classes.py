@@ -96,6 +96,7 @@ def has_learned(run: Path) -> bool:
 CLIPPED = '{path = "clipped.py:ClippedPolicyGradient", options = {clip = 0.1, regulariser = "uniform"}}'
 
 
+@pytest.mark.slow  # test_cluster_seats shows it by default, on a cluster that it joins
 def test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray(files, model, loopback):
     settings = {"learning__learning_rate": "0.01", "lora__target_modules": "['q_proj', 'v_proj']"}
     train(configure(model, CLIPPED, **settings), files / "here", Console(file=io.StringIO()))
