@@ -1,6 +1,7 @@
 """A league on Ray does what one in one process does, also if it is stopped in the middle and resumed.
 
-That it is resumed from any of its stages is tested without Ray, in ``test_cluster_league_kills.py``.
+By default, test_cluster_seats compares a run on Ray with one in one process, and test_cluster_league_kills
+resumes a league from any of its stages without Ray.
 """
 
 import json
@@ -20,6 +21,8 @@ from sparring.learn.checkpoints import load_adapter
 from sparring.run.game_source import GameFeed
 from sparring.run.single_process import train as train_locally
 
+pytestmark = pytest.mark.slow
+
 PLAYERS = ("default", "attacker", "finder")
 STEPS, GAMES = 3, 24
 SETTINGS = LEAGUE | {
@@ -38,7 +41,7 @@ def here(model, tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["left alone", pytest.param("resumed", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["left alone", "resumed"])
 def there(request, model, tmp_path_factory, cluster):
     """A run on Ray, left alone or stopped when an exploiter had started again, and resumed."""
     path, publish = tmp_path_factory.mktemp("there") / "run", GameFeed.publish
