@@ -32,7 +32,9 @@ class Demo:
     info: dict[str, Any]
 
 
-def train_on_tak(model: str, opponent: str, updates: int, max_tokens: int, max_model_len: int) -> Demo:
+def train_on_tak(
+    model: str, opponent: str, updates: int, engines: int, max_tokens: int, max_model_len: int
+) -> Demo:
     """Train on the cluster that is connected, by remote calls only, look at the result and end the actors."""
     try:
         tracker = unstable.Tracker.options(name="Tracker").remote(run_name="tak", wandb_project="tests")
@@ -43,7 +45,7 @@ def train_on_tak(model: str, opponent: str, updates: int, max_tokens: int, max_m
         ray.get(model_pool.add_checkpoint.remote(path=None, iteration=-1))
         services = {"step_buffer": step_buffer, "model_pool": model_pool, "tracker": tracker}
         collector = unstable.Collector.options(name="Collector").remote(
-            num_actors=2,
+            num_actors=engines,
             vllm_config={
                 "model_name": model,
                 "lora_config": LORA,

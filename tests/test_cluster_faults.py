@@ -14,6 +14,7 @@ from game_runs import metrics_of
 from ray_accounts import problems_of, read_books
 from ray_faults import ACTORS, Command, Faults, pid_of
 from sparring.cluster import health as health
+from sparring.cluster.view import ClusterSource
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.pool import PoolService
 from sparring.collection.results import EnvSpec
@@ -48,7 +49,16 @@ def games_under_way(command: Command) -> int:
     return ray.get(pool.accounts.remote())["in_flight"]
 
 
-def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(faults):
+def watched(command: Command, address: str) -> bool:
+    """Return whether a view at the cluster shows the run's actors before it ends."""
+    source = ClusterSource(address, command.directory.name)
+    shown = command.wait_until(lambda: {"Learner", "Engine-0", "Collector-0"} <= source.read().actors.keys())
+    step = source.read().step
+    source.close()
+    return shown and step > 0
+
+
+def test_a_run_finishes_by_itself_and_is_watched_although_every_kind_of_actor_is_killed_once(faults):
     command = faults.train(0, *QUICK, updates=UPDATES)
     assert command.wait_until(lambda: command.saved() > 0)
     assert {name for name in ACTORS.values() if has_torch(command, name)} == {"Engine-0", "Learner"}
@@ -59,6 +69,7 @@ def test_a_run_finishes_by_itself_although_every_kind_of_actor_is_killed_once(fa
             if kind == "collector":
                 assert command.wait_until(lambda: games_under_way(command) > 0)  # they wait for the engine
             kill(command, ACTORS[kind])
+    assert watched(command, faults.address), "from its cluster, whose tracker and learner were killed"
     said = command.end()
     assert command.process.returncode == 0, said
     assert problems_of(command.directory) == []

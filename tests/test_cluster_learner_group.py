@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from matrices import first_of
@@ -209,7 +211,23 @@ def test_an_error_of_the_learner_is_raised_and_the_group_continues(pair):
     pair.update_both()
 
 
-def test_workers_that_cannot_be_built_end_the_group_in_one_line(joined, tmp_path):
+def refusing_worker(group: LearnerGroup, rank: int) -> Any:
+    """Start a worker without torch, as the group starts one of its own, which cannot be built."""
+
+    class Refusing:  # here, because Ray pickles it by value: the worker cannot import this module
+        def __init__(self) -> None:
+            raise InputError("model", "it is not on this machine", "Put it there.")
+
+        def ready(self) -> None:
+            pass
+
+    return ray.remote(Refusing).options(max_restarts=-1).remote()
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["light", "real"])
+def test_workers_that_cannot_be_built_end_the_group_in_one_line(joined, tmp_path, monkeypatch, real):
+    if not real:
+        monkeypatch.setattr(LearnerGroup, "_worker", refusing_worker)
     build = partial(refuse_elsewhere, Fate(tmp_path, os.getpid()))
     group = LearnerGroup(build, 2, cpus=1, gpus=0, timeout_seconds=TIMEOUT_SECONDS)
     with pytest.raises(SparringError, match="model: it is not on this machine") as raised:

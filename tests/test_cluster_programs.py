@@ -200,6 +200,9 @@ def test_a_run_whose_parts_are_killed_and_whose_last_step_is_damaged_learns_the_
         assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
 
 
+# By default, test_cluster_faults watches a run of games at its cluster, test_run_local ends one by SIGTERM,
+# and test_cluster_program_collectors plays a program on Ray.
+@pytest.mark.slow
 def test_a_program_is_watched_at_its_cluster_and_saved_when_it_is_asked_to_end(faults):
     command = start(faults, "stopped", "--learning.steps=100000")
     assert command.wait_until(lambda: command.saved() > 0)

@@ -25,6 +25,7 @@ from sparring.collection.buffers import StepBuffer
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.pool import PoolService
 from sparring.collection.sinks import read_metrics
+from sparring.compat.unstable.actors import PromptActor, VLLMArguments
 from sparring.compat.unstable.collector import CollectorArguments
 from sparring.compat.unstable.forms import Form
 from sparring.core import InputError, SparringError
@@ -66,7 +67,7 @@ def adapter(model, place) -> str:
 
 @pytest.fixture(scope="module")
 def demo(joined, model) -> Demo:
-    return train_on_tak(model, "random", UPDATES, max_tokens=8, max_model_len=8192)
+    return train_on_tak(model, "random", UPDATES, engines=1, max_tokens=8, max_model_len=8192)
 
 
 def engine_config(model: str) -> dict[str, object]:
@@ -138,7 +139,7 @@ def test_the_page_on_run_directories_names_the_files_of_a_run_on_ray(demo):
 @pytest.mark.slow
 def test_the_quick_start_with_a_real_model(joined):
     """smollm2-135m must be there already, as after any training."""
-    demo = train_on_tak("smollm2-135m", "random", UPDATES, max_tokens=32, max_model_len=2048)
+    demo = train_on_tak("smollm2-135m", "random", UPDATES, engines=2, max_tokens=32, max_model_len=2048)
     check_that_it_trained_and_evaluated(demo, UPDATES)
 
 
@@ -242,13 +243,23 @@ def test_games_that_an_opponents_invalid_move_decided_can_be_left_out(joined, mo
     assert pool.accounts()["filtered"] == (lost_by_opponents if left_out else 0)
 
 
-def test_an_inference_actor_answers_prompts(joined, model, adapter):
-    actor = unstable.VLLMActor.options(name="alone").remote(engine_config(model), None, "alone")
-    assert isinstance(ray.get(actor.submit_prompt.remote("Your move:")), str)
-    assert isinstance(ray.get(actor.submit_prompt.remote("Your move:", adapter)), str)
-    assert ray.get(actor.load.remote())["adapters"] == 1
+def start_here(*arguments: object) -> LocalHandle:
+    """Start in this process what an inference actor is."""
+    return LocalHandle(PromptActor(**VLLMArguments(*arguments).for_actor()))
+
+
+@pytest.mark.parametrize(
+    "start",  # by default, the quick start has an engine on Ray
+    [start_here, pytest.param(unstable.VLLMActor.remote, marks=pytest.mark.slow)],
+    ids=["here", "on Ray"],
+)
+async def test_an_inference_actor_answers_prompts(joined, model, adapter, start):
+    actor = start(engine_config(model), None, "alone")
+    assert isinstance(await actor.submit_prompt.remote("Your move:"), str)
+    assert isinstance(await actor.submit_prompt.remote("Your move:", adapter), str)
+    assert (await actor.load.remote())["adapters"] == 1
     with pytest.raises(SparringError, match="is not at /nowhere"):
-        ray.get(actor.submit_prompt.remote("Your move:", "/nowhere"))
+        await actor.submit_prompt.remote("Your move:", "/nowhere")
 
 
 # Arguments that are rejected before anything is started

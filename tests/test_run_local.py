@@ -371,20 +371,24 @@ def test_the_newest_checkpoints_are_kept_and_a_resumed_run_ends_with_the_same_ac
 
 
 class InterruptedAt(io.StringIO):
-    """A file that sends this process an interrupt whenever one of these texts is written."""
+    """A file that sends this process a signal whenever one of these texts is written."""
 
-    def __init__(self, *texts: str) -> None:
+    def __init__(self, *texts: str, asked_by: signal.Signals = signal.SIGINT) -> None:
         super().__init__()
         self.texts = texts
+        self.asked_by = asked_by
 
     def write(self, written: str) -> int:
         if any(text in written for text in self.texts):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self.asked_by)
         return super().write(written)
 
 
-def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupted(model, finished, tmp_path):
-    text = InterruptedAt("update    1/")
+@pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupted(
+    model, finished, tmp_path, asked_by
+):
+    text = InterruptedAt("update    1/", asked_by=asked_by)
     train(configure(model, run__save_every="4"), tmp_path / "run", Console(file=text, width=100))
     said = " ".join(text.getvalue().split())
     assert said.count("finishing this update, then saving; press Ctrl-C again to stop at once") == 1
