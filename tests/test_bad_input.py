@@ -17,24 +17,31 @@ BEGINNINGS += ("run directory: ",)
 HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
 PACKAGES += ("cvxpy",)
-IN_AN_ACTOR = "a layer that the model lacks, in an actor"
-"""This example starts a whole run on Ray; tests/test_cluster_actor_errors.py has others, without."""
+ON_RAY = ("a layer that the model lacks, in an actor", "more GPUs than the cluster has")
+"""These examples start Ray; test_cluster_actor_errors.py and test_cluster_placement.py have others."""
 
 
 def _case(example):
     """Return the example as a parameter."""
-    slow = example.what == IN_AN_ACTOR
+    slow = example.what in ON_RAY
     return pytest.param(example, id=example.what, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch, loopback):
-    monkeypatch.chdir(tmp_path)
-    make_files(tmp_path)
-    locks = [hold_run(tmp_path / name) for name in HELD]
-    yield tmp_path
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The files of all examples, of which no command changes any."""
+    folder = tmp_path_factory.mktemp("files")
+    make_files(folder)
+    locks = [hold_run(folder / name) for name in HELD]
+    yield folder
     for lock in locks:
         os.close(lock)
+
+
+@pytest.fixture
+def files(made, monkeypatch, loopback):
+    monkeypatch.chdir(made)
+    return made
 
 
 def test_the_page_is_made_of_the_examples():

@@ -90,8 +90,20 @@ def shared_base(adapters) -> Iterator[Live]:
         yield live
 
 
+@pytest.fixture
+def changed(adapters) -> Iterator[Path]:
+    """A copy of the first adapter in the directory of the shared server, which a test changes."""
+    place = Path(shutil.copytree(adapters["first"], adapters["first"].with_name("changed")))
+    yield place
+    shutil.rmtree(place)
+
+
 def load(live: Live, name: str, path: object, **options) -> httpx2.Response:
     return live.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path), **options})
+
+
+def unload(live: Live, name: str) -> None:
+    assert live.post("/v1/unload_lora_adapter", json={"lora_name": name}).status_code == 200
 
 
 def refusal_of(response: httpx2.Response) -> tuple[int, str]:
@@ -226,26 +238,27 @@ FILES = ("adapter_config.json", "adapter_model.safetensors", "delivery.json", "m
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["a pipe", "a link out", "a link to a pipe", "a device", "a directory"])
-def test_a_clients_files_are_regular_ones_in_the_directory(serving_base, adapters, tmp_path, name, kind):
-    file = tmp_path / "first" / name
+def test_a_clients_files_are_regular_ones_in_the_directory(shared_base, changed, tmp_path, name, kind):
+    outside = shutil.copytree(changed, tmp_path / "outside")
+    (outside / "delivery.json").write_text("{}")
+    file = changed / name
     file.unlink(missing_ok=True)
     if kind == "a link out":
-        (adapters["first"].parent / "delivery.json").write_text("{}")
-        source = adapters["first"] / name if name != "delivery.json" else adapters["first"].parent / name
-        file.symlink_to(source)
+        file.symlink_to(outside / name)
     elif kind == "a device":
         file.symlink_to("/dev/zero")
     elif kind == "a directory":
         file.mkdir()
     else:
-        place = file if kind == "a pipe" else tmp_path / "pipe"
+        place = file if kind == "a pipe" else changed / "pipe"
         os.mkfifo(place)
         if place != file:
             file.symlink_to(place)
-    refused = load(serving_base, "mine", "first")
+    refused = load(shared_base, "mine", "changed")
     assert refusal_of(refused) == (400, "lora_path")
     assert name in refused.json()["error"]["message"]
-    assert load(serving_base, "mine", "second").status_code == 200
+    assert load(shared_base, "mine", "second").status_code == 200
+    unload(shared_base, "mine")
 
 
 def test_a_link_within_the_directory_is_followed(serving_base, tmp_path):
@@ -297,11 +310,11 @@ def test_a_path_that_no_adapter_can_have_is_one_line(shared_base, path):
 
 
 @pytest.mark.parametrize("field", ["\ud800", "\x1b[2J\n", "x" * 100_000, "\u202eevil"])
-def test_words_of_a_file_or_client_come_back_short_and_printable(serving_base, tmp_path, field):
-    change_config(tmp_path / "first", **{field: 5})
-    by_file = post_json(serving_base, {"lora_name": "mine", "lora_path": "first"})
+def test_words_of_a_file_or_client_come_back_short_and_printable(shared_base, changed, field):
+    change_config(changed, **{field: 5})
+    by_file = post_json(shared_base, {"lora_name": "mine", "lora_path": "changed"})
     path = f"/v1/models/{quote(field[:60_000], errors='replace')}"
-    of_client = serving_base.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
+    of_client = shared_base.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
     for refused in (by_file, of_client):
         error = refused.json()["error"]
         assert refused.status_code in (400, 404)
@@ -310,7 +323,7 @@ def test_words_of_a_file_or_client_come_back_short_and_printable(serving_base, t
 
 
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    ("delivered", "problem"),
     [
         ({"sha256": "0" * 64}, "the learner's have 000000"),
         ({"canary": -1.0}, "the learner's is -1.0000"),
@@ -319,21 +332,22 @@ def test_words_of_a_file_or_client_come_back_short_and_printable(serving_base, t
     ],
     ids=str,
 )
-def test_an_adapter_is_what_its_delivery_file_says(serving_base, tmp_path, changed, problem):
+def test_an_adapter_is_what_its_delivery_file_says(shared_base, changed, delivered, problem):
     policy = PolicyModel(str(tiny_model("llama")), LoraSettings(4, 8.0))
     perturb_adapter(policy, seed=3)
-    save_adapter(tmp_path / "proven", policy, "tiny", version=7)
-    file = tmp_path / "proven" / "delivery.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
-    assert load(serving_base, "mine", "first").status_code == 200
-    before = ask_logprobs(serving_base, "mine")
-    response = load(serving_base, "mine", "proven", load_inplace=True)
+    save_adapter(changed, policy, "tiny", version=7)
+    file = changed / "delivery.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | delivered))
+    assert load(shared_base, "mine", "first").status_code == 200
+    before = ask_logprobs(shared_base, "mine")
+    response = load(shared_base, "mine", "changed", load_inplace=True)
     if problem is None:
         assert response.status_code == 200
-        return
-    assert refusal_of(response) == (400, "adapter")
-    assert problem in response.json()["error"]["message"]
-    assert ask_logprobs(serving_base, "mine") == before, "it goes on answering"
+    else:
+        assert refusal_of(response) == (400, "adapter")
+        assert problem in response.json()["error"]["message"]
+        assert ask_logprobs(shared_base, "mine") == before, "it goes on answering"
+    unload(shared_base, "mine")
 
 
 def test_without_a_directory_no_adapter_can_be_loaded(adapters):

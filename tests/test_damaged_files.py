@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,13 @@ COMMANDS = (
 )
 
 
+@pytest.mark.parametrize("all_commands", first_of([False, True]))
 @pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/null", path)])
-def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(copied, unfinished, kind, capfd):
+def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(
+    copied, unfinished, kind, all_commands, capfd
+):
+    """By default, each file is met by one of the commands in turn."""
+    commands = cycle(COMMANDS)
     for file in sorted(path for path in copied.rglob("*") if path.is_file()):
         of_a_run = NOT_LOOKED_INTO.isdisjoint(file.parts) and file.name != "config.toml"
         if not of_a_run or (kind is os.mkdir and not file.suffix):
@@ -107,7 +113,7 @@ def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(copi
         content = file.read_bytes()
         file.unlink()
         kind(file)
-        for command in COMMANDS:
+        for command in COMMANDS if all_commands else [next(commands)]:
             main([one.format(run=copied, other=unfinished) for one in command])
             said = capfd.readouterr()
             assert "is not a regular file" in " ".join((said.out + said.err).split()), (file, command)

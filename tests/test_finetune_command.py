@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -25,6 +26,21 @@ def runs(tmp_path, monkeypatch):
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb-files"))
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert asyncio.run(finetune("one")) == 0
+    return folder / "runs" / "one"
+
+
+@pytest.fixture
+def one(runs, finished):
+    """A finished run in the test's own directory, which is the current one."""
+    return shutil.copytree(finished, runs / "one")
 
 
 def lines_of(path):
@@ -100,8 +116,7 @@ async def test_statistics_state_rollouts_and_transcripts_reach_weights_and_biase
     assert {"mean_accuracy", "test_mean_accuracy"} <= logged
 
 
-async def test_a_run_is_continued_only_by_its_own_command(runs, capsys):
-    assert await finetune("one") == 0
+async def test_a_run_is_continued_only_by_its_own_command(one, runs, capsys):
     before = files_of(runs)
     assert await finetune("one") == 2
     said = capsys.readouterr().err
@@ -244,8 +259,7 @@ async def test_tests_that_were_played_again_have_no_more_iterations_than_their_b
         ({"program.max_response_words": "9"}, "program.max_response_words: 20 -> 9"),
     ],
 )
-async def test_a_resume_lists_what_decides_results_and_stops(runs, capsys, fields, change):
-    assert await finetune("one") == 0
+async def test_a_resume_lists_what_decides_results_and_stops(one, runs, capsys, fields, change):
     before, words = (
         files_of(runs),
         [word for field, value in fields.items() for word in (f"--{field}", value)],
@@ -270,8 +284,7 @@ async def test_a_resume_lists_what_decides_results_and_stops(runs, capsys, field
         {"roles.verifier.policy": "base"},
     ],
 )
-async def test_what_decides_nothing_that_was_learned_may_change(runs, fields):
-    assert await finetune("one") == 0
+async def test_what_decides_nothing_that_was_learned_may_change(one, fields):
     words = [word for field, value in fields.items() for word in (f"--{field}", value)]
     assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words]) == 0
 
