@@ -188,8 +188,8 @@ def test_psro_finds_mixtures_of_a_programs_policies(model, trained, tmp_path, ca
 def test_psro_of_policies_begins_with_an_adapter_for_each(model, trained, tmp_path):
     start = {"start__hider": str(trained)}
     with pytest.raises(InputError, match=r"start: PSRO begins .* but seeker has none"):
-        psro(configure(model, tmp_path, **start), tmp_path / "one")
-    stopped = psro(
+        psro(configure(model, tmp_path, **start), tmp_path / "both")
+    stopped = psro(  # in the same directory: what was refused has not begun
         configure(model, tmp_path, **start, start__seeker=str(trained)),
         tmp_path / "both",
         train=lambda config, directory: False,

@@ -162,18 +162,19 @@ def _begin(config: Config, venue: Venue, directory: PsroDirectory, progress: Pro
         raise InputError("directory", problem, "Choose another name, or give the same configuration")
     else:
         config = config.model_copy(update={"model": earlier.model})
-    directory.write_config(config)
+    given: dict[str, Path] = {}
+    policies = {*venue.policies}
     if read_state(directory.path) is None:
-        policies = {*venue.policies}
         if config.start and (missing := policies - config.start.keys()):
             problem = (
                 f"PSRO begins with an adapter for every policy, or for none, but {min(missing)} has none"
             )
             raise InputError("start", problem, "Name one for each")
         given = find_given(config.model_copy(update={"frozen": {}}))
-        for policy, source in given.items():
-            place = directory.run(0)
-            copy_adapter(source, place if policies == {TRAINED} else place / policy)
+    directory.write_config(config)  # only now: a corrected [start] is not another PSRO
+    for policy, source in given.items():
+        place = directory.run(0)
+        copy_adapter(source, place if policies == {TRAINED} else place / policy)
     return config
 
 
