@@ -40,7 +40,7 @@ class ClusterWorkers:
     """Trains jobs in actors. If the cluster's ``head`` is known, a job ends only when that can be asked how.
 
     ``options`` are Ray's for the actors: what they request, and where they are. An actor has ``patience``
-    seconds to start.
+    seconds to start, and the head as many to come back.
     """
 
     def __init__(self, options: dict[str, Any], head: str | None, patience: float) -> None:
@@ -52,7 +52,7 @@ class ClusterWorkers:
         """Train the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``.
 
         Raises:
-            SparringError: the cluster has had no room for it.
+            SparringError: the cluster has had no room for it, or its head was lost.
         """
         options = {"max_restarts": 0, "max_task_retries": 0, **self._options}
         actor: Any = ray.remote(JobActor).options(**options).remote()
@@ -78,8 +78,13 @@ class ClusterWorkers:
             raise SparringError(problem) from error
 
     async def _head_answers(self) -> None:
-        while self._head is not None:
-            with suppress(InputError):
-                await asyncio.to_thread(knock, self._head)
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+        try:
+            async with asyncio.timeout(self._patience):
+                while self._head is not None:
+                    with suppress(InputError):
+                        await asyncio.to_thread(knock, self._head)
+                        return
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            problem = f"the head of the cluster, {self._head}, has not answered for {self._patience:g} s"
+            raise SparringError(problem) from None

@@ -12,14 +12,18 @@ from typing import Any, ClassVar, Protocol
 
 import ray
 from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayError
 
 from sparring.cluster.actor_classes import restarting
-from sparring.cluster.calls import Handle, Named
+from sparring.cluster.calls import Handle, Named, error_of
 from sparring.cluster.placement import requested
 from sparring.cluster.view import HandleSource
 from sparring.collection import buffers
 from sparring.collection.transforms import FinalRewardTransform, SamplingRewardTransform, StepRewardTransform
-from sparring.core import InputError
+from sparring.core import InputError, SparringError
+
+TRACKER_SECONDS = 300.0
+"""Seconds that a tracker has to start and to name its directory."""
 
 
 class Arguments(Protocol):
@@ -130,10 +134,19 @@ def named(handle: Any) -> Handle:
 
 
 def run_directory(tracker: Any) -> str | None:
-    """Return the directory that a tracker has chosen for the run; ``None`` without a tracker."""
+    """Return the directory that a tracker has chosen for the run; ``None`` without a tracker.
+
+    Raises:
+        SparringError: the tracker's own, or it does not answer in time.
+    """
     if tracker is None:
         return None
-    directory: str = ray.get(tracker.run_directory.remote())
+    try:
+        directory: str = ray.get(tracker.run_directory.remote(), timeout=TRACKER_SECONDS)
+    except GetTimeoutError as error:
+        raise SparringError(f"the tracker has not answered for {TRACKER_SECONDS:g} s") from error
+    except RayError as error:
+        raise error_of("the tracker", error) from error
     return directory
 
 
