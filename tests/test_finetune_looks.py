@@ -15,12 +15,15 @@ from proof_server import MISSING, scripted, serving_proofs
 from report_pages import Page
 from sparring.cli.main import main
 from sparring.commands.list_runs import read_run
+from sparring.config.finetune import AgentParameters
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, load_rollouts
 from sparring.finetune.statistics import RunRecords
 from sparring.view.cards import card_of
 from sparring.view.chart_list import chart_sections
+from sparring.view.fine_tuning import FineTuning
 from sparring.view.report.page import report_html
+from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource
 from sparring.view.watch.header import header
 from sparring.view.watch.panels import evaluation_panel, jobs_panel, run_panel
@@ -379,3 +382,14 @@ def test_a_model_that_the_server_lacks_is_one_line_and_status_2(runs, capsys):
     assert "there is no model missing" in printed
     assert printed.endswith("Check the model's name and base_url\n")
     assert printed.count("\n") == 1
+
+
+def test_a_run_that_names_no_agents_begins_from_the_default_model_in_every_view():
+    tuning = FineTuning("sample_rollouts", 0)
+    named = {"finetune": {"agents": {"prover": {"model_name": "small"}}}}
+    for config, model in (
+        ({"finetune": {}}, AgentParameters().model_name),
+        (named, "small"),
+        ({}, "unknown"),
+    ):
+        assert RunView("run", config=config, tuning=tuning).model == model

@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol
 
+from sparring.config.finetune import AgentParameters
 from sparring.core.own_code import name_of
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, unplayable_warnings
@@ -124,9 +125,11 @@ class RunView:
         return str(model) if model is not None else "unknown"
 
     def tuned_models(self) -> list[str]:
-        """Return the models from which a fine-tuning run begins, by the configuration."""
+        """Return the models from which a fine-tuning run begins, by the configuration; none without one."""
         agents = (self.setting("finetune", "agents", dict) or {}).values()
         named = [agent.get("model_name") for agent in agents if isinstance(agent, dict)]
+        if not named and "finetune" in self.config:
+            named = [AgentParameters().model_name]
         return list(dict.fromkeys(name for name in named if isinstance(name, str)))
 
     def setting(self, section: str, name: str, kind: type) -> Any:
