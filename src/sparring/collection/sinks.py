@@ -3,12 +3,12 @@
 import importlib
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import msgspec
 
 from sparring.core import InputError
+from sparring.core.errors import check_installed
 from sparring.core.files import append_at
 from sparring.core.text import one_line
 
@@ -95,7 +95,8 @@ class WandbSink:
 
 def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
     """Return a new run of Weights & Biases."""
-    wandb: Any = _import_extra("wandb")
+    check_installed("wandb", "wandb", "wandb")
+    wandb: Any = importlib.import_module("wandb")
     try:
         return wandb.init(
             project=project,
@@ -112,7 +113,7 @@ class TensorBoardSink:
     """Writes metrics as TensorBoard scalars; raises InputError if the package is not installed."""
 
     def __init__(self, directory: Path) -> None:
-        _import_extra("tensorboard")
+        check_installed("tensorboard", "tensorboard", "tensorboard")
         # torch provides the writer but takes seconds to load, so it is imported only when needed.
         writer_module: Any = importlib.import_module("torch.utils.tensorboard")
         self._writer: Any = writer_module.SummaryWriter(str(directory))
@@ -174,12 +175,3 @@ def end_of_step(path: Path, step: int) -> int:
 
 def _end_of_last_line(path: Path) -> int:
     return path.read_bytes().rfind(b"\n") + 1
-
-
-def _import_extra(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(
-            package, "the package is not installed", f"Run: pip install 'sparring[{package}]'"
-        ) from error

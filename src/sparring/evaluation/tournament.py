@@ -39,10 +39,6 @@ class TournamentResult:
     failures: dict[str, int]
 
 
-Serve = Callable[[], AbstractAsyncContextManager[InferenceClient]]
-"""Serves everybody who plays, for as long as the body runs."""
-
-
 @dataclass(frozen=True)
 class Tournament:
     """What is played, and by whom.
@@ -50,7 +46,8 @@ class Tournament:
     Attributes:
         agents: who answers for each member in each seat.
         settings: by what a directory knows the tournament again.
-        serve: answers for every member. It is called only if something is left to play or to measure.
+        serve: answers for every member while its body runs; called only if something is left to play or to
+            measure.
         exact: the models of each member whose NashConv is measured too.
     """
 
@@ -58,7 +55,7 @@ class Tournament:
     schedule: GameSchedule
     agents: Mapping[str, Sequence[Agent]]
     settings: TournamentSettings
-    serve: Serve
+    serve: Callable[[], AbstractAsyncContextManager[InferenceClient]]
     exact: Mapping[str, Models] = field(default_factory=dict)
 
     def hold(

@@ -15,7 +15,7 @@ from sparring.config.proofs import (
     FileClaims,
 )
 from sparring.core import InputError
-from sparring.core.errors import first_line
+from sparring.core.errors import check_installed, first_line
 from sparring.programs.proofs.arithmetic_claims import arithmetic_claims
 from sparring.programs.proofs.claims import Claim
 
@@ -71,12 +71,9 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
     Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
     and ``y``.
     """
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise InputError(
-            "claims", "the package datasets is not installed", "Run: pip install 'sparring[datasets]'"
-        ) from error
+    check_installed("claims", "datasets", "datasets")
+    from datasets import load_dataset
+
     try:
         rows = load_dataset(name, split=split)
     except Exception as error:  # it raises many kinds: of the network, of files, of its own
