@@ -26,6 +26,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
+def test_the_handover_is_measured_on_a_cpu(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    script = runpy.run_path(str(SCRIPT))
+    ((adapters, median, most),) = script["measure_handover"]("cpu", True)
+    assert adapters == str(script["ADAPTERS"])
+    assert 0 < float(median) <= float(most)
+
+
+@pytest.mark.slow  # the script is read and one section run by default above
 def test_every_check_and_measurement_runs_on_a_cpu(monkeypatch, capsys):
     run(monkeypatch, "--device", "cpu", "--small")
     said = capsys.readouterr().out
