@@ -132,11 +132,11 @@ def config(model) -> Config:
     return configure(model, **LEAGUE | more)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["entries", "snapshots"])
+@pytest.fixture(scope="module")
 def whole(request, config, tmp_path_factory):
     """A run that is left alone, what it ended with, and copies of its directory from the moments of kills."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "is_long", lambda self, entries: request.param)
+        patch.setattr(Journal, "is_long", lambda self, entries: request.param == "snapshots")
         directory = tmp_path_factory.mktemp("league")
         run = LeagueServices(config, directory / "run")
         for place in PLACES:
@@ -145,7 +145,12 @@ def whole(request, config, tmp_path_factory):
         yield run, run.ended(), directory / "copies"
 
 
-@pytest.mark.parametrize("place", PLACES)
+KILLS = [*(("entries", place) for place in PLACES), ("snapshots", PLACES[0])]
+KILLS += [pytest.param("snapshots", place, marks=pytest.mark.slow) for place in PLACES[1:]]
+"""What journals consist of, and where everything is killed."""
+
+
+@pytest.mark.parametrize(("whole", "place"), KILLS, indirect=["whole"])
 async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, whole, place):
     run, expected, copies = whole
     tensors, path = run.tensors(), run.directory.path
@@ -161,6 +166,7 @@ async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, wh
     assert all(torch.equal(one, tensors[name]) for name, one in again.tensors().items())
 
 
+@pytest.mark.parametrize("whole", ["entries"], indirect=True)
 def test_the_exploiters_were_frozen_and_started_again(whole):
     run = whole[0]
     copies = {one.uid: one for one in run.pool.pool.opponents() if one.kind == "checkpoint"}

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from file_limits import files_no_longer_than
 from game_runs import FEWER_GAMES, MAGNET, SMALL, configure, cut_back, metrics_of, resumed, run
 from kill_resume import accounts_balance, differences, fingerprint
+from matrices import first_of
 from sparring.collection import BatchLog
 from sparring.collection.rollout_log import RolloutLog
 from sparring.config import load_config
@@ -72,16 +73,16 @@ SEVERAL_STEPS = {
 CRITIC = {"learning__algorithm": '{type = "a2c", regulariser = "uniform"}', "learning__critic": "{}"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "learning"),
-    [
-        ("mirror", {}),
-        ("lagged", MAGNET),
-        ("pfsp", ALL_ACTIONS),
-        ("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS),
-        ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"} | CRITIC),
-    ],
-)
+RESUMED = [
+    ("lagged", MAGNET),
+    ("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS),
+    ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"} | CRITIC),
+    pytest.param("mirror", {}, marks=pytest.mark.slow),
+    pytest.param("pfsp", ALL_ACTIONS, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("mode", "learning"), RESUMED)
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path, mode, learning):
     config = configure(
         model,
@@ -108,7 +109,7 @@ def copies_of(path: Path) -> list[int]:
     return sorted(int(copy.name.removeprefix("ckpt-")) for copy in (path / "population").glob("ckpt-*"))
 
 
-@pytest.mark.parametrize("mode", ["random", pytest.param("ts-dist", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", first_of(["random", "ts-dist"]))
 def test_copies_that_cannot_be_sampled_again_are_deleted_and_every_checkpoint_can_be_resumed(
     model, tmp_path, mode
 ):
@@ -188,7 +189,7 @@ def test_overlap_never_trains_on_steps_that_are_too_old(model, tmp_path):
     assert last["accounts/started"] >= last["accounts/finished"] + last["accounts/failed"]
 
 
-@pytest.mark.parametrize("mode", ["lagged", "meta-nash"])
+@pytest.mark.parametrize("mode", first_of(["meta-nash", "lagged"]))
 def test_games_in_flight_that_finish_before_a_copy_is_frozen_are_logged_with_the_others(
     model, tmp_path, mode
 ):
@@ -291,7 +292,9 @@ def test_games_with_one_or_three_players_can_be_trained(model, tmp_path, env_id,
     assert metrics_of(tmp_path / "run")[-1]["accounts/finished"] == 8
 
 
-@pytest.mark.parametrize("env_id", ["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
+@pytest.mark.parametrize(
+    "env_id", first_of(["LiarsDice-v0-small-train", "IteratedPrisonersDilemma-v0-train"])
+)
 def test_an_environment_that_does_not_list_its_legal_moves_trains_with_the_defaults(model, tmp_path, env_id):
     (tmp_path / "mine.toml").write_text(f'[[envs]]\nid = "{env_id}"\n')
     small = {name: value for name, value in SMALL.items() if name != "evaluation.opponents"}
