@@ -11,6 +11,7 @@ from program_runs import SMALL, adapter, configure, logged, run
 from sparring.cli.main import main
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.psro import psro
+from sparring.commands.psro_page import psro_table
 from sparring.commands.tournament import tournament
 from sparring.config import load_config
 from sparring.core import InputError
@@ -174,9 +175,13 @@ def test_psro_finds_mixtures_of_a_programs_policies(model, trained, tmp_path, ca
         "member-002/checkpoints/step-000001",
     ]
     assert psro(config, path) == found, "nothing is left to be done"
-    members = [str(path / "member-001"), str(path)]
-    met = tournament(members, None, tmp_path / "met", games=8)
-    assert met.failures == {}
+    assert "NashConv" not in psro_table(found).heads
+    capsys.readouterr()
+    assert main(["exploit", str(path), "--out", str(tmp_path / "answer")]) == 2
+    assert "names none. Name an environment; a mixture in a program plays only in" in capsys.readouterr().err
+    words = ["tournament", str(path), str(path / "member-001"), "--games", "8"]
+    assert main([*words, "--out", str(tmp_path / "met")]) == 0, "a mixture may come before the run"
+    assert "failed" not in capsys.readouterr().out
     agents = {
         agent["model"]
         for file in (tmp_path / "met" / "games").iterdir()

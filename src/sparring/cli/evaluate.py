@@ -185,7 +185,7 @@ def tournament(
 ) -> None:
     """Let all members play each other, rank them, and write the payoffs and a page into a directory."""
     from sparring.commands.console import ConsoleProgress
-    from sparring.commands.model_source import first_environment
+    from sparring.commands.model_source import first_environment_of
     from sparring.commands.tournament import tournament as hold_tournament
     from sparring.commands.tournament_page import print_tournament
     from sparring.evaluation.tournament_files import PAGE
@@ -196,7 +196,7 @@ def tournament(
     with renaming(GAME_OPTIONS | renamed):
         result = hold_tournament(
             members,
-            env or first_environment(members[0]),
+            env or first_environment_of(members),
             out,
             games=games,
             budget=budget,

@@ -5,7 +5,7 @@ A name is found without torch, so that a wrong one is reported at once.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -209,8 +209,27 @@ def first_environment(name: str) -> str | None:
     if source.config is not None:
         return source.config.envs[0].id if source.config.envs else None
     if not source.envs:
-        raise InputError("--env", f"is missing, and {name} names none", "Name an environment")
+        problem = f"is missing, and {name} is a mixture that names none"
+        hint = (
+            "Name an environment; a mixture in a program plays only in tournaments, with a run of the program"
+        )
+        raise InputError("--env", problem, hint)
     return source.envs[0].id
+
+
+def first_environment_of(names: Sequence[str]) -> str | None:
+    """Return what :func:`first_environment` finds for the first of the names for which it finds something.
+
+    Raises:
+        InputError: it finds nothing; what it says of the first name.
+    """
+    errors = []
+    for name in names:
+        try:
+            return first_environment(name)
+        except InputError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def find_player(name: str) -> ModelSource:

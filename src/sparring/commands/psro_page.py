@@ -11,7 +11,7 @@ from sparring.view.report.html import Page
 from sparring.view.report.plotly import figure_of
 from sparring.view.tables import Cell, Row, Table, figure_cell
 
-HEAD = ("Member", "Updates", "Games", "Weight now", "Gain", "NashConv")
+HEAD = ("Member", "Updates", "Games", "Weight now", "Gain")
 GAIN = (
     "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
     "95% interval"
@@ -26,9 +26,12 @@ NO_BOUND = (
 def psro_table(state: PsroState) -> Table:
     """Return a row for each member: its weight in the last mixture, and what its iteration found."""
     rows = [_row(one, state) for one in state.iterations]
-    notes = [_gain_note(state), "NashConv: of the mixture with it."]
+    head, notes = HEAD, [_gain_note(state)]
+    if any(one.nash_conv is not None for one in state.iterations):
+        rows = [(*row, _exact_cell(one)) for row, one in zip(rows, state.iterations, strict=True)]
+        head, notes = (*HEAD, "NashConv"), [*notes, "NashConv: of the mixture with it."]
     notes += [] if all(one.is_playable for one in state.iterations) else [UNPLAYABLE_NOTE]
-    return Table(HEAD, [("", "", rows)], notes)
+    return Table(head, [("", "", rows)], notes)
 
 
 def psro_html(state: PsroState, seed: int) -> str:
@@ -49,18 +52,20 @@ def psro_html(state: PsroState, seed: int) -> str:
 
 
 def _row(one: Iteration, state: PsroState) -> Row:
-    exact: Cell | str = NOTHING
-    if one.nash_conv is not None:
-        value = Interval(one.nash_conv, one.nash_conv, one.nash_conv)
-        exact = figure_cell(value, "exact", exactly=True, is_playable=one.is_playable)
     return (
         one.member,
         str(one.updates) if one.updates else NOTHING,
         f"{one.training_games:,}" if one.training_games else NOTHING,
         f"{state.iterations[-1].mixture[one.member]:.1%}",
         _gain_text(one),
-        exact,
     )
+
+
+def _exact_cell(one: Iteration) -> Cell | str:
+    if one.nash_conv is None:
+        return NOTHING
+    value = Interval(one.nash_conv, one.nash_conv, one.nash_conv)
+    return figure_cell(value, "exact", exactly=True, is_playable=one.is_playable)
 
 
 def _gain_note(state: PsroState) -> str:

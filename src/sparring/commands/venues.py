@@ -31,7 +31,7 @@ def program_venue(config: Config, name: str, field: str) -> ProgramVenue:
     roles = tuple(role for role in arena.roles.values() if role.policy not in arena.frozen)
     if len(roles) < 2:
         problem = f"the program of {name} trains the role {roles[0].id} alone"
-        raise InputError(field, problem, "It takes a program with two or more")
+        raise InputError(field, problem, "Choose a program that trains two roles")
     judge = getattr(config.play, "judge_model", None) or BASE
     if judge != BASE:
         problem = f"the program of {name} lets {judge} judge, which its members have each in another version"
