@@ -26,7 +26,8 @@ NO_BOUND = (
 def psro_table(state: PsroState) -> Table:
     """Return a row for each member: its weight in the last mixture, and what its iteration found."""
     rows = [_row(one, state) for one in state.iterations]
-    head, notes = HEAD, [_gain_note(state)]
+    head: tuple[str, ...] = HEAD
+    notes = [_gain_note(state)]
     if any(one.nash_conv is not None for one in state.iterations):
         rows = [(*row, _exact_cell(one)) for row, one in zip(rows, state.iterations, strict=True)]
         head, notes = (*HEAD, "NashConv"), [*notes, "NashConv: of the mixture with it."]
