@@ -24,6 +24,7 @@ from sparring.population.league import BuildLeague
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import checkpoint_uid
+from sparring.population.ratings import PRIOR_MU
 from sparring.population.standings import Standings, standings
 
 SNAPSHOT_EVERY = 500
@@ -124,7 +125,7 @@ class PoolService:
     def add_fixed(
         self,
         name: str,
-        prior_mu: float = 25.0,
+        prior_mu: float = PRIOR_MU,
         *,
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,

@@ -16,6 +16,7 @@ from sparring.population import PayoffTable
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.pool_members import iteration_of
+from sparring.population.ratings import PRIOR_MU
 
 
 class AddCheckpoint(JournalEntry, frozen=True):
@@ -30,7 +31,7 @@ class AddFixed(JournalEntry, frozen=True):
     """A model that is not trained joins the pool."""
 
     name: str
-    prior_mu: float = 25.0
+    prior_mu: float = PRIOR_MU
     kind: Literal["fixed", "script"] = "fixed"
     active: bool = True
     policy: str = ""

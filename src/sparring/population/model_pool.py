@@ -14,7 +14,7 @@ from sparring.population.opponent_choice import Evidence, OpponentChoice, Sampli
 from sparring.population.payoff_games import PayoffGames
 from sparring.population.payoffs import PayoffTable
 from sparring.population.pool_members import ENVIRONMENT_UID, POLICY_UID, PoolMembers, checkpoint_uid
-from sparring.population.ratings import TrueSkillRatings
+from sparring.population.ratings import PRIOR_MU, TrueSkillRatings
 from sparring.population.results import MatchTable, RecentResults
 
 # Version of ``ModelPool.state_dict``. Version 1, which had no number, kept the policy and its latest copy
@@ -158,7 +158,7 @@ class ModelPool:
     def add_fixed(
         self,
         name: str,
-        prior_mu: float = 25.0,
+        prior_mu: float = PRIOR_MU,
         *,
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,

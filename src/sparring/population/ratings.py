@@ -12,6 +12,9 @@ from sparring.population.payoffs import PayoffTable
 
 Rating = tuple[float, float]
 
+PRIOR_MU: float = trueskill.MU
+"""Mean of the rating of a model that has not played."""
+
 
 class TrueSkillRatings:
     """Rates games by TrueSkill (Herbrich et al., 2006), with ratings as plain (mu, sigma) tuples.
@@ -26,7 +29,7 @@ class TrueSkillRatings:
 
     def __init__(
         self,
-        mu: float = trueskill.MU,
+        mu: float = PRIOR_MU,
         sigma: float = trueskill.SIGMA,
         beta: float = 4.0,
         tau: float = trueskill.TAU,
