@@ -82,15 +82,17 @@ class FrozenPolicy:
         return found
 
     def places(self) -> dict[str, str]:
-        """Return in whose place each adapter plays, if several policies are trained."""
+        """Return in whose place each adapter plays, if several policies are trained.
+
+        One that holds the seats of several policies has no place: it plays in all of them.
+        """
         if len({*self.policies}) == 1:
             return {}
-        return {
-            name: policy
-            for seat, policy in zip(self.seats, self.policies, strict=True)
-            for name in (seat.members if isinstance(seat, Mixture) else (seat,))
-            if name != BASE
-        }
+        held: dict[str, set[str]] = {}
+        for seat, policy in zip(self.seats, self.policies, strict=True):
+            for name in seat.members if isinstance(seat, Mixture) else (seat,):
+                held.setdefault(name, set()).add(policy)
+        return {name: min(places) for name, places in held.items() if len(places) == 1 and name != BASE}
 
 
 def best_response_config(
