@@ -11,6 +11,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -24,7 +25,7 @@ from sparring.cli.main import main
 from sparring.commands.best_response import FrozenPolicy, train_to_the_end
 from sparring.commands.model_source import MixtureMember, ModelSource
 from sparring.commands.psro import best_response_to
-from sparring.commands.psro_page import psro_table
+from sparring.commands.psro_page import psro_html, psro_table
 from sparring.config import Config
 from sparring.config.loading import dump_config
 from sparring.config.model import ModelSettings
@@ -32,12 +33,14 @@ from sparring.config.play import EnvSettings
 from sparring.core import SparringError
 from sparring.core.files import lock_directory
 from sparring.evaluation.psro import read_state
+from sparring.evaluation.venues import GameVenue
 from sparring.run.run_directory import RunDirectory
 from sparring.view.watch.text import table_text
 from terminal_sessions import EndedInput
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 ROCK_PAPER_SCISSORS = "turn_based_simultaneous_game(game=matrix_rps())"
+SEATS = EnvSettings(id="kuhn_poker", policies=["first", "second"])
 WORDS = ("Rock",) * 8 + ("Paper", "Scissors")
 GAME = f"""{SMALL}
 steps = 15
@@ -283,6 +286,14 @@ def test_the_nash_conv_of_a_mixture_that_cannot_be_played_is_marked(short):
     assert "it loses by invalid moves" in console.file.getvalue()
 
 
+def test_what_a_gain_is_is_said_once_there_is_one(short):
+    state = read_state(short)
+    begun = msgspec.structs.replace(state, iterations=state.iterations[:1])
+    about = "what the member earns more than the mixture"
+    assert [any(about in note for note in psro_table(one).notes) for one in (begun, state)] == [False, True]
+    assert [about in psro_html(one, 0) for one in (begun, state)] == [False, True]
+
+
 @pytest.mark.parametrize("change", [["--psro.solver", "nash"], ["--learning.steps", "3"], ["--seed", "1"]])
 def test_another_configuration_is_refused(short, change, capsys):
     capsys.readouterr()
@@ -458,8 +469,19 @@ def test_several_members_without_an_adapter_are_met_by_the_sum_of_their_weights(
         MixtureMember("c", Path("/c"), 4.0),
     )
     source = ModelSource(ModelSettings(name="m"), members=members)
-    policy = FrozenPolicy.of(source, EnvSettings(id="kuhn_poker"))
+    policy = FrozenPolicy.of(source, GameVenue(EnvSettings(id="kuhn_poker")))
     assert policy.opponents() == {"base": 3.0, "policy-c": 4.0}
+
+
+def test_a_member_that_plays_every_seat_has_no_place(tmp_path):
+    for policy in ("first", "second"):
+        (tmp_path / "both" / policy).mkdir(parents=True)
+        (tmp_path / "both" / policy / "adapter_config.json").write_text("{}")
+    members = (MixtureMember("both", tmp_path / "both", 1.0), MixtureMember("one", tmp_path / "one", 1.0))
+    source = ModelSource(ModelSettings(name="m"), envs=(SEATS,), members=members)
+    policy = FrozenPolicy.of(source, GameVenue(SEATS), named=str)
+    assert policy.opponents().keys() == {"both-first", "both-second", "one"}
+    assert policy.places() == {"both-first": "first", "both-second": "second"}
 
 
 def test_a_person_plays_against_the_mixture(short, monkeypatch, capsys):

@@ -98,6 +98,7 @@ def psro(
     from sparring.commands.psro_page import psro_table
     from sparring.config import load_config
     from sparring.core.adapters import MIXTURE_FILE
+    from sparring.evaluation.psro import member_name
     from sparring.evaluation.tournament_files import PAGE
     from sparring.run.checks import check_config, renaming
     from sparring.run.progress_views import print_line
@@ -127,7 +128,7 @@ def psro(
         print_line(console, f"page: {path / PSRO_PAGE}")
         print_line(console, f"payoffs: {path / PAYOFFS / PAGE}")
         words = (
-            (("tournament", path / "member-001", path),)
+            (("tournament", path / member_name(1), path),)
             if config.program
             else (("eval", path), ("play", path))
         )

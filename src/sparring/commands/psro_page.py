@@ -4,6 +4,7 @@ from html import escape
 
 from sparring.commands.tournament_page import NOTHING, payoff_map, score_text
 from sparring.core.confidence_intervals import Interval
+from sparring.core.text import counted
 from sparring.evaluation.psro import Iteration, PsroState
 from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.view.charts import Chart, Line, banded_line, chart, share_chart
@@ -27,7 +28,7 @@ def psro_table(state: PsroState) -> Table:
     """Return a row for each member: its weight in the last mixture, and what its iteration found."""
     rows = [_row(one, state) for one in state.iterations]
     head: tuple[str, ...] = HEAD
-    notes = [_gain_note(state)]
+    notes = [_gain_note(state)] if len(state.iterations) > 1 else []
     if any(one.nash_conv is not None for one in state.iterations):
         rows = [(*row, _exact_cell(one)) for row, one in zip(rows, state.iterations, strict=True)]
         head, notes = (*HEAD, "NashConv"), [*notes, "NashConv: of the mixture with it."]
@@ -37,7 +38,7 @@ def psro_table(state: PsroState) -> Table:
 
 def psro_html(state: PsroState, seed: int) -> str:
     """Return the whole page. All text is escaped, and the page's policy allows only its own scripts."""
-    subtitle = escape(f"solver {state.solver}, {len(state.members)} members, seed {seed}")
+    subtitle = escape(f"solver {state.solver}, {counted(len(state.members), 'member')}, seed {seed}")
     last = len(state.iterations) - 1
     page = Page(f"PSRO of {state.env_id}", subtitle, turn="iteration", last_step=last)
     page.tiles(_tiles(state))
@@ -96,7 +97,7 @@ def _distance(state: PsroState) -> Chart | None:
     gains = {float(at - 1): one.gain for at, one in enumerate(state.iterations) if one.gain is not None}
     lines = [Line("NashConv", [*exact], [*exact.values()])] if exact else []
     lines += [banded_line("gain of the best response to it", gains)] if gains else []
-    caption = f"The mixture after each iteration, from 0. {_gain_note(state)}"
+    caption = f"The mixture after each iteration, from 0. {_gain_note(state) if gains else ''}".strip()
     return chart("How exploitable", lines, caption)
 
 
