@@ -101,7 +101,10 @@ def test_a_person_plays_a_role(finished, role, capsys, monkeypatch):
         (["play", "RUN"], "error: --role: is missing: the run plays a program"),
         (["eval", "nosuch"], "error: MODEL_OR_RUN: 'nosuch' is neither a run"),
         (["eval", "RUN@9"], "has no checkpoint of update 9"),
-        (["eval", "RUN", "--games", "20"], "error: --games: is for games, but the runs play a program"),
+        (
+            ["eval", "RUN", "--games", "20"],
+            "error: --games: is for games, but a program is played. Leave it out, or name a game",
+        ),
         (["eval", "RUN", "--nash-conv"], "error: --nash-conv: is for games"),
         (["play", "RUN", "--role", "Hider", "--seat", "0"], "error: --seat: is for games"),
     ],

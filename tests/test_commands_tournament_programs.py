@@ -86,7 +86,11 @@ def test_the_command_continues_a_tournament_of_programs(trained, tmp_path, capsy
     ("member", "options", "problem"),
     [
         ("random", {}, "random plays games, not programs"),
-        ("base", {"players": 3}, "players: is for games, but the runs play a program"),
+        (
+            "base",
+            {"players": 3},
+            "players: is for games, but a program is played. Leave it out, or name a game",
+        ),
         ("base", {"nash_conv": True}, "nash_conv: is for games"),
     ],
 )
@@ -146,7 +150,10 @@ def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--players", "2"], "error: --players: is for games, but the runs play a program"),
+        (
+            ["--players", "2"],
+            "error: --players: is for games, but a program is played. Leave it out, or name a game",
+        ),
         (["--games-per-step", "8"], "error: --games-per-step: is for games"),
     ],
 )

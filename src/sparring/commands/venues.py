@@ -16,7 +16,7 @@ def refuse_for_programs(options: Mapping[str, object]) -> None:
     """Raise an InputError for an option of games that is set, by its name, where a program is played."""
     for name, value in options.items():
         if value:
-            raise InputError(name, "is for games, but the runs play a program", "Leave it out")
+            raise InputError(name, "is for games, but a program is played", "Leave it out, or name a game")
 
 
 def program_venue(config: Config, name: str, field: str) -> ProgramVenue:
