@@ -128,8 +128,8 @@ async def test_failures_and_rounding_are_told():
     options = {"model": "hero", "opponent": AgentSpec("model", "villain"), "games": 3, "seed": 1}
     result = await play_match(arena, GameEpisode("kuhn_poker", 2, TEMPLATE), **options)
     text = text_of(results_table([result]))
-    assert "4 games failed and are not counted: 4 x no [red] power" in text
-    assert "3 games were rounded up to 4" in text
+    assert "4 games failed and did not count: 4 x no [red] power" in text
+    assert "The games were rounded up from 3 to 4" in text
     assert "%" not in text.replace("95%", "")
 
 

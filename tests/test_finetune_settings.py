@@ -111,7 +111,7 @@ def test_a_dry_run_shows_the_configuration_and_what_it_would_do(runs, capsys):
     assert "rollouts_per_iteration = 2" in said.out
     assert said.err.splitlines() == [
         "ok nip: prover, verifier",
-        "ok 2 rollouts in each of 2 iterations",
+        "ok 2 iterations with 2 rollouts each",
         "ok 8 rollouts in a test; tests: all",
         "ok jobs after each iteration but the last: verifier",
         f"ok run directory {runs.relative_to(runs.parent) / 'nip'}",

@@ -13,7 +13,7 @@ from sparring.config.facts import check_packages
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError, SparringError
-from sparring.core.text import shell_command
+from sparring.core.text import counted, shell_command
 from sparring.finetune.run_files import CheckPointNotFoundError, RunFiles, read_state
 from sparring.finetune.scenario import ScenarioInstance
 from sparring.run.progress_views import print_line
@@ -51,10 +51,12 @@ def check_finetune(config: Config, directory: Path) -> list[str]:
     trainer_class(given.trainer)
     learning = [name for name, group in scenario.shared_model_groups.items() if not group.freeze_agent]
     protocol = scenario.protocol_handler
+    rollouts = counted(scenario.train_environment.num_envs, "rollout")
+    in_a_test = counted(scenario.test_environment.num_envs, "rollout")
     return [
         f"{protocol.name}: {', '.join(agent.name for agent in protocol.agents)}",
-        f"{scenario.train_environment.num_envs} rollouts in each of {given.rl.num_iterations} iterations",
-        f"{scenario.test_environment.num_envs} rollouts in a test; tests: {given.text_rl.test_scheme}",
+        f"{counted(given.rl.num_iterations, 'iteration')} with {rollouts} each",
+        f"{in_a_test} in a test; tests: {given.text_rl.test_scheme}",
         f"jobs after each iteration but the last: {', '.join(learning) or 'none'}",
     ]
 

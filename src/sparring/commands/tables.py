@@ -55,7 +55,7 @@ def _figure_row(figure: Figure) -> Row:
 
 
 def _kept_rows(kept: KeptValue) -> list[Row]:
-    met, tested = f"{kept.positions:,} positions", f"{kept.tested:,} positions"
+    met, tested = counted(kept.positions, "position"), counted(kept.tested, "position")
     return [
         [
             "Moves that keep their value",
@@ -73,30 +73,32 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
         if isinstance(result, NashConvResult) and not result.is_playable:
             yield UNPLAYABLE_NOTE
         if isinstance(result, MatchResult) and result.failed:
-            yield f"{result.failed} games failed and are not counted: {failures_text(result.failure_reasons)}"
+            reasons = failures_text(result.failure_reasons)
+            yield f"{counted(result.failed, 'game')} failed and did not count: {reasons}"
         if isinstance(result, MatchResult) and result.scheduled_games != result.requested_games:
-            rounded = f"{result.requested_games} games were rounded up to {result.scheduled_games}"
-            yield f"{rounded} to balance the seats."
+            rounded = f"from {result.requested_games} to {result.scheduled_games}"
+            yield f"The games were rounded up {rounded} to balance the seats."
 
 
 def _notes_on_gains(result: Exploited) -> Iterator[str]:
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     if result.total.low > 0 and not result.found:
-        none = f"{result.rounds} rounds are too few to trust the interval of the sum: no gain found. "
+        rounds = counted(result.rounds, "round")
+        none = f"After {rounds}, the interval of the sum cannot be trusted: no gain found. "
     yield (
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
         "their sum is a lower bound of what the best of all responses would gain."
     )
     settled = f" of {result.max_updates}, then it settled" if result.settled else ""
     yield (
-        f"Budget of the best response: {result.updates} updates{settled}, {result.training_games:,} games, "
-        f"{result.minutes:.1f} minutes."
+        f"Budget of the best response: {counted(result.updates, 'update')}{settled}, "
+        f"{counted(result.training_games, 'game')}, {result.minutes:.1f} minutes."
     )
     if not result.settled:
         yield "It had not settled: the same command with more --updates goes on, and may find more."
     if result.failures:
         failed = sum(result.failures.values())
-        yield f"{failed} games failed and are not counted: {failures_text(result.failures)}"
+        yield f"{counted(failed, 'game')} failed and did not count: {failures_text(result.failures)}"
     if result.exact is not None:
         legal = f"legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the probability"
         if result.exact.played_gains is None:

@@ -56,7 +56,7 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
     console.print(table_text(_ranking(rankings, briefly=True)))
     most_first = sorted(failures.items(), key=lambda item: -item[1])
     for reason, count in most_first:
-        console.print(Text(one_line(f"{count} games failed and are not counted: {reason}")))
+        console.print(Text(one_line(f"{counted(count, 'game')} failed and did not count: {reason}")))
 
 
 def tournament_html(
@@ -226,7 +226,7 @@ def payoff_map(matrix: PayoffMatrix, order: Sequence[int], caption: str) -> Plot
 def _about(matrix: PayoffMatrix, row: int, column: int) -> str:
     error = matrix.error_MM[row, column]
     spread = f", standard error {error:.3f}" if math.isfinite(error) else ""
-    return f"{matrix.mean_MM[row, column]:+.3f}{spread}, {matrix.games_MM[row, column]} games"
+    return f"{matrix.mean_MM[row, column]:+.3f}{spread}, {counted(int(matrix.games_MM[row, column]), 'game')}"
 
 
 def _known(value: float) -> float | None:
