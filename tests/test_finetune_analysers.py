@@ -50,6 +50,16 @@ class Judged(Script):
         self.judge = judge
         self.questions = []
 
+    def stop_after(self, questions, error, answer):
+        """Answer so many questions alike, then raise the error."""
+
+        def judge(messages):
+            if len(self.questions) > questions:
+                raise error
+            return answer
+
+        self.judge = judge
+
     def _line(self, messages, seed):
         if not messages[0]["content"].startswith("You judge"):
             return super()._line(messages, seed)
@@ -328,12 +338,7 @@ def test_an_analysis_that_stops_goes_on_where_it_was(tmp_path):
     one_at_a_time = {"num_rollout_workers": 1}
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client, iterations=1, settings=one_at_a_time)
 
-    def fails_in_the_end(messages):
-        if len(client.questions) > 5:
-            raise Gone
-        return "Yes"
-
-    client.judge = fails_in_the_end
+    client.stop_after(5, Gone, "Yes")
     with pytest.raises(Gone):
         trainer.run_analysers(["prover_role_conformance"], "judge")
     (path,) = (tmp_path / "run" / "analysis").rglob("*.jsonl")
@@ -358,12 +363,7 @@ def test_overwriting_that_stops_goes_on_where_it_was(tmp_path, stops_after):
     trainer.run_analysers(["prover_role_conformance"], "judge")
     client.questions.clear()
 
-    def fails_in_the_end(messages):
-        if len(client.questions) > stops_after:
-            raise Gone
-        return "No"
-
-    client.judge = fails_in_the_end
+    client.stop_after(stops_after, Gone, "No")
     with pytest.raises(Gone):
         trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
     client.judge = lambda messages: "No"
@@ -382,13 +382,7 @@ def test_overwriting_that_stops_goes_on_where_it_was(tmp_path, stops_after):
 def test_overwriting_begins_anew_if_another_model_has_answered_meanwhile(tmp_path):
     client = Judged()
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client)
-
-    def fails_in_the_end(messages):
-        if len(client.questions) > 12:
-            raise KeyboardInterrupt
-        return "No"
-
-    client.judge = fails_in_the_end
+    client.stop_after(12, KeyboardInterrupt, "No")
     with pytest.raises(KeyboardInterrupt):
         trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
     client.judge = lambda messages: "Yes"
@@ -396,6 +390,18 @@ def test_overwriting_begins_anew_if_another_model_has_answered_meanwhile(tmp_pat
     trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
     found = [one for of_one in answers_in(tmp_path / "run").values() for one in of_one]
     assert [one["model"] for one in found] == ["judge"] * 4 * 8
+
+
+def test_overwriting_begins_anew_where_the_note_of_the_model_is_in_another_encoding(tmp_path):
+    client = Judged()
+    trainer = finished(PureTextEiTrainer, tmp_path / "run", client, iterations=1)
+    trainer.run_analysers(["prover_role_conformance"], "Müller")
+    note = tmp_path / "run" / "analysis" / "prover_role_conformance" / "overwritten_by"
+    note.write_bytes("Müller".encode("latin-1"))
+    client.questions.clear()
+    trainer.run_analysers(["prover_role_conformance"], "Müller", overwrite=True)
+    assert len(client.questions) == 2 * 8
+    assert not note.exists()
 
 
 def test_a_model_that_says_neither_is_told_so_and_counted_as_no_answer(tmp_path):

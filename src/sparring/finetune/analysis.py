@@ -154,7 +154,7 @@ class Analysis:
         """Write answers alone, over earlier ones if asked to; an overwriting that was cut short goes on."""
         overwritten_by = directory / OVERWRITTEN_BY
         with _alone_in(directory):
-            goes_on = overwritten_by.exists() and overwritten_by.read_text() == self.model
+            goes_on = overwritten_by.exists() and overwritten_by.read_bytes() == self.model.encode()
             if not goes_on:
                 overwritten_by.unlink(missing_ok=True)  # other answers come between
             if self.overwrite and not goes_on:
