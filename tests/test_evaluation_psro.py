@@ -8,6 +8,7 @@ from sparring.evaluation.psro import Response, find_equilibrium, read_state
 from sparring.evaluation.tournament import TournamentResult
 from sparring.population import PayoffTable
 from sparring.population.rankings import rank
+from tournaments import few_resamples  # noqa: F401 - a fixture
 
 MOVES = ("rock", "paper", "scissors")
 
