@@ -45,11 +45,7 @@ def shapes(annotation):
 
 
 FIELDS = [(model, name, info) for model in sections() for name, info in model.model_fields.items()]
-LEAVES = [
-    pytest.param(model, name, kind, put, id=f"{model.__name__}.{name}-{kind.__name__}")
-    for model, name, info in FIELDS
-    for kind, put in shapes(info.annotation)
-]
+LEAVES = [(model, name, kind, put) for model, name, info in FIELDS for kind, put in shapes(info.annotation)]
 MANY = [
     pytest.param(model, name, info, id=f"{model.__name__}.{name}")
     for model, name, info in FIELDS
@@ -90,25 +86,28 @@ def bad_numbers(kind, name):
 
 
 def test_the_walk_meets_the_fields_that_reports_named():
-    met = {f"{case.values[0].__name__}.{case.values[1]}" for case in LEAVES}
+    met = {f"{model.__name__}.{name}" for model, name, *_ in LEAVES}
     assert {"LearningSettings.steps", "AllActionsSettings.alpha", "FileClaims.path"} <= met
     assert {"PolicySettings.momentum", "AgentParameters.dpo_beta", "PopulationSettings.places"} <= met
     assert len(met) > 180
 
 
-@pytest.mark.parametrize(("model", "name", "kind", "put"), LEAVES)
-def test_every_field_refuses_nonsense_in_one_line(model, name, kind, put):
-    if kind is str:
-        bad = ["", "x" * 10_000, "a\0b", "a\x1b[1mb", "a\u2028b"]
-    else:
-        bad = bad_numbers(kind, name)
-        if kind is float and refusal(model, name, put(0.0)) is not None:
-            bad.append(1e-320)
-    for value in bad:
-        line = refusal(model, name, put(value))
-        assert line is not None, (name, value)
-        assert line.isprintable()
-        assert len(line) < 400
+@pytest.mark.parametrize(
+    "model", dict.fromkeys(model for model, *_ in LEAVES), ids=lambda model: model.__name__
+)
+def test_every_field_refuses_nonsense_in_one_line(model):
+    for _, name, kind, put in [leaf for leaf in LEAVES if leaf[0] is model]:
+        if kind is str:
+            bad = ["", "x" * 10_000, "a\0b", "a\x1b[1mb", "a\u2028b"]
+        else:
+            bad = bad_numbers(kind, name)
+            if kind is float and refusal(model, name, put(0.0)) is not None:
+                bad.append(1e-320)
+        for value in bad:
+            line = refusal(model, name, put(value))
+            assert line is not None, (name, value)
+            assert line.isprintable()
+            assert len(line) < 400
 
 
 @pytest.mark.parametrize(("model", "name", "info"), MANY)
@@ -142,8 +141,8 @@ FILES = {
     "a long name in a table": (f"x = {{{DEEP} = 1}}\n", "A name has more than 50 parts"),
     "a large file": ("#" * 600_000, "has more than 500000 bytes"),
     "a NUL": (KUHN + '[run]\ndirectory = "a\0b"\n', "Illegal character"),
-    "many tables": ("[[envs]]\n" * 50_000, "must have at most 1000 values"),
-    "a long list": (KUHN + "[rewards]\nfinal = [" + "1," * 200_000 + "]\n", "must have at most 100 values"),
+    "many tables": ("[[envs]]\n" * 5_000, "must have at most 1000 values"),
+    "a long list": (KUHN + "[rewards]\nfinal = [" + "1," * 20_000 + "]\n", "must have at most 100 values"),
     "a long key": (f"[{'k' * 100_000}]\n", "there is no such field"),
 }
 

@@ -29,23 +29,23 @@ TEXTS = {
     "likert_scale_6": LIKERT_6,
     "likert_scale_7": LIKERT_6 | {"neither agree nor disagree": 0},
 }
-ENTRIES = [(scale, text, value) for scale, texts in TEXTS.items() for text, value in texts.items()]
 
 
-@pytest.mark.parametrize(("scale", "text", "value"), ENTRIES)
-def test_every_text_of_a_scale_is_its_decision(scale, text, value):
-    verdict = "accept" if value > 0 else "reject" if value < 0 else "neither"
-    for written in (
-        f"Decision: {text}",
-        f"decision:{text.upper()}.",
-        f"**Decision:** {text}\n",
-        f"**Decision**: _{text}_.",
-        f"I have seen enough.\nDecision: `{text}`",
-    ):
-        found = read_decision(written, SCALES[scale])
-        assert (found.verdict, found.raw) == (verdict, text)
-        assert found.value == pytest.approx(value)
-    assert decision_text(scale, value) == f"Decision: {text}"
+@pytest.mark.parametrize("scale", TEXTS)
+def test_every_text_of_a_scale_is_its_decision(scale):
+    for text, value in TEXTS[scale].items():
+        verdict = "accept" if value > 0 else "reject" if value < 0 else "neither"
+        for written in (
+            f"Decision: {text}",
+            f"decision:{text.upper()}.",
+            f"**Decision:** {text}\n",
+            f"**Decision**: _{text}_.",
+            f"I have seen enough.\nDecision: `{text}`",
+        ):
+            found = read_decision(written, SCALES[scale])
+            assert (found.verdict, found.raw) == (verdict, text)
+            assert found.value == pytest.approx(value)
+        assert decision_text(scale, value) == f"Decision: {text}"
 
 
 @pytest.mark.parametrize(
