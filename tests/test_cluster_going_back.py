@@ -17,6 +17,7 @@ from cluster_overlaps import (
     run_on_virtual_time,
 )
 from game_runs import configure
+from matrices import first_of
 from sparring.cluster import games as cluster_games
 from sparring.collection import read_metrics
 from sparring.collection.buffer import Demand
@@ -135,7 +136,9 @@ async def test_the_standings_of_an_update_are_logged_before_the_games_that_follo
     assert evaluated == [1, 2, 3], "an evaluation is in the line of the next update"
 
 
-@pytest.mark.parametrize("drawn", [True, False], ids=["the next batch is drawn", "its games are stored"])
+@pytest.mark.parametrize(
+    "drawn", first_of([True, False]), ids=["the next batch is drawn", "its games are stored"]
+)
 async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_allowance(
     config, tmp_path, drawn
 ):
@@ -171,7 +174,7 @@ async def test_a_run_that_lost_an_update_plays_its_games_again_within_the_pools_
     assert again.pool.accounts()["consumed"] == again.buffer.games() == 12
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     staleness=st.integers(0, 2),
     pause=st.floats(0.0, 1.5),

@@ -49,7 +49,7 @@ def entries_file(directory: Path) -> Path:
     return max(directory.glob("entries-*.jsonl"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(entries=st.lists(VALUES, min_size=1, max_size=5), data=st.data())
 def test_a_truncated_last_write_leaves_all_entries_before_it(tmp_path_factory, entries, data):
     directory = tmp_path_factory.mktemp("run") / "journal"

@@ -17,6 +17,7 @@ import torch
 from cluster_overlaps import Services, answer
 from game_runs import configure
 from league_runs import LEAGUE
+from matrices import first_of
 from ray_simulation import SimulatedHost
 from sparring.cluster.collector import CollectorService
 from sparring.cluster.engines.client import EngineClient
@@ -33,7 +34,7 @@ from sparring.run import assembly
 STEPS = 4
 KILLED_AT = 2
 """The update after which exploiters are frozen for the first time."""
-PLACES = ["update", "players_due", "freeze_players", "start_again", "publish", "finish"]
+PLACES = ["update", "start_again", "publish", "players_due", "freeze_players", "finish"]
 
 
 class LeagueServices(Services):
@@ -132,9 +133,12 @@ def config(model) -> Config:
     return configure(model, **LEAGUE | more)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=first_of(["entries", "snapshots"]))
 def whole(request, config, tmp_path_factory):
-    """A run that is left alone, what it ended with, and copies of its directory from the moments of kills."""
+    """A run that is left alone, what it ended with, and copies of its directory from the moments of kills.
+
+    The parameter is what journals consist of; test_cluster_pool_league restores a league from a snapshot.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "is_long", lambda self, entries: request.param == "snapshots")
         directory = tmp_path_factory.mktemp("league")
@@ -145,12 +149,7 @@ def whole(request, config, tmp_path_factory):
         yield run, run.ended(), directory / "copies"
 
 
-KILLS = [*(("entries", place) for place in PLACES), ("snapshots", PLACES[0])]
-KILLS += [pytest.param("snapshots", place, marks=pytest.mark.slow) for place in PLACES[1:]]
-"""What journals consist of, and where everything is killed."""
-
-
-@pytest.mark.parametrize(("whole", "place"), KILLS, indirect=["whole"])
+@pytest.mark.parametrize("place", first_of(PLACES, 3))
 async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, whole, place):
     run, expected, copies = whole
     tensors, path = run.tensors(), run.directory.path
@@ -166,7 +165,6 @@ async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, wh
     assert all(torch.equal(one, tensors[name]) for name, one in again.tensors().items())
 
 
-@pytest.mark.parametrize("whole", ["entries"], indirect=True)
 def test_the_exploiters_were_frozen_and_started_again(whole):
     run = whole[0]
     copies = {one.uid: one for one in run.pool.pool.opponents() if one.kind == "checkpoint"}

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from file_limits import files_no_longer_than
+from matrices import first_of
 from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.learner import KEPT, KEPT_VERSIONS, LearnerService
 from sparring.cluster.learner_group import LearnerGroup, LearnerState
@@ -306,7 +307,7 @@ async def test_a_checkpoint_holds_what_users_take_and_is_written_once(tmp_path):
     assert files(place) == before
 
 
-@pytest.mark.parametrize("file", ["state.json", "learner.safetensors"])
+@pytest.mark.parametrize("file", first_of(["state.json", "learner.safetensors"]))
 async def test_a_damaged_newest_update_is_repeated_from_the_previous_one(tmp_path, file):
     whole = only(tmp_path)
     await update_only(whole)
@@ -417,7 +418,7 @@ async def begun_again(one: LearnerService, step: int) -> Saved:
     return await one.start_again(step, ["seeker"])
 
 
-@pytest.mark.parametrize("average", [0.0, 0.5])
+@pytest.mark.parametrize("average", first_of([0.0, 0.5]))
 async def test_a_policy_that_starts_again_plays_as_it_did_at_the_beginning(tmp_path, average):
     one = learner(tmp_path, average=average, may_start_again=["seeker"])
     start = weights(one, "seeker")
@@ -431,6 +432,7 @@ async def test_a_policy_that_starts_again_plays_as_it_did_at_the_beginning(tmp_p
     assert (await one.update(2, records(2), {})).adapters["seeker"].endswith("seeker/000002")
 
 
+@pytest.mark.slow  # the tests below start policies again, and test_cluster_seats starts with an adapter
 async def test_a_policy_of_start_starts_again_with_that_adapter(tmp_path):
     await update_only(earlier := only(tmp_path / "earlier", average=0.0))
     one = learner(tmp_path / "run", start=Path(path_of(earlier)), may_start_again=["seeker"])

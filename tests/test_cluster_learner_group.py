@@ -190,6 +190,7 @@ def canary_of(learner: Learner) -> list[float]:
         return plan_logprobs(learner.policy, plan).tolist()
 
 
+@pytest.mark.slow  # a worker is killed by default above
 def test_rank_0_computes_alone_also_when_a_worker_was_killed_after_it_had_sent_its_gradients(pair):
     ours, theirs = pair.group.learners["default"], pair.alone.learners["default"]
     assert pair.group.compute(partial(canary_of, ours)) == pytest.approx(canary_of(theirs), abs=1e-3)

@@ -116,7 +116,7 @@ CALL = st.tuples(
 CALLS = st.lists(CALL, max_size=40)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     calls=CALLS,
     kills=st.sets(st.integers(0, 40), max_size=6),

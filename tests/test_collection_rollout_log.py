@@ -71,7 +71,7 @@ def make_rollout(name, error=None):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(ROLLOUTS, min_size=1, max_size=4))
 def test_rollouts_come_back_exactly(rollouts):
     with tempfile.TemporaryDirectory() as directory:

@@ -109,6 +109,7 @@ def test_missing_tensorboard_names_the_extra(monkeypatch, tmp_path):
         TensorBoardSink(tmp_path)
 
 
+@pytest.mark.slow  # test_finetune_command and test_ray_quickstart keep one
 def test_wandb_keeps_an_offline_run(monkeypatch, tmp_path):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

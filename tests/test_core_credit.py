@@ -176,7 +176,7 @@ def test_positive_only_changes_negative_advantages_and_nothing_else(results, nor
     assert clamped == {key: max(value, 0.0) for key, value in signed.items()}
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(results_of(depth=3))
 def test_all_assigners_weigh_exactly_the_trained_steps(results):
     trained = {

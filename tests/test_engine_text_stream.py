@@ -39,7 +39,7 @@ def pieces_of(kind: str, ids: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "spaces"])
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_the_joined_pieces_equal_the_decoded_text(kind, data):
     tokenizer = tokenizer_of(kind)

@@ -120,7 +120,7 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(
             torch.testing.assert_close(attended, inputs.expected(cache, nodes, window))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(contexts, min_size=2, max_size=5), st.sampled_from([-(10**9), 0, 60, 1500]), st.data())
 def test_caches_that_share_a_store_do_not_see_each_other(ids_of_each, overhead, data):
     store, inputs = KeyStore(), Inputs()

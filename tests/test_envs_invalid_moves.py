@@ -27,6 +27,8 @@ WITH_PARAMETERS = [
 ]
 SLOW = ("bridge", "bridge_uncontested_bidding")
 """Games whose results take seconds; they are compared with OpenSpiel's bounds only."""
+LATE = (*SLOW, "colored_trails", "yacht")
+"""Games that are tested slowly."""
 
 
 def played(env_id: str, seed: int) -> dict[int, float] | None:
@@ -51,7 +53,13 @@ def forfeited(env_id: str, pid: int) -> list[float]:
     return game.invalid_rewards(pid)
 
 
-@pytest.mark.parametrize("env_id", [*LISTED, *TURN_BASED, *WITH_PARAMETERS])
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        pytest.param(env_id, marks=[pytest.mark.slow] if env_id in LATE else [])
+        for env_id in (*LISTED, *TURN_BASED, *WITH_PARAMETERS)
+    ],
+)
 def test_an_invalid_move_costs_its_player_most_and_pays_nobody_more_than_a_legal_game(env_id):
     game = load_game(env_id)
     kind, players = game.get_type(), game.num_players()

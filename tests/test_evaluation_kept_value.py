@@ -82,6 +82,7 @@ def test_games_that_minimax_does_not_solve_have_no_such_measure(env_id):
         kept_value(env_id, [])
 
 
+@pytest.mark.slow  # test_evaluation_nash_conv rejects games that are too large
 def test_a_game_of_too_many_positions_says_so():
     with pytest.raises(InputError, match="it has too many positions"):
         kept_value("connect_four", [(0, turns(_first_move("connect_four")))])

@@ -10,6 +10,7 @@ from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 
 from evaluation_client import TabularClient, first_move, legal_moves, uniform
 from kuhn_policies import PythonPolicy, random_policy
+from matrices import first_of
 from sparring.core import AgentSpec, Arena
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.openspiel_game import information_states, load_game
@@ -69,7 +70,7 @@ async def test_a_member_makes_all_moves_of_its_game_and_the_same_seed_draws_the_
     assert set(models) == {*NAMES, "x", "y"}
 
 
-@pytest.mark.parametrize("env_id", ["kuhn_poker", "leduc_poker"])
+@pytest.mark.parametrize("env_id", first_of(["kuhn_poker", "leduc_poker"]))
 async def test_the_policy_of_a_mixture_is_that_of_openspiel(env_id):
     game = load_game(env_id)
     members = [PythonPolicy(env_id, POLICIES[name]) for name in NAMES]

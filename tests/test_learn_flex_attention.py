@@ -35,7 +35,7 @@ products = st.sampled_from(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(plans, windows, products)
 def test_flex_attention_equals_attention_in_runs(plan, window, dot_product):
     torch.manual_seed(0)

@@ -103,7 +103,7 @@ def test_what_is_wrong_with_a_config_is_said_with_what_to_do(config, why, fix, t
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", first_of([torch.bfloat16, torch.float16]))
 def test_rounding_neither_rejects_a_good_model_nor_hides_a_wrong_one(dtype):
     for family in ("Llama", "Qwen3-MoE", "DeepSeek-V3", "Gemma 2", "gpt-oss"):
         load(family, dtype=dtype)

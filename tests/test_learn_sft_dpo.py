@@ -107,7 +107,7 @@ def test_supervised_gradients_are_those_of_the_mean_over_answer_tokens(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     batch=pairs,
     max_batch_tokens=st.sampled_from([1, 4, 2048]),

@@ -143,7 +143,7 @@ def test_a_checkpoint_that_is_too_young_for_its_range_waits_for_its_turn():
     assert drawn(pool) == {"ckpt-3", "ckpt-4"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     mode=st.sampled_from(MODES),
     most=st.integers(1, 6),

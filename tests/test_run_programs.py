@@ -10,6 +10,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from game_runs import metrics_of
+from matrices import first_of
 from program_files import write_program
 from program_runs import SMALL, adapter, configure, run
 from sparring.collection.rollout_log import RolloutLog
@@ -80,7 +81,7 @@ def test_the_log_keeps_parents_and_children(finished):
     assert {step.policy_version for one in rollouts for step in one.steps} == {1}
 
 
-@pytest.mark.parametrize("kind", ["HideAndSeek", "Sampled"])
+@pytest.mark.parametrize("kind", first_of(["Sampled", "HideAndSeek"]))
 def test_a_resumed_program_equals_an_uninterrupted_one(model, tmp_path, kind):
     config = configure(model, tmp_path, kind, learning__average_decay="0.9")
     run(config, tmp_path / "whole")

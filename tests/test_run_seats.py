@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from game_runs import configure, cut_back, metrics_of, resumed, run
+from matrices import first_of
 from program_runs import adapter
 from seat_runs import OPPONENTS, SIDES, TALK, games, match
 from sparring.cli.main import main
@@ -146,7 +147,7 @@ def test_impossible_policies_are_one_line(policies, line):
         load_config("quickstart", {"envs": f'[{{id = "kuhn_poker", policies = {policies}}}]'})
 
 
-@pytest.mark.parametrize("mode", ["mirror", "random"])
+@pytest.mark.parametrize("mode", first_of(["random", "mirror"]))
 def test_a_frozen_seat_plays_every_game_and_is_not_trained(sides, model, tmp_path, mode):
     """Beside one policy that is trained; in a game for three, the pool's copies take the other's seat."""
     teacher = sides / "checkpoints" / "step-000004" / "second"
