@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from file_limits import files_no_longer_than
 from sparring.collection import JsonlSink, TensorBoardSink, Tracker, WandbSink, read_metrics
 from sparring.core import InputError
+from sparring.programs.proofs.claim_files import claims_of_dataset
 
 
 def test_lines_are_read_back_unchanged_and_are_on_disk_at_once(tmp_path):
@@ -107,6 +108,24 @@ def test_missing_tensorboard_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InputError, match=r"sparring\[tensorboard\]"):
         TensorBoardSink(tmp_path)
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboard", "datasets"])
+def test_a_package_that_is_installed_and_broken_is_one_line(monkeypatch, tmp_path, package):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("from html import no_such_name")
+    for name in [name for name in sys.modules if package in name.split(".")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    uses = {
+        "wandb": lambda: WandbSink("project", "run"),
+        "tensorboard": lambda: TensorBoardSink(tmp_path),
+        "datasets": lambda: claims_of_dataset("any"),
+    }
+    with pytest.raises(InputError, match=f"the package {package} cannot be imported .*no_such_name") as said:
+        uses[package]()
+    assert f"--force-reinstall 'sparring[{package}]'" in str(said.value)
+    assert "\n" not in str(said.value)
 
 
 @pytest.mark.slow  # test_finetune_command and test_ray_quickstart keep one

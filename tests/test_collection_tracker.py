@@ -4,12 +4,14 @@ import json
 import math
 import random
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
 
 from sparring.collection import Tracker, is_wall_clock
 from sparring.collection.metrics_log import MetricsLog
-from sparring.core import Step, Trajectory
+from sparring.core import InputError, Step, Trajectory
+from sparring.run.metrics import RunMetrics
 
 
 class ListSink:
@@ -246,3 +248,37 @@ def test_the_line_of_a_step_is_written_once_and_a_resume_continues_after_the_che
     assert again.flush(2)["length"] == 3.0
     assert not MetricsLog("run", lines).resume(0, {})
     assert lines.read_bytes() == b""
+
+
+@pytest.mark.parametrize("damage", [b"{", b"7", b"[" * 100_000, b"\xff"])
+def test_damaged_lines_after_the_checkpoint_are_cut_off_and_earlier_ones_are_refused(tmp_path, damage):
+    lines = tmp_path / "metrics.jsonl"
+    log = MetricsLog("run", lines)
+    log.flush(1, {"loss": 0.5})
+    state = json.loads(json.dumps(log.checkpoint()))
+    kept = lines.read_bytes()
+    lines.write_bytes(kept + damage + b"\n" + kept)
+    assert MetricsLog("run", lines).resume(1, state)
+    assert lines.read_bytes() == kept
+    lines.write_bytes(damage.ljust(len(kept) - 1)[: len(kept) - 1] + b"\n")
+    with pytest.raises(InputError, match="line 1: is not a JSON object"):
+        MetricsLog("run", lines).resume(1, state)
+
+
+async def test_figures_logged_while_a_line_is_sent_are_in_the_next():
+    class Slow:
+        """A tracker whose caller logs more before it has written a line."""
+
+        def __init__(self) -> None:
+            self.flush = SimpleNamespace(remote=self.write)
+
+        async def write(self, step, figures):
+            metrics.log({"late": float(step)})
+            metrics.add({"seconds": 2.0})
+            return figures
+
+    metrics = RunMetrics(Slow())
+    metrics.log({"loss": 0.5})
+    metrics.add({"seconds": 1.0})
+    assert await metrics.flush(1) == {"loss": 0.5, "seconds": 1.0}
+    assert await metrics.flush(2) == {"late": 1.0, "seconds": 2.0}

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from damaged_files import contents, damage_all, end_of, make_run
+from damaged_files import contents, damage_all, end_of, kinds, make_run
 from matrices import first_of
 from sparring.cli.main import main
 from sparring.core import InputError
@@ -119,6 +119,28 @@ def test_what_is_no_file_is_one_line_in_every_command_and_is_not_waited_for(
             assert "is not a regular file" in " ".join((said.out + said.err).split()), (file, command)
         file.rmdir() if file.is_dir() else file.unlink()
         file.write_bytes(content)
+
+
+@pytest.mark.parametrize("all_commands", first_of([False, True]))
+def test_a_file_that_is_nested_too_deeply_is_at_most_one_line_in_every_command(
+    unfinished, tmp_path, all_commands, capfd
+):
+    """By default, each kind of file is met by one of the commands in turn."""
+    json_files = {
+        name: files for name, files in kinds(unfinished).items() if name.endswith((".json", ".jsonl"))
+    }
+    assert {"metrics.jsonl", "sessions.json", "standings.jsonl"} <= json_files.keys()
+    commands = cycle([one for one in COMMANDS if "watch" not in one])
+    for number, (name, files) in enumerate(json_files.items()):
+        for turn in range(len(COMMANDS) - 1 if all_commands else 1):
+            run = Path(shutil.copytree(unfinished, tmp_path / f"runs-{number}-{turn}" / "run"))
+            file = run / files[-1].relative_to(unfinished)
+            file.write_bytes((b'{"":' if file.read_bytes().startswith(b"{") else b"[") * 100_000 + b"\n")
+            command = next(commands)
+            status = main([one.format(run=run, other=unfinished) for one in command])
+            said = capfd.readouterr().err
+            assert said.count("\n") == (status != 0), (name, command, said)
+            shutil.rmtree(run)
 
 
 def test_an_error_of_a_file_is_one_line(tmp_path, monkeypatch, capfd):

@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import cycle
 
 import pytest
 
+from damaged_files import kinds
 from finetune_commands import SMALL, finetune, finetune_at, words_of
 from finetune_runs import files_of
 from matrices import first_of
@@ -287,6 +289,53 @@ async def test_a_resume_lists_what_decides_results_and_stops(one, runs, capsys, 
 async def test_what_decides_nothing_that_was_learned_may_change(one, fields):
     words = [word for field, value in fields.items() for word in (f"--{field}", value)]
     assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words]) == 0
+
+
+def cut_in_half(content):
+    return content[: len(content) // 2]
+
+
+def of_another_type(content):
+    return b"7\n" if content.startswith((b"{", b"[")) else b"{}\n"
+
+
+def nested_too_deeply(content):
+    return (b'{"":' if content.startswith(b"{") else b"[") * 100_000 + b"\n"
+
+
+COMMANDS = (["finetune", "--resume", "one"], ["report", "one"], ["runs"])
+
+
+@pytest.mark.parametrize("all_commands", first_of([False, True]))
+@pytest.mark.parametrize("damage", first_of([nested_too_deeply, cut_in_half, of_another_type]))
+def test_a_damaged_file_of_a_finished_run_is_at_most_one_line(one, capsys, damage, all_commands):
+    """By default, each kind of file is met by one of the commands in turn, those of the state by all."""
+    commands = cycle(COMMANDS)
+    for name, files in kinds(one).items():
+        if not name.endswith((".json", ".jsonl")):
+            continue
+        file, read = files[-1], name in ("state.json", "hyper_params.json")
+        content = file.read_bytes()
+        file.write_bytes(damage(content))
+        for command in COMMANDS if all_commands or read else [next(commands)]:
+            capsys.readouterr()
+            status = main(command)
+            assert capsys.readouterr().err.count("\n") == (status != 0), (file, command)
+            assert status == (2 if read and "--resume" in command else 0), (file, command)
+        file.write_bytes(content)
+
+
+async def test_a_run_with_a_damaged_line_of_metrics_is_not_continued_over_it(one, capsys):
+    async with serving(http(completion("Decision: accept"))) as server:
+        more = {"finetune.rl.num_iterations": "3"}
+        more["finetune.provider.base_url"] = f"http://127.0.0.1:{server.port}/v1"
+        for line in (b"{", b'{"":' * 100_000):
+            damaged = line + b"\n" + (one / "metrics.jsonl").read_bytes()
+            (one / "metrics.jsonl").write_bytes(damaged)
+            capsys.readouterr()
+            assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words_of(more)]) == 2
+            assert "metrics.jsonl line 1: is not a JSON object" in capsys.readouterr().err
+            assert (one / "metrics.jsonl").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("trainer", ["pure_text_ei", "pure_text_malt"])

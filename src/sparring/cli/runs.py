@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sparring.cli.options import check_writable, console_of_tables, json_text, write_text
 from sparring.core import InputError
-from sparring.core.errors import check_installed
+from sparring.core.errors import check_installed, imported
 from sparring.core.text import shell_command
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def watch(
     ] = None,
 ) -> None:
     """Watch a run in the terminal while it is in progress, or look at a finished one."""
-    check_installed("watch", "watch", "textual")
+    imported("watch", "watch", "textual")
     with ExitStack() as opened:
         source: ViewSource
         if address is not None:

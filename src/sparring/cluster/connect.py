@@ -5,7 +5,6 @@ are checked first: Ray itself would wait for minutes and print messages.
 """
 
 import contextlib
-import importlib
 import logging
 import os
 import secrets
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 from sparring.config.run import RaySettings
 from sparring.core import InputError, SparringError
-from sparring.core.errors import first_line
+from sparring.core.errors import first_line, imported
 from sparring.core.text import is_loopback
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -41,7 +40,7 @@ def import_ray(*, silent: bool) -> None:
     given = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        importlib.import_module("ray")
+        imported("ray", "ray", "ray")
     finally:
         for name, value in given.items():
             del os.environ[name]

@@ -11,6 +11,7 @@ import msgspec
 
 from sparring.collection.serialization import plain
 from sparring.core import InputError, SparringError
+from sparring.core.errors import NOT_JSON
 from sparring.core.files import Epoch, append_at, replaced_file, write_file
 
 FORMAT = 6
@@ -249,7 +250,7 @@ _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
 def _decoded(decoder: msgspec.json.Decoder[Content], content: bytes, path: Path) -> Content:
     try:
         return decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise _damaged(path, str(error)) from error
 
 

@@ -58,7 +58,8 @@ class MetricsLog:
     Args:
         lines: the file of a line for each step.
         sinks: further sinks.
-        journal: directory of the journal; without one, checkpoints of the run have the state.
+        journal: directory of the journal; without one, checkpoints of the run have the state, and existing
+            lines count only after ``resume``.
 
     Attributes:
         tracker: what the entries have made.
@@ -80,11 +81,11 @@ class MetricsLog:
         self._lines = JsonlSink(lines)
         self.tracker = Tracker(run_name, sinks=[self._lines, *sinks])
         self._last_numbers: dict[str, int] = {}
-        if self._journal is not None:
-            self._restore(self._journal)
         self.flushed: set[int] = set()
         self.last: Metrics = {}
-        self._read_lines()
+        if self._journal is not None:
+            self._restore(self._journal)
+            self._read_lines()  # without a journal, ``resume`` reads them: it first cuts off later ones
 
     def do(self, entry: TrackerEntry) -> None:
         """Write an entry to the journal, if there is one, then apply it."""

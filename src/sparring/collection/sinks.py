@@ -1,6 +1,5 @@
 """Sinks for metrics: always a JSON lines file; Weights & Biases and TensorBoard if they are installed."""
 
-import importlib
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sparring.core import InputError
-from sparring.core.errors import check_installed
+from sparring.core.errors import NOT_JSON, imported
 from sparring.core.files import append_at
 from sparring.core.text import one_line
 
@@ -76,7 +75,7 @@ class WandbSink:
     """Sends metrics to Weights & Biases. ``WANDB_MODE=offline`` keeps them on this machine.
 
     The W&B runs of a resumed run are grouped under ``run_name``. Raises InputError if the package is not
-    installed, or there is no key or no network.
+    installed or is broken, or there is no key or no network.
     """
 
     def __init__(self, project: str, run_name: str, *, directory: Path | None = None) -> None:
@@ -95,8 +94,7 @@ class WandbSink:
 
 def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -> Any:
     """Return a new run of Weights & Biases."""
-    check_installed("wandb", "wandb", "wandb")
-    wandb: Any = importlib.import_module("wandb")
+    wandb = imported("wandb", "wandb", "wandb")
     try:
         return wandb.init(
             project=project,
@@ -110,13 +108,12 @@ def start_wandb(project: str, run_name: str, *, directory: Path | None = None) -
 
 
 class TensorBoardSink:
-    """Writes metrics as TensorBoard scalars; raises InputError if the package is not installed."""
+    """Writes metrics as TensorBoard scalars; raises InputError if the package is missing or broken."""
 
     def __init__(self, directory: Path) -> None:
-        check_installed("tensorboard", "tensorboard", "tensorboard")
         # torch provides the writer but takes seconds to load, so it is imported only when needed.
-        writer_module: Any = importlib.import_module("torch.utils.tensorboard")
-        self._writer: Any = writer_module.SummaryWriter(str(directory))
+        writers = imported("tensorboard", "tensorboard", "tensorboard", "torch.utils.tensorboard")
+        self._writer: Any = writers.SummaryWriter(str(directory))
 
     def write(self, metrics: Metrics) -> None:
         """Add every value but ``step`` and ``wall_time`` as a scalar at that step and time."""
@@ -154,7 +151,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             metrics.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             if number == len(lines):
                 break
             raise InputError(

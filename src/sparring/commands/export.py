@@ -17,6 +17,7 @@ from sparring.config.loading import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
+from sparring.core.errors import NOT_JSON
 from sparring.core.files import put_in_place, umask, users_scratch_for
 from sparring.core.manifest import check_if_sealed
 from sparring.evaluation.tournament_files import write_payoffs
@@ -138,7 +139,7 @@ def _payoffs_of(checkpoint: Path, name: str) -> tuple[PayoffTable, list[str]]:
             table.load_state_dict(pool["played"])
         played = {*table.members()}
         members = [one["uid"] for one in pool.get("models", []) if one["uid"] in played]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, *NOT_JSON) as error:
         raise InputError(str(file), "is damaged", "Name another checkpoint") from error
     if not members:
         problem = "no member of a pool has played up to this checkpoint"

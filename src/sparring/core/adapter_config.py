@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.core.adapters import ADAPTER_CONFIG
-from sparring.core.errors import DamagedState, InputError
+from sparring.core.errors import NOT_JSON, DamagedState, InputError
 from sparring.core.files import read_regular
 
 EVERY_LINEAR_LAYER = "all-linear"
@@ -104,7 +104,7 @@ def _read(file: Path) -> dict[str, Any]:
     damaged = DamagedState("adapter", f"{file} is missing or damaged", "Save the adapter again.")
     try:
         config = json.loads(read_regular(file, MOST_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise damaged from error
     if not isinstance(config, dict):
         raise damaged

@@ -1,15 +1,21 @@
 """Errors for users: one line that names the field and the fix."""
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from sparring.core.text import one_line
 
 LONGEST_SHOWN = 1000
 """Characters of a value in an error's message."""
+
+NOT_JSON = (ValueError, RecursionError)
+"""What parsers of JSON and TOML raise for damage: a RecursionError for text that is nested too deeply, else a
+ValueError, as is each of their own errors and those of UTF-8."""
 
 
 class SparringError(Exception):
@@ -40,6 +46,18 @@ def check_installed(field: str, extra: str, *packages: str) -> None:
         if importlib.util.find_spec(package) is None:
             problem = f"the package {package} is not installed"
             raise InputError(field, problem, f"Run: pip install 'sparring[{extra}]'")
+
+
+def imported(field: str, extra: str, package: str, module: str | None = None) -> Any:
+    """Import a package that an extra of sparring installs, and return it or the module that uses it. Raises
+    InputError: it is not installed, or cannot be imported."""
+    check_installed(field, extra, package)
+    try:
+        return importlib.import_module(module or package)
+    except ImportError as error:
+        problem = f"the package {package} cannot be imported ({first_line(error)})"
+        fix = f"Run: pip install --force-reinstall 'sparring[{extra}]'"
+        raise InputError(field, problem, fix) from error
 
 
 class DamagedState(InputError):

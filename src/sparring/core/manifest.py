@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparring.core.adapters import DELIVERY_FILE, MANIFEST_FILE
-from sparring.core.errors import DamagedState, InputError
+from sparring.core.errors import NOT_JSON, DamagedState, InputError
 from sparring.core.files import read_regular, sha256_of, write_file
 
 MOST_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class Expectation:
                         return cls(version, sha256, canary, base)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, *NOT_JSON) as error:
             raise damaged from error
         raise damaged
 

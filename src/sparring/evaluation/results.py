@@ -11,6 +11,7 @@ import msgspec
 
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
+from sparring.core.errors import NOT_JSON
 from sparring.core.files import write_file
 from sparring.core.text import one_line
 
@@ -328,7 +329,7 @@ def decoded_evaluation(content: bytes) -> tuple[int, EvaluationResult]:
     try:
         head = msgspec.json.decode(content, type=_Head)
         return head.step, msgspec.json.decode(content, type=_KINDS[head.kind])
-    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+    except (KeyError, *NOT_JSON) as error:
         raise ValueError(str(error)) from error
 
 

@@ -5,10 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean, pstdev
-from typing import Any
 
 import msgspec
 
+from sparring.collection.sinks import read_metrics
 from sparring.core import Rollout
 from sparring.core.files import write_file
 from sparring.evaluation.results import MeasureResult, write_evaluation
@@ -67,10 +67,7 @@ class RunRecords:
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Add values to the line of an iteration in ``metrics.jsonl``."""
         path = self.files.metrics
-        content = path.read_bytes().splitlines() if path.exists() else []
-        lines: dict[int, dict[str, Any]] = {
-            line["iteration"]: line for line in map(msgspec.json.decode, content)
-        }
+        lines = {line["iteration"]: line for line in read_metrics(path)}
         lines[iteration] = {**lines.get(iteration, {}), "step": iteration, "iteration": iteration, **stats}
         write_file(path, b"".join(msgspec.json.encode(lines[one]) + b"\n" for one in sorted(lines)))
 

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL, Quantization
 from sparring.core.chat_tokens import ChatTokens, configured_stops
-from sparring.core.errors import check_installed
+from sparring.core.errors import NOT_JSON, check_installed
 from sparring.core.files import sha256_of
 from sparring.core.manifest import Hashes, base_of, is_sealed
 
@@ -222,7 +222,7 @@ def _check_config(directory: Path) -> None:
 def _json_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
+    except NOT_JSON as error:
         raise InputError("model", f"{file} is not valid JSON", "Download it again.") from error
     if not isinstance(content, dict):
         raise InputError("model", f"{file} is no JSON object", "Download it again.")
@@ -281,7 +281,7 @@ def _is_whole(directory: Path) -> bool:
     try:
         expected = json.loads((directory / MANIFEST).read_text())
         return bool(expected) and all(sha256_of(directory / name) == one for name, one in expected.items())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, AttributeError, *NOT_JSON):
         return False
 
 

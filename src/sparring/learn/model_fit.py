@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from sparring.core import InputError, Messages
 from sparring.core.adapters import ALL_LINEAR
+from sparring.core.errors import NOT_JSON
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 Call = tuple[Messages, int]
@@ -80,6 +81,6 @@ def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> 
 def _json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, *NOT_JSON):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages
+from sparring.core.errors import NOT_JSON
 from sparring.core.model_caller import ModelCaller
 
 LOWEST_SCORE = 0.5
@@ -190,7 +191,7 @@ def _cut_json(text: str) -> tuple[list[dict[str, Any]], str]:
         rest += text[place:start]
         try:
             found, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
+        except NOT_JSON:
             found, end = {}, start + 1
         fields = {key.strip().lower(): value for key, value in found.items()}
         if "winner" in fields:

@@ -32,9 +32,12 @@ class RunMetrics:
             self._figures[name] += value
 
     async def flush(self, step: int) -> Metrics:
-        """Write the line of ``step`` and return it. A step that has its line gets no second one."""
-        line: Metrics = await self._tracker.flush.remote(step, dict(self._figures))
-        self._figures.clear()
+        """Write the line of ``step`` and return it. A step that has its line gets no second one.
+
+        What is logged meanwhile goes to the next line.
+        """
+        figures, self._figures = self._figures, defaultdict(float)
+        line: Metrics = await self._tracker.flush.remote(step, dict(figures))
         return line
 
     async def resume(self, step: int, state: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from sparring.collection.pool import Copies
 from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
 from sparring.core.confidence_intervals import Interval
+from sparring.core.errors import NOT_JSON
 from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
@@ -81,7 +82,7 @@ def _lines_of(path: Path) -> Iterator[tuple[StandingsLine | None, int]]:
         end += len(line)
         try:
             yield msgspec.json.decode(line, type=StandingsLine), end
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except NOT_JSON:
             yield None, end
 
 

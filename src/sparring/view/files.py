@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sparring.core.errors import NOT_JSON
+
 Shape = TypeVar("Shape")
 
 SURE_AFTER_NS = 2_000_000_000
@@ -52,7 +54,7 @@ def decoded(data: bytes, shape: type[Shape]) -> Shape | None:
     """Return what JSON says in the given shape; ``None`` if it is damaged, of another shape or too deep."""
     try:
         return msgspec.json.decode(data, type=shape)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except NOT_JSON:
         return None
 
 

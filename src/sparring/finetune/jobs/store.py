@@ -21,6 +21,7 @@ from typing import BinaryIO, Generic, TypeVar
 import msgspec
 
 from sparring.core import InputError
+from sparring.core.errors import NOT_JSON
 from sparring.core.files import (
     LOCK,
     lock_directory,
@@ -208,7 +209,7 @@ def read_record(path: Path, form: type[Record]) -> Record:
     """Return the sealed record in a file. Raises InputError: it is missing or damaged."""
     try:
         return msgspec.convert(unsealed(path.read_bytes()), type=form)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise InputError("--jobs", f"{path} is missing or damaged", f"Move {path.parent} away.") from error
 
 

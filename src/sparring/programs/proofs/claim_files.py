@@ -15,7 +15,7 @@ from sparring.config.proofs import (
     FileClaims,
 )
 from sparring.core import InputError
-from sparring.core.errors import check_installed, first_line
+from sparring.core.errors import NOT_JSON, first_line, imported
 from sparring.programs.proofs.arithmetic_claims import arithmetic_claims
 from sparring.programs.proofs.claims import Claim
 
@@ -58,7 +58,7 @@ def claims_of_file(path: str, columns: ColumnSettings | None = None) -> list[Cla
         if line.strip():
             try:
                 rows.append((f"line {number}", json.loads(line)))
-            except (ValueError, RecursionError) as error:
+            except NOT_JSON as error:
                 said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
                 problem = f"line {number} of {path} is not JSON: {said}"
                 raise InputError("claims", problem, "Write one object in each line") from error
@@ -71,11 +71,9 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
     Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
     and ``y``.
     """
-    check_installed("claims", "datasets", "datasets")
-    from datasets import load_dataset
-
+    datasets = imported("claims", "datasets", "datasets")
     try:
-        rows = load_dataset(name, split=split)
+        rows = datasets.load_dataset(name, split=split)
     except Exception as error:  # it raises many kinds: of the network, of files, of its own
         reason = " ".join(str(error).split())
         raise InputError(
