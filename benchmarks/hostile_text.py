@@ -34,7 +34,6 @@ from transformers import AutoTokenizer
 from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
-from report_pages import Page
 from sparring.cli import main as command_line
 from sparring.commands.play import ModelPlayer, play_game
 from sparring.core import InputError, Messages, MockInferenceClient
@@ -47,9 +46,10 @@ from sparring.learn.model_files import cache_directory
 from sparring.view.cards import card_of
 from sparring.view.charts import Chart, Line
 from sparring.view.watch.header import header
-from sparring.view.watch.panels import actors_panel, population_panel, ratings_panel, run_panel
+from sparring.view.watch.panels import population_panel, ratings_panel
 from sparring.view.watch.plot import draw_chart
 from sparring.view.watch.text import card_text
+from sparring.view.watch.widgets import OVERVIEW
 from test_core_text import hostile_game, hostile_view
 from test_view_report_hostile import hostile_page
 from tiny_models import tiny_policy
@@ -227,7 +227,7 @@ def check_report(rng: random.Random, counts: Counter[str]) -> None:
     """Write a report page."""
     text = hostile(rng, pieces=5)
     counts[TEXTS] += 1
-    page = Page(hostile_page(text))
+    page = hostile_page(text)
     tags = Counter(tag for tag, _ in page.elements)
     brought = tags["script"] != 3 or tags["style"] != 1 or tags["img"] or tags["iframe"] or page.open
     counts[HTML] += bool(brought) + sum(name.startswith("on") for _, one in page.elements for name in one)
@@ -239,8 +239,8 @@ def check_watch(rng: random.Random, counts: Counter[str]) -> None:
     counts[TEXTS] += 1
     view = hostile_view(text)
     game, width = hostile_game(text), room.width
-    panels = (run_panel, actors_panel, ratings_panel, population_panel)
-    drawn = [text_of(panel(view, room), width) for panel in panels]
+    panels = (*OVERVIEW.values(), ratings_panel, population_panel)
+    drawn = [text_of(panel(view), width) for panel in panels]
     drawn += [text_of(card_text(card_of(one)), width) for one in (game, *game.children)]
     chart = Chart(text, [Line(text, [1.0, 2.0], [0.0, 1.0])])
     drawn += [header(view, 0.0, width).plain, draw_chart(chart, "update", width, room.height).plain]
