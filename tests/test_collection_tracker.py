@@ -250,7 +250,7 @@ def test_the_line_of_a_step_is_written_once_and_a_resume_continues_after_the_che
     assert lines.read_bytes() == b""
 
 
-@pytest.mark.parametrize("damage", [b"{", b"7", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("damage", [b"{", b"7", b"[" * 100_000, b"\xff", b"{}", b'{"step":""}'])
 def test_damaged_lines_after_the_checkpoint_are_cut_off_and_earlier_ones_are_refused(tmp_path, damage):
     lines = tmp_path / "metrics.jsonl"
     log = MetricsLog("run", lines)
@@ -261,7 +261,7 @@ def test_damaged_lines_after_the_checkpoint_are_cut_off_and_earlier_ones_are_ref
     assert MetricsLog("run", lines).resume(1, state)
     assert lines.read_bytes() == kept
     lines.write_bytes(damage.ljust(len(kept) - 1)[: len(kept) - 1] + b"\n")
-    with pytest.raises(InputError, match="line 1: is not a JSON object"):
+    with pytest.raises(InputError, match="line 1: is not a JSON object with a step"):
         MetricsLog("run", lines).resume(1, state)
 
 

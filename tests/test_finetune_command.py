@@ -334,7 +334,7 @@ async def test_a_run_with_a_damaged_line_of_metrics_is_not_continued_over_it(one
             (one / "metrics.jsonl").write_bytes(damaged)
             capsys.readouterr()
             assert await asyncio.to_thread(main, ["finetune", "--resume", "one", *words_of(more)]) == 2
-            assert "metrics.jsonl line 1: is not a JSON object" in capsys.readouterr().err
+            assert "metrics.jsonl line 1: is not a JSON object with a step" in capsys.readouterr().err
             assert (one / "metrics.jsonl").read_bytes() == damaged
 
 

@@ -270,6 +270,24 @@ def test_a_damaged_record_is_named_at_the_start_and_costs_only_its_file_or_job(t
     assert (tmp_path / "files" / damaged / "file.json").read_bytes() == content
 
 
+@pytest.mark.parametrize("content", [b"{\n", b"7\n", b"{}\n", b"\xff\n"])
+def test_damaged_metrics_of_a_job_are_said_in_one_line(tmp_path, content):
+    with serving(tmp_path) as live:
+        jobs = live.client().with_options(max_retries=0).fine_tuning.jobs
+        file = upload(live.client(), [{"messages": "wrong"}])
+        job = jobs.create(model="tiny", training_file=file).id
+        ended(live.client(), job)
+        training = tmp_path / "jobs" / job / "training"
+        training.mkdir(exist_ok=True)
+        (training / "metrics.jsonl").write_bytes(content)
+        with pytest.raises(
+            openai.InternalServerError, match=f"the metrics of job {job} are damaged"
+        ) as error:
+            jobs.list_events(job)
+        assert str(tmp_path) not in str(error.value)
+        assert jobs.retrieve(job).status == "failed"
+
+
 def test_jobs_made_at_once_are_all_kept(tmp_path):
     async def create(live: Live) -> list[str]:
         async with live.async_client() as client:

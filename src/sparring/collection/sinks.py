@@ -140,7 +140,7 @@ def further_sinks(name: str, directory: Path, wandb_project: str | None, *, tens
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a metrics file in order, without a half-written last line; [] without a file.
 
-    Raises InputError if a line before the last is not a JSON object.
+    Raises InputError if a line before the last is not a JSON object with a step.
     """
     if not path.exists():
         return []
@@ -150,14 +150,22 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            metrics.append(msgspec.json.decode(line, type=dict[str, Any]))
+            metrics.append(_with_step(msgspec.json.decode(line, type=dict[str, Any])))
         except NOT_JSON as error:
             if number == len(lines):
                 break
             raise InputError(
-                f"{path} line {number}", "is not a JSON object", "Delete the line, or restore the file."
+                f"{path} line {number}",
+                "is not a JSON object with a step",
+                "Delete the line, or restore the file.",
             ) from error
     return metrics
+
+
+def _with_step(line: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(line.get("step"), int):
+        raise ValueError("it has no step")
+    return line
 
 
 def end_of_step(path: Path, step: int) -> int:

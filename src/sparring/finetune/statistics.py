@@ -67,7 +67,7 @@ class RunRecords:
     def log(self, iteration: int, stats: Mapping[str, float]) -> None:
         """Add values to the line of an iteration in ``metrics.jsonl``."""
         path = self.files.metrics
-        lines = {line["iteration"]: line for line in read_metrics(path)}
+        lines = {line["step"]: line for line in read_metrics(path)}
         lines[iteration] = {**lines.get(iteration, {}), "step": iteration, "iteration": iteration, **stats}
         write_file(path, b"".join(msgspec.json.encode(lines[one]) + b"\n" for one in sorted(lines)))
 

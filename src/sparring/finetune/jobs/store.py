@@ -20,7 +20,7 @@ from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from sparring.core import InputError
+from sparring.core import InputError, SparringError
 from sparring.core.errors import NOT_JSON
 from sparring.core.files import (
     LOCK,
@@ -191,8 +191,11 @@ class JobStore(Records[StoredJob]):
             setattr(job, name, getattr(changed, name))
 
     def rows(self, job: StoredJob) -> list[Row]:
-        """Return the metrics of a job's steps so far."""
-        return read_rows(self.place(job) / TRAINING)
+        """Return the metrics of a job's steps so far. Raises SparringError: they are damaged."""
+        try:
+            return read_rows(self.place(job) / TRAINING)
+        except InputError as error:
+            raise SparringError(f"the metrics of job {job.id} are damaged") from error
 
 
 def new_id(prefix: str) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
+from sparring.collection.sinks import read_metrics
 from sparring.core import derive_seed
 
 Method = Literal["supervised", "dpo"]
@@ -127,12 +126,8 @@ class Outcome:
 
 
 def read_rows(directory: Path) -> list[Row]:
-    """Return the whole rows of a job that may be running; a row that is being written is left out."""
-    try:
-        lines = (directory / METRICS_FILE).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+    """Return the rows of a job that may be running; a row that is being written is left out."""
+    return read_metrics(directory / METRICS_FILE)
 
 
 def as_csv(method: Method, rows: Sequence[Mapping[str, Any]]) -> bytes:
