@@ -55,6 +55,7 @@ def test_an_opponent_on_a_base_of_another_quantization_is_rejected(trained, tmp_
     assert play(trained, adapter).result.games == 8, "an adapter alone plays on any"
 
 
+@pytest.mark.slow  # test_commands_export asks for one
 def test_the_error_for_a_run_of_several_policies_asks_for_one_of_them(model, tmp_path):
     run_program(configure_program(model, tmp_path, learning__steps="1"), tmp_path / "two")
     with pytest.raises(InputError, match=r"Name one: .*step-000001/hider or .*/seeker"):

@@ -48,6 +48,7 @@ def test_a_frozen_policy_plays_its_role(model, finished, tmp_path, capsys):
     assert measured(tmp_path / "run", "--role", "Hider=base", capsys=capsys) == in_training(finished, 0)
 
 
+@pytest.mark.slow  # test_run_programs measures at one
 def test_the_command_measures_at_a_roles_test_temperature(model, tmp_path, capsys):
     cold = {f"roles__{role}__test_temperature": "0" for role in ("Hider", "Seeker")}
     run(configure(model, tmp_path, "Measured", **cold), tmp_path / "run")

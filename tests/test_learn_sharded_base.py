@@ -71,7 +71,7 @@ def assert_equal(left: Weights, right: Weights) -> None:
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", first_of([torch.bfloat16, torch.float32]))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("size", first_of([3, 2]))
 def test_learners_with_parts_make_the_updates_of_learners_with_the_whole_base(size, architecture, dtype):

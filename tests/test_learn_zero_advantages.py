@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matrices import first_of
 from sparring.core.records import without_zero_advantages
 from sparring.core.types import Answer
 from sparring.learn.algorithms.ppo import Ppo
@@ -98,7 +99,7 @@ def test_a_prompt_at_another_temperature_or_after_another_answer_is_another_one(
     assert (len(first.answers), len(second.answers)) == (2, 1)
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize("aggregation", first_of(["token-mean", "seq-mean-token-mean"]))
 @pytest.mark.parametrize("steps", [(1, 1), (2, 2)])
 def test_an_update_is_that_on_the_records_that_remain(aggregation, steps):
     records = [

@@ -108,6 +108,7 @@ def test_a_game_for_whose_seats_a_run_has_no_policies_is_one_line(sides):
         match(sides, "base", "kuhn_poker")
 
 
+@pytest.mark.slow  # test_cluster_seats meets them, in one process and on Ray
 def test_each_side_meets_copies_of_the_other(model, tmp_path):
     changes = SIDES | OPPONENTS | {"learning__steps": "2", "evaluation__every": "0"}
     run(configure(model, **changes), tmp_path / "run")
