@@ -1,6 +1,7 @@
 """Settings of all tests, and runs that several files look at."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import random
@@ -104,10 +105,16 @@ def model() -> Path:
 
 @pytest.fixture(scope="session")
 def playing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that answers with the words of Kuhn poker."""
-    from playing_model import save_playing_model
+    """A tiny model that answers with the words of Kuhn poker, taught once for all processes."""
+    place = tmp_path_factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with (place / "playing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "playing").exists():
+            from playing_model import save_playing_model
 
-    return save_playing_model(tmp_path_factory.mktemp("playing") / "model")
+            save_playing_model(place / "being-taught").rename(place / "playing")
+    return place / "playing"
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ def test_a_list_of_runs_loads_nothing_heavy(tmp_path):
     assert loaded_by("runs", "runs --json", heavy=(*HEAVY, "pyspiel", "plotly")) == []
 
 
+@pytest.mark.slow  # test_dry_run and test_envs_catalog look at it
 @pytest.mark.parametrize(("preset", "plays"), [("quickstart", []), ("tictactoe", ["textarena"])])
 def test_a_dry_run_loads_nothing_heavy_but_the_library_of_the_game_that_it_plays(preset, plays):
     assert loaded_by(f"train {preset} --dry-run", heavy=HEAVY) == plays

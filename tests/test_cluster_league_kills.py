@@ -149,7 +149,7 @@ def whole(request, config, tmp_path_factory):
         yield run, run.ended(), directory / "copies"
 
 
-@pytest.mark.parametrize("place", first_of(PLACES, 3))
+@pytest.mark.parametrize("place", first_of(PLACES, 2))
 async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, whole, place):
     run, expected, copies = whole
     tensors, path = run.tensors(), run.directory.path

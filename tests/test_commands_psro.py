@@ -301,6 +301,7 @@ def test_another_configuration_is_refused(short, change, capsys):
     assert f"holds another PSRO, which differs in {change[0][2:]}. Choose" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # one of a program has its adapters in test_commands_tournament_programs
 def test_a_psro_from_an_earlier_adapter_has_it_as_its_first_member(short, tmp_path):
     file = tmp_path / "game.toml"
     shutil.copy(short.parent / "game.toml", file)

@@ -196,6 +196,7 @@ def test_one_flipped_bit_in_the_newest_checkpoint_goes_back_to_the_one_before(co
     assert end_of(copied) == whole
 
 
+@pytest.mark.slow  # an unfinished one does so above
 def test_a_finished_run_whose_newest_checkpoints_are_damaged_makes_their_updates_again(copied, whole):
     go_on(copied)
     for step in (2, 3):

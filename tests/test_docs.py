@@ -86,9 +86,15 @@ def finished_run(model_directory, tmp_path_factory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "page", dict.fromkeys(block.page for block in blocks("python")), ids=lambda p: p.name
-)
+TRAINING = ("howto-exploitability.md", "howto-leagues.md", "howto-psro.md")
+"""Pages whose blocks train for seconds; of the others, howto-runs.md trains by default."""
+IN_ORDER = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in TRAINING else [])
+    for page in dict.fromkeys(block.page for block in blocks("python"))
+]
+
+
+@pytest.mark.parametrize("page", IN_ORDER)
 def test_python_blocks_run_in_order(page, request, tmp_path, monkeypatch):
     """The blocks of a page are one script. ``model`` is a model directory, ``run`` a finished run."""
     save_named_blocks(page, tmp_path)

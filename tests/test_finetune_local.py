@@ -174,6 +174,7 @@ def test_a_run_without_a_server_plays_with_what_its_jobs_made_and_goes_on_after_
     assert first != state_of("run")["fine_tuned_model_name"]
 
 
+@pytest.mark.slow  # test_finetune_command plays tests again
 def test_tests_are_played_again_without_a_server_with_the_models_of_the_base_run(config, capsys, tmp_path):
     assert main(["finetune", config, "--name", "run"]) == 0, capsys.readouterr().err
     (tmp_path / "other.toml").write_text(CONFIG.format(model=tiny_model("llama")))

@@ -133,6 +133,7 @@ def test_only_the_policy_without_a_critic_has_a_baseline_in_the_batch(mixed):
     assert changed == {"player_0": {True}, "player_1": {False}}
 
 
+@pytest.mark.slow  # test_run_local resumes a run with a critic by default
 def test_a_resumed_run_with_both_equals_an_uninterrupted_one(mixed, tmp_path):
     shutil.copytree(mixed, tmp_path / "run")
     cut_back(tmp_path / "run", to=2)

@@ -176,6 +176,7 @@ def test_a_frozen_seat_plays_every_game_and_is_not_trained(sides, model, tmp_pat
     assert match(tmp_path / "run", "base", game).games > 0
 
 
+@pytest.mark.slow  # a frozen one holds a seat of all games above
 def test_a_frozen_adapter_can_hold_a_seat_in_evaluations_only(sides, model, tmp_path):
     teacher = sides / "checkpoints" / "step-000004" / "second"
     game = '[{id = "kuhn_poker(players=2)", policies = ["first", "teacher"]}]'
