@@ -141,6 +141,61 @@ def test_random_openings_need_a_game_that_lists_its_moves():
     assert check(envs__0__id="TicTacToe-v0-train", **openings)
 
 
+EXPLORES = {"envs__0__explore": "0.2", "learning__momentum": "0.8"}
+MAGNET = {"learning__algorithm": '{type = "magnet"}'} | EXPLORES
+
+
+def test_exploration_needs_a_game_that_lists_its_moves_and_an_algorithm_over_legal_answers():
+    assert check(**MAGNET)
+    assert check(**MAGNET, envs__0__random_opening="2")
+    assert check(**EXPLORES, learning__algorithm='{type = "all_actions"}')
+    for algorithm in ("reinforce", "ppo", "gspo", "dppo"):
+        line = f"learning.algorithm is {algorithm}, which learns from answers that the policy has drawn"
+        with pytest.raises(InputError, match=f"envs.0.explore: {line}. Set 0, or choose magnet or all_a"):
+            check(**EXPLORES, learning__algorithm=f'{{type = "{algorithm}"}}')
+    silent = {"envs__0__id": "LiarsDice-v0-small-train", "evaluation__nash_conv": "false"}
+    assert field_of(**EXPLORES, **silent) == "envs.0.explore"
+
+
+def test_a_seat_that_cannot_learn_from_explored_answers_is_named():
+    seats = MAGNET | {"envs__0__policies": '["first", "second"]', "evaluation__nash_conv": "false"}
+    assert check(**seats)
+    with pytest.raises(InputError, match=r"envs.0.explore: learning.policies.second.algorithm is ppo"):
+        check(**seats, learning__policies__second__algorithm='{type = "ppo"}')
+
+
+def test_vllm_gives_no_answers_that_it_did_not_draw():
+    on_vllm = MAGNET | {"run__runtime": "ray", "inference__engine": "vllm"}
+    with pytest.raises(InputError, match=r"envs.0.explore: vLLM has .* Set 0, or inference.engine = .embedd"):
+        check(**on_vllm)
+
+
+OWN_LOSSES = """
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.algorithms.magnet import Magnet
+
+
+class Mine(Magnet):
+    pass
+
+
+class Drawn(BaseAlgo):
+    def loss(self, logprobs_S, tokens):
+        return -logprobs_S.sum()
+"""
+
+
+def test_an_algorithm_of_ones_own_says_whether_it_learns_from_draws(tmp_path):
+    (tmp_path / "losses.py").write_text(OWN_LOSSES)
+
+    def own(name):
+        return EXPLORES | {"learning__algorithm": f'{{path = "{tmp_path}/losses.py:{name}"}}'}
+
+    assert check(**own("Mine"))
+    assert field_of(**own("Drawn")) == "envs.0.explore"
+    assert field_of(**own("Mine"), envs__0__stop='["x"]', evaluation__nash_conv="false") == "envs.0.explore"
+
+
 GAMES_WITH_RANDOM_PLAYERS = """
 import json, sys
 from sparring.core import InputError

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from sparring.collection import (
@@ -46,6 +48,18 @@ def test_a_record_carries_the_ids_the_logprobs_and_both_rewards():
     assert record.alternatives == [[*b"check", 2], [*b"bet", 2]]
     assert record.policy_version == 4
     assert record.meta == {"pid": 1, "env_id": "Kuhn", "finish_reason": "length"}
+
+
+def test_a_record_says_whether_its_answer_was_explored_also_after_the_buffer_was_restored():
+    buffer = StepBuffer(10)
+    notes = [{"explore": 0.2, "explored": True}, {"explore": 0.2, "explored": False}, {}]
+    steps = [make_step(info={"legal_answers": ["check"], **one}) for one in notes]
+    buffer.add_player_trajectory(Trajectory(1, "Kuhn", 1.0, steps, rollout_id="game"), "Kuhn")
+    other = StepBuffer(10)
+    other.load_state_dict(json.loads(json.dumps(buffer.state_dict())))
+    records = sorted(records_from_steps(other.get_batch(3)), key=lambda record: record.turn)
+    kept = [{name: one for name, one in record.meta.items() if "explore" in name} for record in records]
+    assert kept == notes
 
 
 def test_without_an_encoder_there_are_no_alternatives():

@@ -181,6 +181,49 @@ async def test_scores_equal_the_learners_log_probabilities_of_whole_answers(poli
         assert scores == pytest.approx(expected.tolist(), abs=5e-5)
 
 
+# Given answers
+
+GIVEN = ["check", "call", "c", ""]
+
+
+async def give_all(engine, **options):
+    asked = (engine.give(text_prompt(prompt), text, **options) for prompt in PROMPTS for text in GIVEN)
+    return await asyncio.gather(*asked)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_a_given_answer_has_the_tokens_and_the_learners_log_probabilities(policy, temperature):
+    responses = await give_all(make_engine(policy), temperature=temperature)
+    assert_logprobs_are_the_learners(policy, responses, temperature=temperature)
+    asked = [(text_prompt(prompt), text) for prompt in PROMPTS for text in GIVEN]
+    for response, (prompt, text) in zip(responses, asked, strict=True):
+        ids = policy.encode_answer(prompt, text)
+        assert (response.prompt_token_ids, response.completion_token_ids) == (policy.render(prompt), ids)
+        assert (response.text, response.finish_reason) == (text, "stop")
+        assert response.completion == [said("assistant", text, ids)]
+
+
+async def test_answers_that_are_drawn_beside_given_ones_stay_the_same(policy):
+    expected = answers(await ask_all(make_engine(policy)))
+    engine = make_engine(policy)
+    given, drawn = await asyncio.gather(give_all(engine), ask_all(engine))
+    assert answers(drawn) == expected
+    assert engine.stats.requests == len(given) + len(drawn)
+    assert engine.stats.generated_tokens == sum(len(r.completion_token_ids) for r in [*given, *drawn])
+    computed = engine.stats.computed_tokens
+    assert answers(await give_all(engine)) == answers(given)
+    assert engine.stats.computed_tokens == computed, "its context is cached as that of a drawn answer"
+
+
+async def test_a_given_answer_that_could_not_be_drawn_is_one_line(policy):
+    engine, prompt = make_engine(policy, max_tokens=6), text_prompt("abc")
+    assert (await engine.give(prompt, "check")).completion_token_ids[-1] in policy.stop_token_ids
+    line = "inference.max_tokens: 'checks' has 7 tokens, but an answer at most 6. Set 7 or more"
+    assert await refusal(engine.give(prompt, "checks")) == line
+    assert (await engine.give(prompt, "checks", max_tokens=7)).text == "checks"
+    assert "only the likeliest answer" in await refusal(engine.give(prompt, "c", temperature=0.0))
+
+
 # What is computed
 
 

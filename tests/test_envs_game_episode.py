@@ -4,8 +4,10 @@ import asyncio
 import json
 import math
 import re
+from collections import Counter
 
 import pytest
+import torch
 
 from engine_requests import make_engine
 from sparring.core import (
@@ -13,6 +15,7 @@ from sparring.core import (
     Arena,
     CallSettings,
     EpisodeError,
+    InferenceClient,
     InputError,
     MockInferenceClient,
     PlaySpec,
@@ -24,8 +27,10 @@ from sparring.envs.game_episode import GameEpisode
 from sparring.envs.openspiel_game import OpenSpielGame
 from sparring.envs.scripted import ScriptedPlayer
 from sparring.envs.templates import get_template
-from sparring.learn.policy import LoraSettings, PolicyModel
-from tiny_models import roomy_model
+from sparring.learn.logprobs import plan_logprobs
+from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
+from sparring.learn.trie import build_plan
+from tiny_models import perturb_adapter, roomy_model
 
 POLICY = AgentSpec("policy")
 
@@ -357,6 +362,112 @@ async def test_games_of_training_begin_with_random_moves_that_nobody_learns_from
 def test_a_game_that_does_not_list_its_moves_has_no_random_opening():
     with pytest.raises(InputError, match=r"env.random_opening: .* does not list its legal moves"):
         GameEpisode("LiarsDice-v0-train", 2, get_template("default"), random_opening=2)
+
+
+def explored_of(rollouts):
+    return [step for rollout in rollouts for step in rollout.steps if step.info["explored"]]
+
+
+async def test_a_trained_policy_explores_with_uniformly_random_legal_moves():
+    games = [
+        await play("tic_tac_toe", [POLICY] * 2, answer=first_free_cell, seed=seed, explore=0.3)
+        for seed in range(300)
+    ]
+    decisions, explored = [step for game in games for step in game.steps], explored_of(games)
+    assert {step.info["explore"] for step in decisions} == {0.3}
+    assert abs(len(explored) - 0.3 * len(decisions)) < 2.6 * math.sqrt(0.21 * len(decisions))
+    for step in decisions:
+        assert step.completion_text in step.info["legal_answers"]
+        if not step.info["explored"]:
+            assert step.completion_text == min(step.info["legal_answers"]), "the policy's own answer"
+    first = Counter(game.steps[0].completion_text for game in games if game.steps[0].info["explored"])
+    expected = first.total() / 9
+    assert sum((first[str(cell)] - expected) ** 2 / expected for cell in range(9)) < 22  # 99.5% of chi-square
+    turns = [turn for game in games for turn in game.extras["turns"]]
+    assert len(turns) == len(decisions), "each is a step that is learned from"
+
+
+async def test_the_same_seed_explores_the_same_and_leaves_the_draws_of_the_policy_as_they_are():
+    def alike(seed, explore):
+        return play("tic_tac_toe", [POLICY] * 2, seed=seed, explore=explore)
+
+    for seed in range(20):
+        one, other, never = await alike(seed, 0.2), await alike(seed, 0.2), await alike(seed, 0.0)
+        assert one.extras == other.extras
+        began = next((place for place, step in enumerate(one.steps) if step.info["explored"]), len(one.steps))
+        assert one.extras["turns"][:began] == never.extras["turns"][:began]
+        assert all("explore" not in step.info for step in never.steps)
+
+
+async def test_only_seats_that_are_trained_explore():
+    fixed, script = AgentSpec("model", "default"), AgentSpec("script", "random")
+    played = await play("tic_tac_toe", [POLICY, fixed], answer=first_free_cell, explore=1.0)
+    assert len(explored_of([played])) == len(played.steps) > 0
+    assert all(
+        turn["text"] == min(legal_cells(turn)) for turn in played.extras["turns"] if turn["kind"] == "model"
+    )
+    alone = await play("tic_tac_toe", [script, POLICY], answer=first_free_cell, explore=0.0, seed=1)
+    beside = await play("tic_tac_toe", [script, POLICY], answer=first_free_cell, explore=1e-9, seed=1)
+    assert beside.extras == alone.extras
+    evaluated = await play("tic_tac_toe", [fixed, fixed], answer=first_free_cell, explore=1.0)
+    assert evaluated.extras["action_seq"][:2] == ["0", "1"]
+
+
+async def test_exploration_begins_after_a_random_opening():
+    for seed in range(10):
+        game = await play("tic_tac_toe", [POLICY] * 2, seed=seed, explore=1.0, random_opening=2)
+        kinds = [turn["kind"] for turn in game.extras["turns"]]
+        assert kinds == sorted(kinds, reverse=True)
+        assert len(explored_of([game])) == len(game.steps) == kinds.count("policy")
+
+
+@pytest.mark.parametrize("template", ["fewshot-chat", "default"])
+async def test_an_explored_step_has_the_ids_of_its_answer_and_the_models_log_probabilities(template):
+    policy = PolicyModel(str(roomy_model()), LoraSettings(2, 2.0))
+    perturb_adapter(policy)
+    arena = Arena(make_engine(policy, max_tokens=20))
+    calls = CallSettings(temperature=1.3)
+    game = GameEpisode("kuhn_poker", 2, get_template(template), explore=0.7, calls=calls)
+    arena.add_episode("game", game)
+    for pid in range(2):
+        arena.add_role(Role(f"player_{pid}"))
+    games = []
+    for seed in range(12):
+        spec = PlaySpec("game", 2, (POLICY, POLICY), seed)
+        games.append((await arena.run_episode("game", spec)).rollout)
+    explored = explored_of(games)
+    assert len(explored) > 8
+    for step in explored:
+        assert step.completion_text in step.info["legal_answers"]
+        assert step.completion_token_ids == policy.encode_answer(step.prompt, step.completion_text)
+        assert step.info["format_feedback"] == {"correct_answer_format": True, "invalid_move": False}
+        assert step.info["finish_reason"] == "stop"
+        assert (step.policy, step.temperature) == ("default", 1.3)
+    plan = build_plan(
+        [step.prompt_token_ids for step in explored], [step.completion_token_ids for step in explored]
+    )
+    with torch.no_grad(), policy.adapter(TRAINED):
+        expected = plan_logprobs(policy, plan, 1.3)[torch.from_numpy(plan.prediction_S)]
+    found = [logprob for step in explored for logprob in step.completion_logprobs]
+    assert found == pytest.approx(expected.tolist(), abs=2e-5)
+
+
+def test_a_game_that_does_not_list_its_moves_has_no_exploration():
+    with pytest.raises(InputError, match=r"env.explore: .* does not list its legal moves"):
+        GameEpisode("LiarsDice-v0-train", 2, get_template("default"), explore=0.2)
+
+
+async def test_a_client_that_only_draws_says_so_in_one_line():
+    class Draws(InferenceClient):
+        async def complete(self, *args, **options):
+            return await MockInferenceClient(["0"]).complete(*args, **options)
+
+    arena = Arena(Draws())
+    arena.add_episode("game", GameEpisode("tic_tac_toe", 2, get_template("fewshot-chat"), explore=1.0))
+    with pytest.raises(
+        InputError, match=r"^client: Draws has no log-probabilities for an answer that it did"
+    ):
+        await arena.run_episode("game", PlaySpec("game", 2, (POLICY, POLICY), 0))
 
 
 async def test_a_spec_with_too_few_seats_is_an_episode_error():

@@ -69,6 +69,12 @@ def test_corrected_values_are_divided_by_the_chance_that_anybody_gave_the_answer
     yes = 3.0 / (2 * (1 - 0.8**4) + 0.1) / scale
     no = -3.0 / (2 * (1 - 0.3**4) + 0.1) / scale
     assert values == pytest.approx([yes, no])
+    for record in records:
+        mixed, drawn = 0.2 * 1 / 2, math.exp(sum(record.logprobs))
+        record.logprobs = [math.log((drawn - mixed) / 0.8 + 1e-12), *[0.0] * (len(record.logprobs) - 1)]
+        record.meta["explore"] = 0.2
+    explored = ActionValues.of(records, corrected=True).of_answers(positions(([1], LEGAL)))
+    assert explored == pytest.approx(values), "one in five answers was a random one of the two"
 
 
 @pytest.mark.parametrize("scales", [None, {}])

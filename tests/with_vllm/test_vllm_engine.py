@@ -130,6 +130,11 @@ async def test_it_agrees_with_the_embedded_engine_on_the_same_prompts(engine, po
             assert scores == pytest.approx(await embedded.score(prompt, answers, model=model), abs=1e-3)
 
 
+async def test_an_answer_that_was_not_drawn_is_refused(engine):
+    with pytest.raises(InputError, match=r"inference.engine: vLLM has no log-probabilities for an answer"):
+        await engine.give(text_prompt("a"), "yes")
+
+
 async def test_prompts_are_rendered_as_by_the_learner(engine, policy):
     messages = [{"role": "user", "content": "rules\n\n42"}, {"role": "assistant", "content": "[1]"}]
     response = await engine.complete(messages)

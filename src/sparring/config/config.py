@@ -233,6 +233,11 @@ class Config(Settings):
         uses_vllm = self.inference.engine == "vllm"
         if uses_vllm and self.run.runtime == "local":
             raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
+        for place, env in enumerate(self.envs):
+            if uses_vllm and env.explore:
+                problem = "vLLM has no log-probabilities for an answer that it did not draw"
+                fix = 'Set 0, or inference.engine = "embedded"'
+                raise InputError(f"envs.{place}.explore", problem, fix)
         if self.model.quantization == "none":
             return
         if uses_vllm:

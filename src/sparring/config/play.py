@@ -88,6 +88,10 @@ class EnvSettings(GameSettings):
     """Training games begin with 0 to this many random legal moves, each number equally likely; nobody learns
     from them. Only for games without hidden cards, about which random first moves would mislead. Evaluations
     have none."""
+    explore: float = Field(default=0.0, ge=0, le=1)
+    """Probability with which a trained policy answers in training games with a random legal move, each
+    equally likely, in place of one that it draws; it learns from these too. For `magnet` and `all_actions`
+    with the embedded engine. Evaluations have none."""
 
 
 class EvaluatedGameSettings(GameSettings):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.core.adapters import TRAINED
-from sparring.core.errors import SparringError
+from sparring.core.errors import InputError, SparringError
 from sparring.core.messages import Messages, as_text, listed
 from sparring.core.types import Step
 
@@ -105,6 +105,23 @@ class InferenceClient(ABC):
                 tokens do. The arena leaves the argument out if there is none.
         """
 
+    async def give(
+        self,
+        messages: Messages,
+        text: str,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        *,
+        model: str | None = None,
+    ) -> ModelResponse:
+        """Return the response in which the model had drawn ``text`` and a stop token as its answer.
+
+        The log-probabilities of its tokens are the model's own, as in :meth:`complete`. Raises InputError:
+        the client cannot do this, or the answer is longer than ``max_tokens``.
+        """
+        problem = f"{type(self).__name__} has no log-probabilities for an answer that it did not draw"
+        raise InputError("client", problem, "Use the embedded engine")
+
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
@@ -151,7 +168,21 @@ class MockInferenceClient(InferenceClient):
         else:
             text = self.responses[self.calls % len(self.responses)]
         stopped = before_stop(text, stop)
-        text = text if stopped is None else stopped
+        return await self._response(messages, text if stopped is None else stopped, return_tokens)
+
+    async def give(
+        self,
+        messages: Messages,
+        text: str,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        *,
+        model: str | None = None,
+    ) -> ModelResponse:
+        """Answer with ``text``."""
+        return await self._response(messages, text, True)
+
+    async def _response(self, messages: Messages, text: str, return_tokens: bool) -> ModelResponse:
         self.calls += 1
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.client import InferenceClient, ModelResponse
@@ -70,6 +70,7 @@ class ModelCaller:
         model: str | None = None,
         seed: int | None = None,
         stop: Sequence[str] | None = None,
+        given: str | None = None,
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
         trained on.
@@ -77,7 +78,8 @@ class ModelCaller:
         If the episode's request gives the role an agent, that one answers, with its own settings where it has
         any, and its kind says whether the answer is trained on. A string in place of messages is sent as one
         user message. Without ``seed``, the call uses the next call seed of the current episode. If the client
-        does not report which policy version answered, the response gets the episode's.
+        does not report which policy version answered, the response gets the episode's. With ``given``, the
+        model answers with this text; see :meth:`InferenceClient.give`.
 
         Raises InputError if there is no such role, and TransientError if the client failed; errors of this
         package that the client raises pass unchanged.
@@ -100,18 +102,17 @@ class ModelCaller:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        complete = partial(
-            self.client.complete,
-            messages,
-            temperature=temperature,
-            max_tokens=calls.max_tokens,
-            return_tokens=return_tokens,
-            model=model,
-            seed=seed,
-            **({"stop": calls.stop} if calls.stop else {}),  # a client of one's own may not know it
-        )
-        answer = await self._in_slot(complete)
-        response = _encodable(returned(answer, ModelResponse, method_of(self.client, "complete")))
+        if given is None:
+            stops: dict[str, Any] = (
+                {"stop": calls.stop} if calls.stop else {}
+            )  # a client of one's own may not know it
+            complete = self.client.complete
+            ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **stops)
+        else:
+            ask = partial(self.client.give, messages, given)
+        source = method_of(self.client, "complete" if given is None else "give")
+        call = partial(ask, temperature=temperature, max_tokens=calls.max_tokens, model=model)
+        response = _encodable(returned(await self._in_slot(call), ModelResponse, source))
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
         version = response.policy_version

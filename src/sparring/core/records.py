@@ -146,6 +146,7 @@ def record_of(
     legal_answers = step.info.get("legal_answers", [])
     finish_reason = step.info.get("finish_reason", "")
     notes = {"pid": step.pid, "env_id": env_id, "finish_reason": finish_reason}
+    notes |= {name: step.info[name] for name in ("explore", "explored") if name in step.info}
     if finish_reason == "length" and _goes_on(step.completion_text, legal_answers):
         notes["goes_on"] = True
     return TrainingRecord(

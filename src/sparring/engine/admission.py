@@ -65,8 +65,9 @@ class ServedModel:
 class Request:
     """A call in progress, which ends at a stop token, a ``stop`` string or ``max_tokens``.
 
-    ``forced`` tokens are scored instead of drawn; ``node`` is its context; ``grown`` is set whenever a token
-    is drawn, for a caller that streams; ``number`` is its place in the order of arrival.
+    ``forced`` tokens take the place of drawn ones. If they are only ``scored``, they end where they end and
+    do not count as generated. ``node`` is its context; ``grown`` is set whenever a token is drawn, for a
+    caller that streams; ``number`` is its place in the order of arrival.
     """
 
     model: ServedModel
@@ -77,6 +78,7 @@ class Request:
     seed: int
     version: int
     forced: list[int] | None = None
+    scored: bool = False
     stop: tuple[str, ...] = ()
     stopped_text: str | None = None
     options: AnswerOptions = PLAIN

@@ -63,7 +63,10 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class EngineCall:
-    """One call of an engine: what :meth:`InferenceClient.complete` is given, and ``options``."""
+    """One call of an engine: what :meth:`InferenceClient.complete` is given, and ``options``.
+
+    With ``given``, the answer is this text, as in :meth:`InferenceClient.give`.
+    """
 
     messages: Messages
     temperature: float = 1.0
@@ -73,6 +76,7 @@ class EngineCall:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     options: AnswerOptions = PLAIN
+    given: str | None = None
 
 
 class Engine(InferenceClient):
@@ -98,6 +102,18 @@ class Engine(InferenceClient):
         return await self.answer(
             EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop)
         )
+
+    async def give(
+        self,
+        messages: Messages,
+        text: str,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        *,
+        model: str | None = None,
+    ) -> ModelResponse:
+        """Answer with ``text``; see :class:`InferenceClient` and :meth:`answer`."""
+        return await self.answer(EngineCall(messages, temperature, max_tokens, model=model, given=text))
 
 
 class Answering(Engine):

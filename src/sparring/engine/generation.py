@@ -184,13 +184,13 @@ class Decoder:
         request.logprobs.append(draw.logprob)
         if request.options.likeliest:
             request.more.likeliest.append(draw.likeliest)
-        self.stats.generated_tokens += request.forced is None
+        self.stats.generated_tokens += not request.scored
         if request.grown is not None:
             request.grown.set()
         options = request.options
         is_stop = draw.token in options.stop_token_ids
         is_stop = is_stop or (draw.token in self._stop_ids and not options.ignore_eos)
-        at_stop_token = request.forced is None and is_stop
+        at_stop_token = not request.scored and is_stop
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:

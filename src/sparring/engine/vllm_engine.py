@@ -288,6 +288,9 @@ class VLLMEngine(Engine):
         """
         if call.options != PLAIN:
             raise InputError("options", "vLLM's engine has none", "Use the engine of this package")
+        if call.given is not None:
+            problem = "vLLM has no log-probabilities for an answer that it did not draw"
+            raise InputError("inference.engine", problem, "Use the engine of this package")
         served = find_model(self._served, call.model)
         limit = self.max_tokens if call.max_tokens is None else call.max_tokens
         check_sampling(limit, call.temperature)

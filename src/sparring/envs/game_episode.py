@@ -46,12 +46,16 @@ class _Position:
 
 @dataclass
 class _Answer:
-    """A seat's answer: the text, the action in it, whether it is well formed, and the response, if any."""
+    """A seat's answer: the text, the action in it, whether it is well formed, and the response, if any.
+
+    ``explored`` is whether it was a random legal one; ``None`` where it could not have been.
+    """
 
     text: str
     action: str
     well_formed: bool
     response: ModelResponse | None = None
+    explored: bool | None = None
 
 
 @dataclass
@@ -93,6 +97,10 @@ class GameEpisode(Episode):
     position is read or its rewards are not finite: models find what breaks a library. In a game of your own,
     or on a script's move, or before any move, the episode fails.
 
+    A policy that is trained may explore: where the legal moves are known, it then answers with one that is
+    drawn uniformly. Such an answer is a step like others, with the policy's own log-probabilities. At every
+    decision at which it may, ``info["explore"]`` is the probability, and ``info["explored"]`` whether it did.
+
     If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
     of all seats, in order, if the move had ended the game. Buffers give the step at most its player's.
 
@@ -105,6 +113,7 @@ class GameEpisode(Episode):
             again.
         random_opening: a game in which a policy is trained begins with between 0 and this many random
             legal moves.
+        explore: the probability with which a policy that is trained explores.
         calls: how models' answers are drawn, in place of their agents' settings.
 
     An InputError is raised if the environment cannot be played here by ``num_players``.
@@ -119,11 +128,14 @@ class GameEpisode(Episode):
         max_turns: int = 200,
         error_allowance: int = 0,
         random_opening: int = 0,
+        explore: float = 0.0,
         calls: CallSettings = UNSET,
     ) -> None:
         check_playable(env_id, num_players)
         if random_opening:
             check_moves_are_told(env_id, "env.random_opening", "Set 0")
+        if explore:
+            check_moves_are_told(env_id, "env.explore", "Set 0")
         self.env_id = env_id
         self.name = name_of(env_id)
         self.num_players = num_players
@@ -131,6 +143,7 @@ class GameEpisode(Episode):
         self.max_turns = max_turns
         self.error_allowance = error_allowance
         self.random_opening = random_opening
+        self.explore = explore
         self.calls = calls
         self._rubric = Rubric([final_reward])
 
@@ -228,6 +241,8 @@ class GameEpisode(Episode):
             action = table.script(pid).act(table.game, seed)
             return _Answer(action, action, True)
         trained, calls = agent.kind == "policy", self.calls.over(agent)
+        may_explore = bool(trained and self.explore and position.legal)
+        given = self._explored(table, position) if may_explore else None
         response = await arena.call_model(
             prompt,
             role_id=seat_role(pid) if trained else None,
@@ -237,9 +252,18 @@ class GameEpisode(Episode):
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),
+            given=given,
         )
         action, well_formed = self.template.extract(response.text)
-        return _Answer(response.text, action, well_formed, response)
+        explored = given is not None if may_explore else None
+        return _Answer(response.text, action, well_formed, response, explored)
+
+    def _explored(self, table: _Table, position: _Position) -> str | None:
+        """Return the random legal answer with which the policy explores; ``None`` where it does not."""
+        draw = random.Random(derive_seed(table.spec.seed, "explore", position.pid, len(table.turns)))
+        if draw.random() >= self.explore:
+            return None
+        return self.template.answer(draw.choice(position.legal or []))
 
     def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
         """Make the move, or count it as invalid; return whether it was invalid."""
@@ -292,6 +316,8 @@ class GameEpisode(Episode):
             legal_answers=list(map(self.template.answer, position.legal or ())),
         )
         step.pid, step.env_id = position.pid, self.name
+        if answer.explored is not None:
+            step.info |= {"explore": self.explore, "explored": answer.explored}
         return step
 
     def _summary(self, table: _Table) -> GameSummary:
@@ -317,6 +343,7 @@ def build_episode(env: GameSettings, temperature: float | None = None) -> GameEp
         error_allowance=env.error_allowance,
         calls=replace(env.calls, temperature=temperature),
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
+        explore=env.explore if isinstance(env, EnvSettings) else 0.0,
     )
 
 

@@ -304,11 +304,18 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[ListedStep]:
             drawn = bytes_of(answer.completion_token_ids)
             if answer.alternatives:
                 legal = answer.completion_token_ids in answer.alternatives
-                chance = math.exp(math.fsum(answer.logprobs))
+                chance = _chance_of_draw(answer)
                 game = _game_of(answer)
                 asked = key_of_prompt(record.temperature, before)
                 yield ListedStep(game, asked, key_of(drawn), answer.advantage, legal, chance)
             before += drawn
+
+
+def _chance_of_draw(answer: Answer) -> float:
+    """Return the probability with which an answer was drawn, by the policy or as a random legal one."""
+    explore = float(answer.meta.get("explore", 0.0))
+    legal = answer.alternatives.count(answer.completion_token_ids) / len(answer.alternatives)
+    return (1 - explore) * math.exp(math.fsum(answer.logprobs)) + explore * legal
 
 
 def _game_of(answer: Answer) -> str:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparring.config import Config
-from sparring.config.algorithms import OverAnswersSettings, PythonAlgorithm
+from sparring.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
 from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
@@ -101,6 +101,8 @@ def _check_env(env: GameSettings, field: str) -> str:
         get_template(env.template)
     if isinstance(env, EnvSettings) and env.random_opening:
         check_moves_are_told(env.id, f"{field}.random_opening", "Set 0")
+    if isinstance(env, EnvSettings) and env.explore:
+        check_moves_are_told(env.id, f"{field}.explore", "Set 0")
     return f"{env.id}, {counted(env.num_players, 'player')}, template {env.template}"
 
 
@@ -153,7 +155,22 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
                 if not tells_moves(env.id):
                     listed = f"and {env.name} (envs.{index}) lists none"
                     raise InputError(field, f"{algorithm.type} learns from legal answers, {listed}", fix)
+            if env.explore:
+                _check_explores(f"envs.{index}.explore", env, field, algorithm)
     return found
+
+
+def _check_explores(explore: str, env: EnvSettings, field: str, algorithm: Algorithm) -> None:
+    """Raise an InputError unless a policy with this algorithm can learn from random legal answers."""
+    check_models_end_answers(env, explore, "Set 0")
+    learns_from_draws = not isinstance(algorithm, OverAnswersSettings)
+    if isinstance(algorithm, PythonAlgorithm):
+        from sparring.learn.algorithms import build_algorithm
+
+        learns_from_draws = build_algorithm(algorithm, field).learns_from_draws
+    if learns_from_draws:
+        problem = f"{field} is {algorithm.type}, which learns from answers that the policy has drawn"
+        raise InputError(explore, problem, "Set 0, or choose magnet or all_actions")
 
 
 def default_seats(env_id: str) -> int:
@@ -197,11 +214,11 @@ def check_nash_conv(env_id: str) -> None:
 
 
 def check_models_end_answers(env: GameSettings, field: str, fix: str) -> None:
-    """Raise an InputError if texts end the answers in a game whose legal answers are to be scored: a legal
-    answer has the token with which a model ends it.
+    """Raise an InputError if texts end the answers in a game whose legal answers are to be scored or given: a
+    legal answer has the token with which a model ends it.
     """
     if env.stop:
-        problem = f"scores answers that a model ends by itself, and in {env.name} stop is {env.stop}"
+        problem = f"needs answers that a model ends by itself, and in {env.name} stop is {env.stop}"
         raise InputError(field, problem, fix)
 
 

@@ -168,6 +168,18 @@ class _MadeUp(MockInferenceClient):
         self._remember(messages, max_tokens or self.default)
         return await super().complete(messages, temperature, max_tokens, *args, **options)
 
+    async def give(
+        self,
+        messages: Messages,
+        text: str,
+        temperature: float = 1.0,
+        max_tokens: int | None = None,
+        **options: Any,
+    ) -> ModelResponse:
+        """Return the answer that is given."""
+        self._remember(messages, max_tokens or self.default)
+        return await super().give(messages, text, temperature, max_tokens, **options)
+
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:

@@ -210,6 +210,7 @@ def _game_turns(rollout: Rollout, game: GameSummary) -> Iterator[CardTurn]:
         if turn["invalid"]:
             marks.append(("invalid", "bad"))
         marks += _call_marks(found)
+        marks += [("explored", "")] * bool(found and found.info.get("explored"))
         yield CardTurn(
             f"seat {turn['pid']}",
             turn["text"],

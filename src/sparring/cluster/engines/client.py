@@ -141,7 +141,10 @@ class EngineClient(Engine):
             messages: Messages = [
                 {**one, "role": "user"} if one["role"] == "text" else one for one in call.messages
             ]
-            return await self._api_client(model).complete(
+            client = self._api_client(model)
+            if call.given is not None:
+                return await client.give(messages, call.given, call.temperature, call.max_tokens)
+            return await client.complete(
                 messages,
                 call.temperature,
                 call.max_tokens,

@@ -1,0 +1,85 @@
+"""Whole runs in which the policy explores."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from game_runs import MAGNET, configure, quiet, run
+from sparring.cluster.run import train as train_on_ray
+from sparring.collection.rollout_log import RolloutLog
+from sparring.run.rehearsal import rehearse
+
+STEPS = 2
+EXPLORES = MAGNET | {
+    "envs__0__explore": "0.4",
+    "inference__max_tokens": "6",
+    "learning__steps": str(STEPS),
+    "tracking__games_logged": "1000",
+    "run__save_every": "1",
+}
+
+
+def games(path: Path) -> list[list[dict]]:
+    return [
+        [
+            {"text": step.completion_text, "logprobs": step.completion_logprobs, **step.info}
+            for step in one.steps
+        ]
+        for _, one in RolloutLog(path / "rollouts")
+    ]
+
+
+def adapter(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path / "checkpoints" / f"step-{STEPS:06d}" / "adapter_model.safetensors")
+
+
+def evaluated(path: Path) -> list[list[dict]]:
+    """Return the turns of the games of the evaluation before training."""
+    lines = [line for log in (path / "evaluation").glob("step-000000-*.jsonl") for line in log.open()]
+    return [json.loads(line)["rollout"]["extras"]["turns"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def explores(model, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("explores") / "run"
+    run(configure(model, **EXPLORES), path)
+    return path
+
+
+def test_the_log_shows_which_steps_explored_and_at_which_share(explores):
+    steps = [step for game in games(explores) for step in game]
+    assert {step["explore"] for step in steps} == {0.4}
+    explored = [step for step in steps if step["explored"]]
+    assert 0 < len(explored) < len(steps)
+    assert all(step["text"] in step["legal_answers"] for step in explored)
+
+
+def test_evaluations_do_not_explore(explores, model, tmp_path):
+    run(configure(model, **EXPLORES | {"envs__0__explore": "0.0"}), tmp_path / "run")
+    assert games(tmp_path / "run") != games(explores)
+    assert evaluated(explores) == evaluated(tmp_path / "run") != []
+
+
+def test_a_dry_run_explores_as_the_run_will(model):
+    rehearsal = rehearse(configure(model, **EXPLORES | {"envs__0__explore": "1.0"}))
+    assert rehearsal.found == ["one episode of kuhn_poker with made-up answers"]
+    assert {limit for _, limit in rehearsal.calls} == {6}
+
+
+def test_explored_games_are_the_same_on_ray(explores, model, tmp_path, cluster):
+    on_ray = {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
+    train_on_ray(configure(model, **EXPLORES, **on_ray), tmp_path / "run", quiet())
+    here, there = games(explores), games(tmp_path / "run")
+    first = len(here) // STEPS  # of the same weights; later ones differ by rounding
+    assert len(here) == len(there)
+    for one, other in zip(here[:first], there[:first], strict=True):
+        assert [(step["text"], step["explored"]) for step in one] == [
+            (step["text"], step["explored"]) for step in other
+        ]
+        for step, same in zip(one, other, strict=True):
+            assert step["logprobs"] == pytest.approx(same["logprobs"], abs=1e-4)
+    one, other = adapter(explores), adapter(tmp_path / "run")
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
