@@ -11,6 +11,8 @@ from game_runs import MAGNET, configure, quiet, run
 from sparring.cluster.run import train as train_on_ray
 from sparring.collection.rollout_log import RolloutLog
 from sparring.run.rehearsal import rehearse
+from sparring.view.cards import card_of
+from sparring.view.episodes import LoggedEpisode
 
 STEPS = 2
 EXPLORES = MAGNET | {
@@ -55,6 +57,12 @@ def test_the_log_shows_which_steps_explored_and_at_which_share(explores):
     explored = [step for step in steps if step["explored"]]
     assert 0 < len(explored) < len(steps)
     assert all(step["text"] in step["legal_answers"] for step in explored)
+
+
+def test_a_card_marks_the_turns_that_explored(explores):
+    for step, rollout in RolloutLog(explores / "rollouts"):
+        for turn in card_of(LoggedEpisode(step, 0, rollout)).turns:
+            assert (("explored", "") in turn.marks) == turn.step.info["explored"]
 
 
 def test_evaluations_do_not_explore(explores, model, tmp_path):

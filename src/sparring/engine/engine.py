@@ -240,7 +240,7 @@ class EmbeddedEngine(Answering):
         ids = self.model.encode_answer(call.messages, call.given)
         if len(ids) > max_tokens:
             problem = f"{shown(call.given)} has {len(ids)} tokens, but an answer at most {max_tokens}"
-            raise InputError("inference.max_tokens", problem, f"Set {len(ids)} or more")
+            raise InputError("max_tokens", problem, f"Set {len(ids)} or more, in [inference] or for the game")
         return ids
 
     def _check_size(self, prompt_tokens: int, max_tokens: int) -> None:
