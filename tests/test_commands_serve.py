@@ -68,7 +68,7 @@ def logprobs_with(directory: Path, lora: LoraSettings) -> list[float]:
 @contextlib.contextmanager
 def serving_adapters_of(directory: Path) -> Iterator[Live]:
     """A model without adapters, served as by ``sparring serve --adapters``."""
-    source = ModelSource(ModelSettings(name=str(tiny_model("llama"))))
+    source = ModelSource(ModelSettings(name=str(tiny_model("llama")), dtype="float32"))
     engine, app = served_by(source.model.name, source, directory)
     with running(app, engine) as live:
         yield live
