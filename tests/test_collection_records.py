@@ -8,7 +8,8 @@ from sparring.collection import (
     StepBuffer,
     records_from_steps,
 )
-from sparring.core import SparringError, Step, Trajectory
+from sparring.core import Rollout, SparringError, Step, Trajectory
+from sparring.core.play import trajectories_of
 from sparring.core.records import with_alternatives
 
 
@@ -60,6 +61,23 @@ def test_a_record_says_whether_its_answer_was_explored_also_after_the_buffer_was
     records = sorted(records_from_steps(other.get_batch(3)), key=lambda record: record.turn)
     kept = [{name: one for name, one in record.meta.items() if "explore" in name} for record in records]
     assert kept == notes
+
+
+def test_a_record_has_the_place_of_its_step_among_those_of_all_seats():
+    steps = [
+        make_step(role_id=f"player_{pid}", pid=pid, prompt_token_ids=[9, n])
+        for n, pid in enumerate([1, 0, 1])
+    ]
+    rollout = Rollout(episode_type="Kuhn", steps=steps, extras={"final_rewards": {0: 1.0, 1: -1.0}})
+    buffer = StepBuffer(10)
+    for trajectory in trajectories_of(rollout):
+        buffer.add_player_trajectory(trajectory, "Kuhn")
+    records = records_from_steps(buffer.get_batch(3))
+    assert {(one.role_id, one.turn, one.place) for one in records} == {
+        ("player_0", 0, 1),
+        ("player_1", 0, 0),
+        ("player_1", 1, 2),
+    }
 
 
 def test_without_an_encoder_there_are_no_alternatives():

@@ -361,6 +361,7 @@ def test_the_records_of_a_program_carry_the_number_of_the_roles_turn():
     records = records_of([GenerateResult(rollout)])
     turns = [(one.role_id, answer.turn, answer.reward) for one in records for answer in one.answers]
     assert turns == [("one", 0, 0.5), ("one", 1, 0.5), ("two", 0, 0.5), ("two", 1, 0.5)]
+    assert [answer.place for one in records for answer in one.answers] == [0, 2, 1, 3]
 
 
 def test_the_records_of_a_buffer_carry_turns_and_rewards_without_a_baseline():

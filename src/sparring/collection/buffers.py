@@ -40,8 +40,9 @@ class BaseBuffer(ABC):
 
     A stored step is a copy, of its step's own class, that has the trajectory's ``env_id`` and the ``reward``
     after the step transforms. ``info`` gets ``reward_stages`` (``final``: the game's reward,
-    ``final_transformed``), ``rollout_id`` and ``step_index``, the index in the trajectory. A drawn step has
-    its ``advantage`` from the sampling transforms, or else its reward.
+    ``final_transformed``), ``rollout_id``, ``step_index``, the index in the trajectory, and ``place``, the
+    number among the steps of all seats. A drawn step has its ``advantage`` from the sampling transforms, or
+    else its reward.
 
     A forgiven invalid move (``info["invalid_rewards"]``) starts from the reward of a game that it had ended,
     if that is lower, because a later win does not make it a good move; ``final`` is the game's reward even
@@ -272,6 +273,7 @@ class BaseBuffer(ABC):
                 **step.info,
                 "rollout_id": trajectory.rollout_id,
                 "step_index": index,
+                "place": trajectory.places[index] if trajectory.places else index,
                 "game_turns": turns,
                 "reward_stages": {"final": final, "final_transformed": transformed},
             }

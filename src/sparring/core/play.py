@@ -131,6 +131,8 @@ class Trajectory:
     role_id: str = ""
     rollout_id: str = ""
     num_turns: int = 0
+    places: list[int] = field(default_factory=list)
+    """The number of each step in the rollout among those of all roles, from 0; empty if not known."""
 
     @property
     def rewards_of_all(self) -> dict[int, float]:
@@ -171,9 +173,9 @@ def seat_role(pid: int) -> str:
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
     """Split a finished game into one trajectory for each trained seat that acted, by the rollout's
     ``extras``."""
-    steps_by_pid: dict[int, list[Step]] = {}
-    for step in rollout.steps:
-        steps_by_pid.setdefault(step.pid, []).append(step)
+    places_by_pid: dict[int, list[int]] = {}
+    for place, step in enumerate(rollout.steps):
+        places_by_pid.setdefault(step.pid, []).append(place)
     final_rewards: dict[int, float] = rollout.extras["final_rewards"]
     return [
         Trajectory(
@@ -186,8 +188,10 @@ def trajectories_of(rollout: Rollout) -> list[Trajectory]:
             role_id=steps[0].role_id,
             rollout_id=rollout.id,
             num_turns=rollout.extras.get("num_turns", len(steps)),
+            places=places,
         )
-        for pid, steps in sorted(steps_by_pid.items())
+        for pid, places in sorted(places_by_pid.items())
+        for steps in [[rollout.steps[place] for place in places]]
     ]
 
 
@@ -212,8 +216,8 @@ def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tup
 
 def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Mapping[str, int]) -> Trajectory:
     pid, family = pids[role_id], {"parent_id": parent_id, "group": rollout.meta.get("group")}
-    own = [step for step in rollout.steps if step.role_id == role_id and step.policy]
-    steps = [step.scored(step.reward, {**step.info, **family}, rollout.episode_type) for step in own]
+    own = {place: step for place, step in enumerate(rollout.steps) if step.role_id == role_id and step.policy}
+    steps = [step.scored(step.reward, {**step.info, **family}, rollout.episode_type) for step in own.values()]
     for step in steps:
         step.pid = pid
     return Trajectory(
@@ -225,4 +229,5 @@ def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Map
         role_id=role_id,
         rollout_id=rollout.id,
         num_turns=len(rollout.steps),
+        places=list(own),
     )

@@ -102,10 +102,10 @@ def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
     turns = defaultdict[tuple[str, str], Iterator[int]](count)
     return joined(
         [
-            record_of(step, rollout.id, turn, rollout.episode_type, rollout.meta)
+            record_of(step, rollout.id, turn, rollout.episode_type, rollout.meta, place=place)
             for result in results
             for rollout in result.trainable_rollouts()
-            for step in rollout.steps
+            for place, step in enumerate(rollout.steps)
             if step.policy
             for turn in [next(turns[rollout.id, step.role_id])]
             if not step.text_only
@@ -120,17 +120,26 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     """
     records = joined(
         [
-            record_of(step, step.info.get("rollout_id", ""), step.info.get("step_index", 0), step.env_id)
+            record_of(step, step.info.get("rollout_id", ""), index, step.env_id, place=place)
             for step in steps
+            for index in [step.info.get("step_index", 0)]
+            for place in [step.info.get("place", index)]
         ]
     )
     return records if encode_answer is None else with_alternatives(records, encode_answer)
 
 
 def record_of(
-    step: Step, rollout_id: str, turn: int, env_id: str, meta: dict[str, Any] | None = None
+    step: Step,
+    rollout_id: str,
+    turn: int,
+    env_id: str,
+    meta: dict[str, Any] | None = None,
+    *,
+    place: int = 0,
 ) -> TrainingRecord:
-    """Return the training record of a step, the number ``turn`` of its role in the rollout, from 0.
+    """Return the training record of a step: ``turn`` is its number among those of its role in the rollout,
+    and ``place`` that among those of all roles, from 0.
 
     ``env_id`` is the environment or the type of the episode, ``meta`` further notes. Answers without a
     ``rollout_id`` are not joined. A step without token ids, or not one log-probability for each, raises a
@@ -158,6 +167,7 @@ def record_of(
         reward=step.reward,
         advantage=step.advantage,
         turn=turn,
+        place=place,
         legal_answers=legal_answers,
         prompt=step.prompt if legal_answers else [],
         policy_version=step.policy_version,

@@ -211,9 +211,10 @@ class Answer:
 
     ``prompt_token_ids`` are the ids since the record's previous answer, or since the beginning. ``reward`` is
     what the answer earned before any baseline was subtracted, ``advantage`` what is left of it. ``turn`` is
-    the number of the answer among those of its role in the rollout, from 0. ``alternatives`` are completions
-    (token ids, including the stop token) that were acceptable here; ``legal_answers`` are the same as texts,
-    of which the learner makes them, and ``prompt`` is what they answer.
+    the number of the answer among those of its role in the rollout, from 0, and ``place`` the number of its
+    step among those of all roles. ``alternatives`` are completions (token ids, including the stop token) that
+    were acceptable here; ``legal_answers`` are the same as texts, of which the learner makes them, and
+    ``prompt`` is what they answer.
     """
 
     prompt_token_ids: list[int]
@@ -222,6 +223,7 @@ class Answer:
     reward: float
     advantage: float
     turn: int = 0
+    place: int = 0
     alternatives: list[list[int]] = field(default_factory=list)
     legal_answers: list[str] = field(default_factory=list)
     prompt: Messages = field(default_factory=list)
