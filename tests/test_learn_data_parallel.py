@@ -28,6 +28,7 @@ from sparring.learn.data_parallel import DataParallel, PeerLost, Share, host_sto
 from sparring.learn.learner import Learner
 from sparring.learn.policy import AVERAGE
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
+from tree_records import tree_games
 
 
 class CountsLongAnswers(Reinforce):
@@ -264,6 +265,13 @@ CASES = {
     "neurd and mini-batches": Case(
         batches(9, 7), kind=AllActions, options={"gradient": "neurd", "beta": 1.0}, epochs=2, minibatches=3
     ),
+    "values of a tree": Case(
+        [tree_games(seed, 7) for seed in range(3)],
+        kind=AllActions,
+        options={"values": "tree"},
+        epochs=2,
+        minibatches=2,
+    ),
     "uneven": Case(batches(3, 2, 13), regulariser="uniform"),
     "mini-batches": Case(
         batches(9, 7),
@@ -283,7 +291,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", first_of(list(CASES), 10))
+@pytest.mark.parametrize("name", first_of(list(CASES), 11))
 def test_two_learners_make_the_same_updates_as_one_learner_on_the_whole_batch(other, name):
     case = CASES[name]
     outcome, of_rank_1 = train_together(other, case)

@@ -26,6 +26,8 @@ Reference = Literal["base", "reference"]
 """What a policy is compared with: the untrained model, or the adapter that follows the policy."""
 KLPlace = Literal["loss", "reward"]
 """Whether a KL divergence is a term of the loss or is subtracted from the rewards of the tokens."""
+AnswerValues = Literal["returns", "tree"]
+"""What legal answers are worth; see ``learn.action_values`` and ``learn.tree_values``."""
 AnswerGradient = Literal["policy", "neurd"]
 """How a policy follows the values of all legal answers; see ``learn.algorithms.all_actions``."""
 
@@ -262,6 +264,11 @@ class DppoSettings(LossSettings):
 
 class OverAnswersSettings(AlgorithmSettings):
     """Base of the algorithms that learn from all legal answers."""
+
+    values: AnswerValues = "returns"
+    """What answers are worth: by the `returns` of the games in which they were given, or by the `tree` of all
+    games with the same history, in this batch and earlier ones. The tree costs one more forward pass, and is
+    of use where the same histories return: all that all seats were asked and answered."""
 
     alpha: float = Field(default=0.8, ge=1e-6, le=1e6)
     """Weight of the divergence from the reference, in units of the root mean square of the same game's

@@ -40,7 +40,7 @@ import math
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from sparring.core.records import NO_ADVANTAGE
 from sparring.core.types import Answer
 from sparring.learn.critic import RunningScale
 from sparring.learn.legal_answers import FloatArray, LegalAnswers
+from sparring.learn.tree_values import StateValue
 from sparring.learn.trie import bytes_of
 
 DECAY = 0.8
@@ -192,13 +193,22 @@ LEAST_CHANCE = 0.1
 class ActionValues:
     """The values of answers in a batch, by the keys of prompt and answer.
 
-    ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps, ``scale``
-    what advantages were divided by: the mean over games, weighted by their steps.
+    ``emphasis`` is by how much a prompt's weight in the loss differs from its share of the steps, ``steps``
+    their number, and ``scales`` what advantages were divided by.
     """
 
     values: Mapping[bytes, Mapping[bytes, float]] = field(default_factory=dict)
     emphasis: Mapping[bytes, float] = field(default_factory=dict)
-    scale: float = 1.0
+    steps: Mapping[bytes, int] = field(default_factory=dict)
+    scales: Mapping[bytes, float] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> float:
+        """The mean over steps of what advantages were divided by; 1 without steps."""
+        number = sum(self.steps.values())
+        return (
+            sum(self.scales[asked] * steps for asked, steps in self.steps.items()) / number if number else 1.0
+        )
 
     @classmethod
     def of(
@@ -219,14 +229,26 @@ class ActionValues:
         legal = _by_game(step for step in steps if step.legal)
         centre_of = {game: float(np.mean(legal[game])) if game in legal else 0.0 for game in of_game}
         scale_of = _scales(of_game) if scales is None else _tracked(of_game, scales)
-        game_of = {step.asked: step.game for step in steps}
+        game_at = {step.asked: step.game for step in steps}
         known = (AnswerMemory() if memory is None else memory).add(steps)
         values = {
-            asked: _values_at(at_prompt, centre_of[game_of[asked]], scale_of[game_of[asked]], corrected)
+            asked: _values_at(at_prompt, centre_of[game_at[asked]], scale_of[game_at[asked]], corrected)
             for asked, at_prompt in known.items()
         }
-        scale = float(np.mean([scale_of[step.game] for step in steps])) if steps else 1.0
-        return cls(values, _emphasis(steps, game_of), scale)
+        steps_at = Counter(step.asked for step in steps)
+        scale_at = {asked: scale_of[game_at[asked]] for asked in steps_at}
+        return cls(values, _emphasis(steps_at, game_at), steps_at, scale_at)
+
+    def with_tree(self, found: Mapping[bytes, StateValue]) -> "ActionValues":
+        """Return these values with a share of those of the tree, as far as it knew the histories before."""
+        values = dict(self.values)
+        for asked, one in found.items():
+            share, own = one.known * one.games / self.steps[asked], self.values[asked]
+            values[asked] = {
+                answer: share * gain / self.scales[asked] + (1 - share) * own.get(answer, 0.0)
+                for answer, gain in one.advantages.items()
+            }
+        return replace(self, values=values)
 
     def of_answers(self, legal: LegalAnswers) -> FloatArray:
         """Return value_A, the value of each legal answer."""
@@ -260,15 +282,14 @@ def _count(tally: Tally, steps: float) -> float:
     return tally.count * given + LEAST_CHANCE
 
 
-def _emphasis(steps: list[ListedStep], game_of: Mapping[bytes, str]) -> dict[bytes, float]:
+def _emphasis(steps_at: Mapping[bytes, int], game_at: Mapping[bytes, str]) -> dict[bytes, float]:
     roots: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
-    steps_at = Counter(step.asked for step in steps)
     for asked, number in steps_at.items():
-        roots[game_of[asked]] += number**0.5
-        counts[game_of[asked]] += number
+        roots[game_at[asked]] += number**0.5
+        counts[game_at[asked]] += number
     return {
-        asked: counts[game_of[asked]] / roots[game_of[asked]] / number**0.5
+        asked: counts[game_at[asked]] / roots[game_at[asked]] / number**0.5
         for asked, number in steps_at.items()
     }
 
@@ -304,19 +325,23 @@ def _steps(records: Iterable[TrainingRecord]) -> Iterator[ListedStep]:
             drawn = bytes_of(answer.completion_token_ids)
             if answer.alternatives:
                 legal = answer.completion_token_ids in answer.alternatives
-                chance = _chance_of_draw(answer)
-                game = _game_of(answer)
                 asked = key_of_prompt(record.temperature, before)
-                yield ListedStep(game, asked, key_of(drawn), answer.advantage, legal, chance)
+                yield ListedStep(
+                    game_of(answer), asked, key_of(drawn), answer.advantage, legal, chance_of(answer)
+                )
             before += drawn
 
 
-def _chance_of_draw(answer: Answer) -> float:
+def chance_of(answer: Answer) -> float:
     """Return the probability with which an answer was drawn, by the policy or as a random legal one."""
+    chance = math.exp(math.fsum(answer.logprobs))
+    if not answer.alternatives:
+        return chance
     explore = float(answer.meta.get("explore", 0.0))
     legal = answer.alternatives.count(answer.completion_token_ids) / len(answer.alternatives)
-    return (1 - explore) * math.exp(math.fsum(answer.logprobs)) + explore * legal
+    return (1 - explore) * chance + explore * legal
 
 
-def _game_of(answer: Answer) -> str:
+def game_of(answer: Answer) -> str:
+    """Return the game or type of episode of an answer."""
     return str(answer.meta.get("env_id", ""))

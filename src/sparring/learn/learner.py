@@ -140,6 +140,7 @@ class Learner:
             if len(epochs[0]) > 1:
                 for minibatch in (one for epoch in epochs for one in epoch):
                     self._shares(minibatch, self.algorithm.compute_others)
+            self._ask_policy(epochs)
             table = AnswerTable(records)
             judged = self._judge(table, epochs)
             if several:
@@ -190,6 +191,13 @@ class Learner:
         old_T = self._over_group(old_T)
         for batch in _packed(epochs[1:]):
             batch.old, batch.measured = old_T[table.token_places(batch)].astype(np.float32), True
+
+    def _ask_policy(self, epochs: list[list[MiniBatch]]) -> None:
+        if self.algorithm.needs_answers_before:
+            for minibatch in epochs[0]:
+                self._shares(minibatch, self.algorithm.keep_answer_logprobs)
+            own = self.algorithm.answers_before(_packed(epochs[:1]))
+            self.algorithm.use_answers(self._over_group(own))
 
     def _judge(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> dict[str, float]:
         critic = self.critic

@@ -51,6 +51,8 @@ class BaseAlgo(ABC):
     """
     squares_decay = 0.99
     """AdamW's second beta."""
+    needs_answers_before = False
+    """Whether an update begins with a pass for the policy's probabilities of all legal answers."""
     counts_hits = False
     """Whether ``accuracy`` is measured: the share of drawn tokens that are the likeliest ones."""
 
@@ -183,6 +185,21 @@ class BaseAlgo(ABC):
             adapter = self._adapter_of(name)
             if adapter not in batch.others:
                 batch.others[adapter] = self.logprobs_of(adapter, batch.plans)
+
+    def keep_answer_logprobs(self, batch: Batch) -> None:
+        """Keep the log-probabilities of the legal answers before the first step of an update."""
+        if self.adapter not in batch.others:
+            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch.plans)
+
+    def answers_before(self, batches: list[Batch]) -> FloatArray:
+        """Return what batches say about the policy before an update, if ``needs_answers_before``.
+
+        The sum of it over the learners of a group goes to :meth:`use_answers`.
+        """
+        return np.zeros(0)
+
+    def use_answers(self, numbers: FloatArray) -> None:  # noqa: B027 - most algorithms need none
+        """Use the sum of :meth:`answers_before` over all learners, before the first step of an update."""
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the whole batch into the adapter and return metrics.

@@ -41,8 +41,8 @@ class Magnet(OverAnswers):
     def compute_others(self, batch: Batch) -> None:
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
         super().compute_others(batch)
-        if self.settings.eta is not None and self.adapter not in batch.others:
-            batch.others[self.adapter] = self.logprobs_of(self.adapter, batch.plans)
+        if self.settings.eta is not None:
+            self.keep_answer_logprobs(batch)
 
     def pull(self, batch: Batch) -> FloatArray:
         """Return the target of each legal answer, times how much its prompt counts."""

@@ -27,16 +27,22 @@ from sparring.core import SparringError, TrainingRecord
 from sparring.learn.action_values import STATE, ActionValues, AnswerMemory
 from sparring.learn.algorithms.base import BaseAlgo
 from sparring.learn.batch import Batch, Tokens
+from sparring.learn.checkpoints import part_of
 from sparring.learn.critic import RunningScale
 from sparring.learn.legal_answers import FloatArray
+from sparring.learn.recorded_games import RecordedGames
+from sparring.learn.tree_values import STATE as TREE_STATE
+from sparring.learn.tree_values import TreeValues
 
 MEMORY_PREFIX = "memory."
+TREE_PREFIX = "tree."
 
 
 class OverAnswers(BaseAlgo):
     """The base class that the module's docstring describes. Its learner must have a reference.
 
-    The metric ``listed_share`` is the share of answers that had legal answers beside them.
+    The metric ``listed_share`` is the share of answers that had legal answers beside them, and ``tree_share``
+    that of the values which are the tree's.
     """
 
     settings: OverAnswersSettings
@@ -50,6 +56,10 @@ class OverAnswers(BaseAlgo):
         self._values = ActionValues()
         self._memory = AnswerMemory(self.settings.memory)
         self._scales: dict[str, RunningScale] = {}
+        self._tree = TreeValues()
+        self._games = RecordedGames([])
+        self._known = 0.0
+        self.needs_answers_before = self.settings.values == "tree"
 
     def state(self) -> dict[str, Tensor]:
         """Return the memory, and each game's tracked scale: its mean square and the number of batches."""
@@ -57,20 +67,22 @@ class OverAnswers(BaseAlgo):
             game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
             for game, one in self._scales.items()
         }
-        return scales | {MEMORY_PREFIX + name: one for name, one in self._memory.state().items()}
+        of_memory = {MEMORY_PREFIX + name: one for name, one in self._memory.state().items()}
+        of_tree = {TREE_PREFIX + name: one for name, one in self._tree.state().items()}
+        return scales | of_memory | of_tree
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state of :meth:`state`; see :class:`BaseAlgo`."""
-        memory = {
-            name.removeprefix(MEMORY_PREFIX): one
-            for name, one in state.items()
-            if name.startswith(MEMORY_PREFIX)
+        memory, tree = (part_of(dict(state), prefix) for prefix in (MEMORY_PREFIX, TREE_PREFIX))
+        scales = {
+            name: one for name, one in state.items() if not name.startswith((MEMORY_PREFIX, TREE_PREFIX))
         }
-        scales = {name: one for name, one in state.items() if not name.startswith(MEMORY_PREFIX)}
         strange = bool(scales) and (not self.linear or any(one.shape != (2,) for one in scales.values()))
-        if strange or (memory and memory.keys() != set(STATE)):
+        strange |= bool(memory) and memory.keys() != set(STATE)
+        if strange or (tree and not (self.needs_answers_before and tree.keys() == set(TREE_STATE))):
             super().load_state(state)
         self._memory.load_state(memory)
+        self._tree.load_state(tree)
         self._scales = {game: RunningScale(float(one[0]), int(one[1])) for game, one in scales.items()}
 
     @property
@@ -98,6 +110,19 @@ class OverAnswers(BaseAlgo):
         super().begin(records, version)
         scales = self._scales if self.linear else None
         self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
+        if self.needs_answers_before:
+            self._games = RecordedGames(records)
+
+    def answers_before(self, batches: list[Batch]) -> FloatArray:
+        """Return the probabilities of the legal answers, and how often each was there."""
+        return self._games.probabilities(batches, self.adapter)
+
+    def use_answers(self, numbers: FloatArray) -> None:
+        """Add the games to the tree, and use its values."""
+        found = self._tree.add(self._games.games, self._games.policy(numbers))
+        self._values = self._values.with_tree(found)
+        known, steps = sum(one.known * one.games for one in found.values()), sum(self._values.steps.values())
+        self._known = known / steps if steps else 0.0
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
@@ -111,6 +136,8 @@ class OverAnswers(BaseAlgo):
         """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
         listed = float(batch.answers.visits_P.sum())
         metrics = super().update(batch, regulariser_weight)
+        if self.needs_answers_before:
+            metrics["tree_share"] = self._known
         return metrics | {"value_scale": self._values.scale, "listed_share": listed}
 
     def emphasis(self, batch: Batch) -> FloatArray:

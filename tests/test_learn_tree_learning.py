@@ -1,0 +1,154 @@
+"""Learners whose values are those of the tree of games."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from magnet_records import answer_logprobs
+from sparring.core import InputError, TrainingRecord
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.algorithms.all_actions import AllActions
+from sparring.learn.algorithms.magnet import Magnet
+from sparring.learn.learner import Learner
+from sparring.learn.policy import TRAINED
+from sparring.learn.recorded_games import RecordedGames
+from tiny_models import algorithm_of, constant, make_record, tiny_policy
+from tree_records import BET, MOVES, PASS, move, played, tree_games
+
+KINDS = [(AllActions, {"gradient": "neurd"}), (Magnet, {"eta": 1.0})]
+
+
+def learner_of(kind: type[BaseAlgo], values: str = "tree", minibatches: int = 1, **options) -> Learner:
+    settings = constant(3e-3, momentum=0.8, minibatches=minibatches)
+    return Learner(tiny_policy(), algorithm_of(kind, values=values, **options), settings)
+
+
+def weights(learner: Learner) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.policy.adapter_parameters()]
+
+
+def equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+
+
+def without_times(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if "second" not in name}
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_a_learner_that_is_read_back_goes_on_as_if_nothing_had_happened(kind, options):
+    learner, other = learner_of(kind, **options), learner_of(kind, **options)
+    for seed in range(2):
+        learner.update(tree_games(seed, 6))
+    other.load_tensors(learner.tensors(), learner.version, learner.samples_seen)
+    metrics = learner.update(tree_games(2, 6))
+    assert without_times(other.update(tree_games(2, 6))) == without_times(metrics)
+    assert equal(weights(learner), weights(other))
+    assert metrics["tree_share"] > 0.5
+
+
+def test_a_failed_update_leaves_the_tree_as_it_was():
+    learner = learner_of(AllActions)
+    learner.update(tree_games(0, 6))
+    before = learner.tensors()
+    spoilt = [replace(record, advantage=math.nan) for record in tree_games(1, 6)]
+    with pytest.raises(Exception, match="not finite"):
+        learner.update(spoilt)
+    after = learner.tensors()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_histories_that_were_never_met_have_the_values_of_returns(kind, options):
+    by_tree, by_returns = learner_of(kind, **options), learner_of(kind, "returns", **options)
+    for learner in (by_tree, by_returns):
+        learner.update(tree_games(0, 6))
+    assert equal(weights(by_tree), weights(by_returns))
+    for learner in (by_tree, by_returns):
+        learner.update(tree_games(1, 6))
+    assert not equal(weights(by_tree), weights(by_returns))
+
+
+def test_games_with_rewards_on_the_way_have_the_values_of_returns():
+    def games(seed: int) -> list[TrainingRecord]:
+        return [
+            replace(
+                move(f"{seed}-{game}", place, [1, 2, place], drawn, 1.0), role_id="one", reward=0.5 * place
+            )
+            for game, drawn in enumerate(MOVES)
+            for place in range(2)
+        ]
+
+    by_tree, by_returns = learner_of(AllActions), learner_of(AllActions, "returns")
+    for seed in range(2):
+        assert by_tree.update(games(seed))["tree_share"] == 0
+        by_returns.update(games(seed))
+    assert equal(weights(by_tree), weights(by_returns))
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_learner_learns_what_a_better_reply_would_have_earned(minibatches):
+    # A bet of seat 1 is good after a pass and bad after a bet, whatever the card, which decides most.
+    policy_of = {BET[1]: -1.0, PASS[1]: 1.0}
+
+    def games(seed: int) -> list[TrainingRecord]:
+        records = tree_games(seed, 8)
+        gain = {}
+        for record in records:
+            if record.place == 1 and record.completion_token_ids == BET:
+                gain[record.rollout_id] = policy_of[record.prompt_token_ids[2]]
+        changed = []
+        for record in records:
+            sign = 1.0 if record.place == 1 else -1.0
+            reward = record.reward + 2 * sign * gain.get(record.rollout_id, 0.0)
+            changed.append(replace(record, reward=reward, advantage=reward))
+        return changed
+
+    learner = learner_of(AllActions, minibatches=minibatches, gradient="neurd", alpha=0.2)
+
+    def preference(after: list[int]) -> float:
+        logprobs = answer_logprobs(learner.policy, TRAINED, [9, 8, after[1]], MOVES).detach()
+        return float(logprobs[0] - logprobs[1])
+
+    before = {after[1]: preference(after) for after in MOVES}
+    for seed in range(25):
+        learner.update(games(seed))
+    assert preference(PASS) - before[PASS[1]] > preference(BET) - before[BET[1]] + 0.5
+
+
+def test_the_state_of_a_learner_by_the_tree_is_not_that_of_one_by_returns():
+    learner, other = learner_of(AllActions), learner_of(AllActions, "returns")
+    learner.update(tree_games(0, 4))
+    with pytest.raises(InputError, match="the saved state is of another algorithm"):
+        other.load_tensors(learner.tensors(), 1, 8)
+
+
+def test_a_game_has_its_answers_in_the_order_of_their_places():
+    games = RecordedGames(reversed([*played("one", 0, BET, PASS), *played("two", 1, PASS, BET)])).games
+    assert [[one.seat for one in game.decisions] for game in games] == [["player_0", "player_1"]] * 2
+    assert [game.rewards for game in games] == [
+        {"player_0": 2.0, "player_1": -2.0},
+        {"player_0": -2.0, "player_1": 2.0},
+    ]
+    assert all(one.chance == pytest.approx(0.5) for game in games for one in game.decisions)
+
+
+def test_an_answer_that_explored_was_drawn_from_both():
+    (record,) = [replace(played("one", 0, BET, PASS)[0], meta={"explore": 0.2})]
+    ((decision,),) = [game.decisions for game in RecordedGames([record]).games]
+    assert decision.chance == pytest.approx(0.8 * 0.5 + 0.2 / 2)
+
+
+def test_an_answer_that_is_not_legal_may_have_another_reward():
+    wrong = replace(move("one", 0, [1, 2, 3], [8], -3.0), turn=0)
+    right = replace(move("one", 1, [1, 2, 4], BET, 1.0), role_id="player_0", turn=1)
+    (game,) = RecordedGames([wrong, right]).games
+    assert game.rewards == {"player_0": 1.0}
+    (alone,) = RecordedGames([wrong]).games
+    assert alone.rewards == {"player_0": -3.0}
+
+
+def test_answers_without_a_rollout_are_in_no_game():
+    assert RecordedGames([replace(make_record([1], BET, alternatives=MOVES), rollout_id="")]).games == []
