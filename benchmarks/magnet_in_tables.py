@@ -17,7 +17,11 @@ where ``neurd`` has it in the values.
 The table gives NashConv of a slower average (0.95), in units of the game: the mean over the last four of ten
 evaluations and over seeds, and the largest of these.
 
-Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--seeds 3]
+With ``tree values``, Q are those of ``learn.tree_values``, over the root mean square of the same advantages;
+where no history of a state was met before, they are as without. With ``explore``, both players draw from a
+mixture with this share of the uniform distribution. ``--tree`` prints the rows about these two.
+
+Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--seeds 3] [--tree]
 Needs:    this package.
 """
 
@@ -25,6 +29,7 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,6 +40,9 @@ from sparring.core.records import NO_ADVANTAGE
 from sparring.learn.action_values import DECAY as MEMORY_DECAY
 from sparring.learn.action_values import LEAST_CHANCE, PRIOR
 from sparring.learn.critic import RunningScale
+from sparring.learn.game_tree import Decision, PlayedGame
+from sparring.learn.histories import KEY_BYTES
+from sparring.learn.tree_values import TreeValues
 
 GAMES = {
     "kuhn_poker": (150, 1000),
@@ -53,8 +61,8 @@ FIT = 0.5
 """Share of the way to the target that ``fit`` goes in an update."""
 SQUARES_DECAY = 0.99
 """Adam's second beta."""
-UNIFORM, DECAY = 0.05, 0.8
-"""Share of the uniform distribution in the magnet, and decay of the average in it."""
+DECAY = 0.8
+"""Decay of the average in the magnet."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class Method:
     how the states of ``fit`` divide one step. ``corrected`` and ``tracked`` are as in
     ``learn.action_values``; if they are ``None``, values are so for the losses that are linear in them.
     ``memory`` is that of ``learn.action_values``: how many earlier decisions of a state count at most.
+    ``tree`` is whether values are those of ``learn.tree_values``, ``explore`` the share of the uniform
+    distribution that actions are drawn from, and ``uniform`` that in the magnet.
     """
 
     loss: str
@@ -80,6 +90,9 @@ class Method:
     corrected: bool | None = None
     tracked: bool | None = None
     memory: float = 0.0
+    tree: bool = False
+    explore: float = 0.0
+    uniform: float = 0.05
 
     @property
     def changes(self) -> str:
@@ -91,7 +104,8 @@ class Method:
         parts += [] if self.corrected is None else [f"{'' if self.corrected else 'un'}corrected values"]
         parts += [] if self.tracked is None else ["tracked scale" if self.tracked else "scale of the batch"]
         default = Method(self.loss)
-        for name in ("rate", "momentum", "beta", "memory"):
+        parts += ["tree values"] if self.tree else []
+        for name in ("explore", "uniform", "rate", "momentum", "beta", "memory"):
             if getattr(self, name) != getattr(default, name):
                 parts.append(f"{name} {getattr(self, name):g}")
         return ", ".join(parts)
@@ -122,6 +136,17 @@ METHODS = [
     *(replace(MAGNET, memory=memory) for memory in (4.0, 64.0, math.inf)),
 ]
 """The rows of the table."""
+EXPLORING = Method("neurd", tree=True, explore=0.2, alpha=0.4, uniform=0.02, rate=0.2)
+TREE_METHODS = [
+    NEURD,
+    replace(MAGNET, memory=16.0),
+    *(replace(method, tree=True) for method in (NEURD, MAGNET)),
+    *(replace(EXPLORING, loss=loss) for loss in ("neurd", "magnet")),
+    replace(EXPLORING, alpha=0.5, rate=0.15),
+    replace(EXPLORING, explore=0.0),
+    replace(EXPLORING, tree=False),
+]
+"""The rows of the table about the values of the tree of games."""
 
 
 def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
@@ -136,12 +161,13 @@ class Values:
     """Makes values of the games of each update, as ``learn.action_values`` does.
 
     ``corrected`` is whether they are divided by the chance that an action is taken at all, and ``scale`` the
-    tracked one; ``None`` for that of each update.
+    tracked one; ``None`` for that of each update. ``scale_of_batch`` is what the last values were divided by.
     """
 
     corrected: bool
     scale: RunningScale | None
     memory: float
+    scale_of_batch: float = 1.0
     known: FloatArray = field(default_factory=lambda: np.zeros(0))
     """The number of decisions, and the sums of their advantages and of the probabilities of their actions."""
 
@@ -169,6 +195,7 @@ class Values:
         advantage_D = reward_D - baseline_D
         scale = self.scale or RunningScale()
         scale.add(advantage_D.tolist(), least=NO_ADVANTAGE)
+        self.scale_of_batch = scale.value
         number_SA, sum_SA, chance_SA = self._with_earlier(policy_SA, state_D, action_D, advantage_D)
         number_S1 = number_SA.sum(axis=1, keepdims=True)
         middle_S1 = (sum_SA.sum(axis=1, keepdims=True) + advantage_D.mean()) / (number_S1 + 1)
@@ -193,6 +220,54 @@ class Values:
         ):
             np.add.at(sums_SA, (state_D, action_D), number_D)
         return self.known
+
+
+KEYS = [number.to_bytes(KEY_BYTES, "little") for number in range(10_000)]
+
+
+def games_of(
+    tree: Tree, drawn_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray, IntArray]
+) -> list[PlayedGame]:
+    """Return the games of decisions, which were drawn from ``drawn_SA``."""
+    order = np.argsort(decisions[3], kind="stable")
+    state_D, action_D, reward_D, game_D = (one[order] for one in decisions)
+    seat_D, chance_D = np.array(tree.seats)[state_D], drawn_SA[state_D, action_D]
+    listed = [
+        Decision(str(seat), KEYS[state], KEYS[action], chance)
+        for seat, state, action, chance in zip(
+            *(one.tolist() for one in (seat_D, state_D, action_D, chance_D)), strict=True
+        )
+    ]
+    starts = np.flatnonzero(np.diff(game_D, prepend=-1, append=-1)).tolist()
+    first = np.where(seat_D == 0, reward_D, -reward_D)[starts[:-1]].tolist()
+    return [
+        PlayedGame(tree.name, listed[start:stop], {"0": reward, "1": -reward})
+        for (start, stop), reward in zip(pairwise(starts), first, strict=True)
+    ]
+
+
+class TreeTable:
+    """Makes tree values of the games of each update; where no history was met before, values stay."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._values, self._actions = TreeValues(), [KEYS[: len(actions)] for actions in tree.actions]
+
+    def __call__(
+        self, value_SA: FloatArray, games: list[PlayedGame], policy_SA: FloatArray, scale: float
+    ) -> FloatArray:
+        """Return value_SA, from the values by returns."""
+        rows = policy_SA.tolist()
+        policy = {
+            KEYS[state]: dict(zip(keys, rows[state], strict=False))
+            for state, keys in enumerate(self._actions)
+        }
+        value_SA = value_SA.copy()
+        for asked, one in self._values.add(games, policy).items():
+            state = int.from_bytes(asked, "little")
+            own = np.array(list(one.advantages.values())) / scale
+            value_SA[state, : len(own)] *= 1 - one.known
+            value_SA[state, : len(own)] += one.known * own
+        return value_SA
 
 
 def step_of(
@@ -238,17 +313,23 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
     updates, games = GAMES[tree.name]
     generator, legal_SA = np.random.default_rng(seed), tree.legal_SA
     policy = follower = slow = normalised(np.zeros(legal_SA.shape), legal_SA)
-    equal_SA = np.exp(policy)
+    equal_SA = np.exp(policy) * legal_SA
     alpha_S = np.full(len(tree.seats), method.alpha)
     if method.one_seat:
         alpha_S[np.array(tree.seats) == 1] = 0.0
     values_of = Values.of(method)
+    tree_of = TreeTable(tree) if method.tree else None
     adam = Adam(np.zeros(legal_SA.shape), np.zeros(legal_SA.shape))
     for update in range(1, updates + 1):
         policy_SA = np.exp(policy) * legal_SA
-        decisions = tree.sample(policy_SA, games, generator)
-        value_SA, share_S = values_of(tree.seats, policy_SA, decisions)
-        magnet_SA = (1 - UNIFORM) * np.exp(normalised(follower, legal_SA)) + UNIFORM * equal_SA
+        drawn_SA = (1 - method.explore) * policy_SA + method.explore * equal_SA
+        state_D, action_D, reward_D, game_D = tree.sample_games(drawn_SA, games, generator)
+        value_SA, share_S = values_of(tree.seats, drawn_SA, (state_D, action_D, reward_D))
+        if tree_of is not None:
+            played = games_of(tree, drawn_SA, (state_D, action_D, reward_D, game_D))
+            value_SA = tree_of(value_SA, played, policy_SA, values_of.scale_of_batch)
+        magnet_SA = (1 - method.uniform) * np.exp(normalised(follower, legal_SA)) + method.uniform * equal_SA
+        magnet_SA = np.where(legal_SA, magnet_SA, 1.0)
         step_SA = step_of(method, alpha_S[:, None], policy, np.log(magnet_SA), value_SA, legal_SA)
         if method.loss == "fit":
             step_SA = fitted(method.divided, share_S)[:, None] * step_SA
@@ -302,12 +383,13 @@ def main() -> None:
     )
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tree", action="store_true")
     options = parser.parse_args()
     pin_one_thread()
     trees = [Tree.of(name) for name in options.games]
     equal = [tree.nash_conv(tree.legal_SA / tree.legal_SA.sum(axis=1, keepdims=True)) for tree in trees]
     rows = [["uniform play", "", "", *(f"{one:.2f}" for one in equal)]]
-    for method in METHODS:
+    for method in TREE_METHODS if options.tree else METHODS:
         cells = []
         for tree in trees:
             curves = [[tree.nash_conv(p) for p in learn(tree, method, seed)] for seed in range(options.seeds)]
