@@ -252,9 +252,8 @@ def test_what_differs_from_memory_is_divided_by_the_chance_of_its_being_given():
     values = TreeValues()
     values.add([played((0, "open", "a", 0.5)), played((0, "open", "b", 0.5), rewards=(-1.0, 1.0))], OPENING)
     found = values.add([played((0, "open", "a", 0.5), rewards=(0.0, 0.0))], OPENING)
-    # After a, a win and a draw have the frequencies 0.95 / 1.95 and 1 / 1.95; a draw was not known before.
-    after = 0.95 / 1.95
-    q = 1 + (after - 1) / 0.5
+    # After a, a win and a draw are equally frequent; a draw was not known before.
+    q = 1 + (0.5 - 1) / 0.5
     assert advantages_at(found, "open") == pytest.approx([(q + 1) / 3, -(q + 1) / 3])
 
 
@@ -308,15 +307,23 @@ def test_a_decision_without_legal_answers_enters_like_chance():
     assert advantages_at(found, "move") == pytest.approx([4 / 4.5, -4 / 4.5])
 
 
+@pytest.mark.parametrize("changing", [False, True])
+def test_how_games_went_on_is_forgotten_if_others_may_change(changing):
+    a, b = ((0, "open", answer, 0.5) for answer in "ab")
+    won, lost = ((1.0, -1.0), (-1.0, 1.0))
+    games = {rewards: [played(a, rewards=rewards), played(b, rewards=(0.0, 0.0))] for rewards in (won, lost)}
+    values = TreeValues()
+    for rewards in [won] * 30 + [lost] * 10:
+        found = values.add([one._replace(changing=changing) for one in games[rewards]], OPENING)
+    gain = advantages_at(found, "open")[0] * 2.5 / 2
+    assert (gain < -0.35) == changing
+
+
 def test_games_of_different_names_have_nothing_in_common():
     values = TreeValues()
     values.add([played((0, "open", "a", 0.5))], OPENING)
-    found = values.add([replace_name(played((0, "open", "a", 0.5)), "another")], OPENING)
+    found = values.add([played((0, "open", "a", 0.5))._replace(name="another")], OPENING)
     assert found[key("open")].known == 0
-
-
-def replace_name(game: PlayedGame, name: str) -> PlayedGame:
-    return PlayedGame(name, game.decisions, game.rewards)
 
 
 def test_no_games_have_no_values():

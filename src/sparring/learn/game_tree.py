@@ -15,8 +15,8 @@ import numpy as np
 from sparring.learn.histories import KEY_BYTES, NO_ROW, HistoryMemory
 from sparring.learn.legal_answers import BoolArray, FloatArray, IntArray
 
-FADING = 0.95
-END = b"end"
+FADING = 0.8
+CHANGING, END = b"changing", b"end"
 
 
 class Decision(NamedTuple):
@@ -31,12 +31,14 @@ class Decision(NamedTuple):
 class PlayedGame(NamedTuple):
     """The decisions of a game in their order over all seats, and the rewards of those with decisions.
 
-    Games are compared with those of the same name. All keys have 16 bytes.
+    ``changing`` is whether the game may have other seats, who play otherwise from batch to batch. Games are
+    compared with those of the same name that are alike in this. All keys have 16 bytes.
     """
 
     name: str
     decisions: Sequence[Decision]
     rewards: Mapping[str, float]
+    changing: bool = False
 
 
 Policy = Mapping[bytes, Mapping[bytes, float]]
@@ -76,12 +78,16 @@ class GameTree:
         ]
         self.decisions = paths.decisions
         """A decision at each row."""
-        self._count_ways(memory, depth_M % 2 == 1)
+        fading_M = np.ones(len(self.row_M))
+        fading_M[self.place_R[list(paths.fading)]] = list(paths.fading.values())
+        for level in self.levels[1:]:
+            fading_M[level] = fading_M[self.parent_M[level]]
+        self._count_ways(memory, fading_M)
 
-    def _count_ways(self, memory: HistoryMemory, is_way_M: BoolArray) -> None:
-        places = np.flatnonzero(is_way_M)
+    def _count_ways(self, memory: HistoryMemory, fading_M: FloatArray) -> None:
+        places = np.flatnonzero(memory.depths_R[self.row_M] % 2)
         ways = np.flatnonzero((memory.depths_R % 2 == 1) & (self.place_R[memory.parents_R] != NO_ROW))
-        memory.counts_R[ways] *= FADING
+        memory.counts_R[ways] *= fading_M[self.place_R[memory.parents_R[ways]]]
         memory.counts_R[self.row_M[places]] += self.games_M[places]
         parent_W, count_W = self.place_R[memory.parents_R[ways]], memory.counts_R[ways]
         total_M = sums_of(parent_W, count_W, len(self.row_M))
@@ -132,6 +138,8 @@ class _Paths:
     """The rows of games, one game after the other."""
 
     def __init__(self, memory: HistoryMemory, games: Iterable[PlayedGame]) -> None:
+        self.fading: dict[int, float] = {}
+        """The share of earlier counts that is left in the games of each root."""
         self.rows: list[int] = []
         self.given: list[int] = []
         self.chances: list[float] = []
@@ -139,7 +147,8 @@ class _Paths:
         self.ends: dict[int, Mapping[str, float]] = {}
         keys = dict[tuple[str, bytes], bytes]()
         for game in games:
-            row, depth = memory.row(NO_ROW, _key(game.name), 0), 0
+            row, depth = memory.row(NO_ROW, _key(game.name, CHANGING if game.changing else b""), 0), 0
+            self.fading[row] = FADING if game.changing else 1.0
             self.rows.append(row)
             for decision in game.decisions:
                 seat, asked, drawn, chance = decision

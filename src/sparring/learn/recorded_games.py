@@ -2,7 +2,8 @@
 
 A game has the answers of one rollout in the order of their ``place``. It is left out if an answer has no
 rollout, or a role has different rewards at different answers, as with rewards on the way or discounts: then
-there is no reward of the end. An answer that is not legal may have any other reward.
+there is no reward of the end. An answer that is not legal may have any other reward. If only one role has
+answers, others may play with it that change, such as opponents from a pool.
 
 Letters: A legal answers to all prompts of the records.
 """
@@ -93,4 +94,5 @@ def _game(answers: list[_Recorded]) -> PlayedGame | None:
     legal = {(one.decision.seat, one.reward) for one in ordered if one.is_legal}
     if len(legal) > len(dict(legal)) or not all(map(math.isfinite, rewards.values())):
         return None
-    return PlayedGame(ordered[0].game, [one.decision for one in ordered], rewards | dict(legal))
+    decisions = [one.decision for one in ordered]
+    return PlayedGame(ordered[0].game, decisions, rewards | dict(legal), changing=len(rewards) == 1)

@@ -15,8 +15,8 @@ vectors with a number for each seat. At a decision h,
 A baseline that is not known yet is V(h,a) if the batch gave the answer, and otherwise the pi-mean of those of
 the other answers. So in a history that is met for the first time, by one game, nothing is better than
 anything else. After an answer, and at the beginning, a game may go on in several ways c: because of chance,
-or of seats that are not listed. With their frequencies f(c), over about the last 1 / (1 - ``FADING``) batches
-that were here,
+or of seats that are not listed. With their frequencies f(c) over all batches, this one included, or over the
+last few that were here if such seats may change,
 
     V(h,a) = sum_c f(c) b(c) + sum_c n(c) / n(h,a) (V(c) - b(c))
 
