@@ -65,6 +65,7 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
 
 
 ALL_ACTIONS = {"learning__algorithm": '{type = "all_actions"}'}
+TREE = {"learning__algorithm": '{type = "all_actions", values = "tree"}'}
 SEVERAL_STEPS = {
     "learning__algorithm": '{type = "ppo", regulariser = "uniform"}',
     "learning__epochs": "2",
@@ -78,6 +79,7 @@ RESUMED = [
     pytest.param("lagged", MAGNET, marks=pytest.mark.slow),
     pytest.param("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS, marks=pytest.mark.slow),
     pytest.param("mirror", {}, marks=pytest.mark.slow),
+    pytest.param("mirror", TREE, marks=pytest.mark.slow),
     pytest.param("pfsp", ALL_ACTIONS, marks=pytest.mark.slow),
 ]
 
