@@ -262,15 +262,15 @@ CASES = {
         critic={"gae_lambda": 0.5, "normalize_advantages": True, "value_clip": 0.2},
     ),
     "magnet with a step": Case(batches(3, 7), kind=Magnet, options={"eta": 2.0}, epochs=2),
-    "neurd and mini-batches": Case(
-        batches(9, 7), kind=AllActions, options={"gradient": "neurd", "beta": 1.0}, epochs=2, minibatches=3
-    ),
     "values of a tree": Case(
         [tree_games(seed, 7) for seed in range(3)],
         kind=AllActions,
         options={"values": "tree"},
         epochs=2,
         minibatches=2,
+    ),
+    "neurd and mini-batches": Case(
+        batches(9, 7), kind=AllActions, options={"gradient": "neurd", "beta": 1.0}, epochs=2, minibatches=3
     ),
     "uneven": Case(batches(3, 2, 13), regulariser="uniform"),
     "mini-batches": Case(

@@ -65,7 +65,11 @@ def test_the_adapter_loads_in_plain_peft(model, finished):
 
 
 ALL_ACTIONS = {"learning__algorithm": '{type = "all_actions"}'}
-TREE = {"learning__algorithm": '{type = "all_actions", values = "tree"}'}
+TREE = {
+    "learning__algorithm": '{type = "all_actions", values = "tree"}',
+    "envs__0__explore": "0.5",
+    "inference__max_tokens": "6",
+}
 SEVERAL_STEPS = {
     "learning__algorithm": '{type = "ppo", regulariser = "uniform"}',
     "learning__epochs": "2",
