@@ -1,7 +1,7 @@
 """What values by the tree of games cost beside a model's passes: time for a game, and memory.
 
 The games are Leduc poker, whose histories return, and random ones whose histories never do, of 30 decisions
-with 20 legal answers each, until no more rows are remembered. Times are medians over batches.
+with 20 legal answers each, until no more rows are remembered. Times are those of one processor, medians over batches.
 
 Command:  python benchmarks/tree_values_speed.py
 Needs:    this package.
@@ -9,7 +9,7 @@ Needs:    this package.
 
 import random
 from statistics import median
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 
@@ -62,9 +62,9 @@ def main() -> None:
     for name, batches in (("Leduc poker", leduc()), ("long games", long())):
         values, seconds, before = TreeValues(), [], resident_mb()
         for games, policy in batches:
-            started = perf_counter()
+            started = process_time()
             values.add(games, policy)
-            seconds.append((perf_counter() - started) / len(games))
+            seconds.append((process_time() - started) / len(games))
         held = resident_mb() - before
         saved = sum(one.numel() * one.element_size() for one in values.state().values()) / 2**20
         rows.append([name, f"{1e6 * median(seconds):.0f}", f"{len(values)}", f"{held:.0f}", f"{saved:.0f}"])
