@@ -1,7 +1,7 @@
 """What values by the tree of games cost beside a model's passes: time for a game, and memory.
 
 The games are Leduc poker, whose histories return, and random ones whose histories never do, of 30 decisions
-with 20 legal answers each, until no more rows are remembered. Times are those of one processor, medians over batches.
+with 20 legal answers each, until no more rows are remembered. Times are a processor's, medians over batches.
 
 Command:  python benchmarks/tree_values_speed.py
 Needs:    this package.
