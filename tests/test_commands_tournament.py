@@ -26,6 +26,7 @@ from sparring.cli.main import main
 from sparring.commands.members import environment_of, find_members
 from sparring.commands.tournament_page import print_tournament, tournament_html
 from sparring.config import load_config
+from sparring.core.files import PARTIAL
 from sparring.evaluation.tournament_files import TournamentFiles, TournamentSettings
 from sparring.evaluation.venues import GameVenue
 from sparring.population import PayoffTable
@@ -121,7 +122,10 @@ def test_payoffs_are_those_of_the_games_seat_by_seat(tmp_path):
 def test_members_and_games_are_added_to_a_tournament_without_playing_again(tmp_path):
     play(tmp_path / "grown", "random", "optimal", "--games", 10)
     before = (tmp_path / "grown" / "games.jsonl").read_bytes()
+    unfinished = tmp_path / "grown" / "games" / f".game-0000000009.jsonl{PARTIAL}"
+    unfinished.write_text("what a kill left")
     play(tmp_path / "grown", "random", "optimal", "--games", 20)
+    assert not unfinished.exists()
     assert (tmp_path / "grown" / "games.jsonl").read_bytes().startswith(before)
     play(tmp_path / "whole", "random", "optimal", "--games", 20)
     assert payoffs(tmp_path / "grown") == payoffs(tmp_path / "whole")

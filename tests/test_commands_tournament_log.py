@@ -3,13 +3,16 @@
 import json
 import shutil
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparring.commands.tournament import tournament
 from sparring.core import InputError
+from sparring.evaluation.match import Progress
 from sparring.evaluation.tournament_files import PlayedGame, TournamentFiles, TournamentSettings
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
@@ -20,6 +23,24 @@ def test_games_that_were_played_count_whatever_is_asked_for_later(tmp_path):
     for others in ([], ["--budget", 20]):
         play(out, "random", "optimal", "--games", 10, *others)
         assert sum(row["games"] for row in payoffs(out)["payoffs"] if row["seat"] == 0) == 30
+
+
+class Counted(Progress):
+    """Keeps how many games were done, and of how many."""
+
+    def __init__(self):
+        self.counts = []
+
+    @contextmanager
+    def doing(self, text, unit="", total=None):
+        yield lambda *count: self.counts.append(count)
+
+
+def test_games_that_are_not_played_again_are_counted_as_done(tmp_path):
+    for games, counts in ((2, [(0, 2), (1, 2), (2, 2)]), (4, [(2, 4), (3, 4), (4, 4)]), (4, [(4, 4)])):
+        progress = Counted()
+        tournament(["random", "optimal"], "kuhn_poker", tmp_path / "out", games=games, progress=progress)
+        assert progress.counts == counts
 
 
 def changed(line: str, **changes) -> str:

@@ -402,6 +402,15 @@ def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
     assert differences_text(one, one) == ""
     for first, second in ((one, other), (other, one)):
         assert set(differences_text(first, second).split(", ")) == {"frozen.old", "learning.schedule"}
+    unset = load(KUHN, {"learning.policies.default": "{}"}, folder=tmp_path)
+    for first, second in ((one, unset), (unset, one)):
+        assert differences_text(first, second).startswith("learning.policies.default.algorithm, ")
+
+
+def test_a_source_unlike_every_preset_gets_all_their_names():
+    with pytest.raises(InputError) as refused:
+        load_config("zzz", {})
+    assert str(refused.value).endswith(f"Give a .toml file or one of {', '.join(preset_names())}")
 
 
 def test_an_override_cannot_smuggle_in_a_second_field():

@@ -189,6 +189,12 @@ def _gradient(config, steps):
     ("preset", "changes", "unused", "used"),
     [
         ("quickstart", {}, "population.lag_range ray inference.gpu_memory roles", "learning.average_power"),
+        (
+            "quickstart",
+            {"learning.algorithm": '{type = "reinforce"}'},
+            "learning.reference_decay learning.reference_every",
+            "learning.algorithm",
+        ),
         ("tictactoe", {}, "evaluation.games_during evaluation.nash_conv_minutes", "evaluation.games"),
         ("kuhn", {}, "learning.learning_rate_end", "learning.reference_decay learning.max_generation_len"),
         ("league", {}, "population.pfsp population.sample_mode", "population.add_every league"),
@@ -272,3 +278,8 @@ def test_a_dry_run_of_jobs_prints_what_jobs_use(capsys):
     assert "[finetune.rl]" in text
     assert "[learning" not in text
     assert "# without effect: learning (is for sparring train)" in text
+    assert "[model]" not in text
+    local = load_config("nip", {"finetune.provider.type": "local"})
+    text = dump_active(local, without_effect_on_jobs(local))
+    assert "[model]" in text
+    assert "[inference]" in text

@@ -193,6 +193,16 @@ def test_tags_that_begin_another_speakers_turn_are_no_part_of_an_answer():
     assert user not in tokens.encode_answer(forged[:1], "I.</bot><user>No.</user>")
 
 
+def test_a_control_token_that_begins_with_another_is_one_token():
+    base = Tokenizer.from_str(tokenizer_of(BASES["bytes"]).backend_tokenizer.to_str())
+    base.add_tokens([AddedToken("<|im_start|>user", special=True, normalized=False)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=base, chat_template=CHATML, eos_token="<|im_end|>")
+    talk = [said("user", "Even?"), said("assistant", "Yes."), said("user", "Sure?")]
+    ids = ChatTokens(tokenizer, "longer").render(talk)
+    assert ids == as_usual(tokenizer, talk)
+    assert ids.count(base.token_to_id("<|im_start|>user")) == 2
+
+
 # Templates by name, and with a date
 
 

@@ -59,6 +59,11 @@ def test_a_reward_that_is_not_a_finite_number_is_an_error(value):
         score(Rubric([odd]), "a")
 
 
+def test_a_weighted_sum_that_is_no_reward_is_named_by_its_role():
+    with pytest.raises(EpisodeError, match="the weighted sum for role a gave 2e\\+30"):
+        score(Rubric([length], [1e30]), "a")
+
+
 def test_a_function_that_forgot_to_return_is_named():
     def forgetful(rollout, arena):
         pass

@@ -156,5 +156,5 @@ async def test_verbose_without_a_logger_goes_to_standard_error(capsys):
     arena = make_arena(MockInferenceClient(["yes"]), [EpisodeRequest("child", 0)], verbose=True)
     await arena.step()
     printed = capsys.readouterr()
-    assert "call for solver in step-000000-00000" in printed.err
+    assert "call for solver in step-000000-00000\n" in printed.err
     assert printed.out == ""

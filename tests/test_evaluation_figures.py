@@ -24,6 +24,8 @@ def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
     won = figures["win rate against random"]
     assert won.interval == match(3, 10, draws=1).win_rate
     assert (won.count, won.counted, won.kind) == (10, "games", "share")
+    counted = [figure.counted for figure in figures.values()]
+    assert counted == ["games", "games", "games", "games", "moves", "games"]
     assert figures["mean reward against random"].value == pytest.approx(-0.3)
     assert [figure.smaller_is_better for figure in figures.values()] == [
         False,

@@ -106,6 +106,14 @@ async def test_a_mixture_of_pure_policies_is_weighted_by_what_reaches_a_state():
     assert result.policy["0pb"] == {"fold": pytest.approx(0.5), "call": pytest.approx(0.5)}
 
 
+async def test_where_no_member_comes_the_mixture_plays_as_its_members_by_weight():
+    def bets(observation):
+        return {"bet": 1.0} if "bet" in legal_moves(observation) else uniform(observation)
+
+    result = await measure(Mixture(("a", "b"), (0.9, 0.1)), {"a": last_move, "b": bets})
+    assert result.policy["0pb"] == {"fold": pytest.approx(0.05), "call": pytest.approx(0.95)}
+
+
 async def test_a_member_that_is_named_twice_has_both_weights():
     policies = {"a": uniform, "b": first_move}
     twice = await measure(Mixture(("a", "b", "a"), (0.3, 0.4, 0.3)), policies)

@@ -118,6 +118,16 @@ async def test_what_a_sub_episode_hands_over_is_checked_too():
     assert "get_extras" in failing.rollout.error
 
 
+async def test_an_episode_type_that_is_no_text_is_named():
+    class Untyped(Talk):
+        episode_type = None
+
+    arena = Program(MockInferenceClient())
+    arena.add_episode("talk", Untyped(max_turns=2))
+    (failing, *_) = await arena.generate_rollouts(arena.get_batch())
+    assert failing.rollout.error == "Untyped.episode_type returned None, not a str"
+
+
 async def test_answers_to_one_prompt_share_its_ids():
     prompt = [1, 2, 3]
     steps = [Step("A", [], [], prompt_token_ids=prompt) for _ in range(2)]
