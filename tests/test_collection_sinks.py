@@ -98,9 +98,9 @@ def test_a_file_that_cannot_be_opened_is_an_input_error(tmp_path):
 
 def test_missing_wandb_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"sparring\[wandb\]"):
+    with pytest.raises(InputError, match=r"the package wandb is not installed. .*sparring\[wandb\]"):
         WandbSink("project", "run")
-    with pytest.raises(InputError, match=r"sparring\[wandb\]"):
+    with pytest.raises(InputError, match=r"the package wandb is not installed. .*sparring\[wandb\]"):
         Tracker("run", wandb_project="project")
 
 

@@ -128,6 +128,9 @@ class Forgets(Pair):
 
 class Words(Pair):
     def _invalid_rewards(self, pid): return {0: -1.0, 1: "nothing"}
+
+class Nothing(Pair):
+    def _invalid_rewards(self, pid): pass
 """
 
 
@@ -141,10 +144,17 @@ def test_a_game_of_ones_own_says_what_an_invalid_move_pays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("Forgets", "gave no reward to player 0"), ("Words", "not a finite number")]
+    ("name", "problem"),
+    [
+        ("Forgets", "gave no reward to player 0"),
+        ("Words", "not a finite number"),
+        ("Nothing", r"Nothing\._invalid_rewards returned None, not a dict"),
+    ],
 )
 def test_an_invalid_move_that_pays_no_number_fails_the_game_in_one_line(tmp_path, name, problem):
     file = tmp_path / "pairs.py"
     file.write_text(COOPERATIVE)
     with pytest.raises(EpisodeError, match=problem):
         make_game(f"{file}:{name}", 2, 0).forfeit(1, "nonsense")
+    with pytest.raises(EpisodeError, match=problem):
+        make_game(f"{file}:{name}", 2, 0).invalid_rewards(1)
