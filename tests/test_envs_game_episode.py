@@ -203,6 +203,14 @@ async def test_the_first_invalid_answer_ends_the_game(answer, well_formed, templ
     }
 
 
+async def test_a_move_is_recorded_as_the_game_spells_it():
+    rollout = await play(
+        "TicTacToe-v0-train", [POLICY, POLICY], MockInferenceClient(["4", "[0]", "nonsense"])
+    )
+    turns = [(turn["action"], turn["invalid"]) for turn in rollout.extras["turns"]]
+    assert turns[:2] == [("[4]", False), ("[0]", False)]
+
+
 async def test_the_allowance_counts_invalid_answers_in_a_row():
     answers = MockInferenceClient(["nonsense", "check", "nonsense", "check"])
     rollout = await play("kuhn_poker", [POLICY, POLICY], answers, error_allowance=1)
