@@ -57,6 +57,25 @@ def test_figures_of_answers_cover_all_answers_and_those_of_each_role():
     assert answer_figures([]) == {}
 
 
+def test_random_legal_answers_are_counted_apart():
+    half = math.log(0.5)
+    drawn, explored = record("Solver", 1.0, [half] * 2), record("Solver", 0.0, [-9.0] * 8, reason="length")
+    explored.meta["explored"] = True
+    drawn.meta["explored"] = False
+    figures = answer_figures([drawn, explored, drawn])
+    assert figures["answers/explored_share"] == pytest.approx(1 / 3)
+    assert figures["answers/zero_advantage_share"] == pytest.approx(1 / 3)
+    assert figures["answers/cut_share"] == 0
+    assert figures["answers/tokens"] == 2
+    assert figures["answers/entropy_estimate"] == pytest.approx(math.log(2))
+    assert "answers/explored_share" not in answer_figures([drawn])
+    assert figures.keys() - answer_figures([explored]).keys() == {
+        f"answers/{name}{role}"
+        for name in ("cut_share", "tokens", "entropy_estimate")
+        for role in ("", "/Solver")
+    }
+
+
 def test_rewards_of_0_are_not_advantages_of_0_where_a_policy_has_a_critic():
     judged, plain = record("A", 0.0, [0.0], policy="judged"), record("B", 0.0, [0.0])
     figures = answer_figures([judged, judged, judged, plain], {"judged"})

@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from sparring.collection.serialization import plain
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError, SparringError
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import Epoch, append_at, replaced_file, write_file
 
 FORMAT = 6
@@ -250,7 +250,7 @@ _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
 def _decoded(decoder: msgspec.json.Decoder[Content], content: bytes, path: Path) -> Content:
     try:
         return decoder.decode(content)
-    except NOT_JSON as error:
+    except UNREADABLE as error:
         raise _damaged(path, str(error)) from error
 
 

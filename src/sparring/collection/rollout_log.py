@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError, Rollout, SparringError, Step
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import write_file
 
 ROLLOUT_SCHEMA_VERSION = 1
@@ -136,7 +136,7 @@ def _decode(line: bytes, path: Path, number: int) -> LogLine:
         for name in _EXTRAS_BY_PLAYER:
             if name in extras:
                 extras[name] = {int(pid): value for pid, value in extras[name].items()}
-    except (AttributeError, *NOT_JSON) as error:
+    except (AttributeError, *UNREADABLE) as error:
         raise _damaged(path, number, str(error)) from error
     return entry
 

@@ -12,6 +12,8 @@ from sparring.core.files import append_at
 from sparring.core.text import one_line
 
 Metrics = dict[str, float | int]
+UNREADABLE = (*NOT_JSON, msgspec.DecodeError)
+"""What msgspec raises for damaged JSON; before version 0.21, its errors are no ValueErrors."""
 
 
 class Sink(Protocol):
@@ -151,7 +153,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             metrics.append(_with_step(msgspec.json.decode(line, type=dict[str, Any])))
-        except NOT_JSON as error:
+        except UNREADABLE as error:
             if number == len(lines):
                 break
             raise InputError(

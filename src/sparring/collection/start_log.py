@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparring.core.errors import NOT_JSON
+from sparring.collection.sinks import UNREADABLE
 from sparring.core.files import write_file
 
 SESSIONS = "sessions.json"
@@ -66,7 +66,7 @@ def read_sessions(run: Path) -> list[Session]:
     """Return the sessions of a run, oldest first; none if the file is missing or damaged."""
     try:
         return msgspec.json.decode((run / SESSIONS).read_bytes(), type=list[Session])
-    except (OSError, *NOT_JSON):
+    except (OSError, *UNREADABLE):
         return []
 
 

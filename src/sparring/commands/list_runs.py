@@ -15,6 +15,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.collection.start_log import failure_of
 from sparring.commands.psro_files import PAYOFFS
 from sparring.config import Config
@@ -24,7 +25,6 @@ from sparring.config.play import Games
 from sparring.config.population import PsroSettings
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import check_kinds, is_locked
 from sparring.core.text import one_line, shell_command
 from sparring.evaluation.figures import ANY, NASH_CONV, WINS, Figure, FigureName, figure_text, read_figures
@@ -233,7 +233,7 @@ def _last_step(metrics: Path) -> int:
         return 0
     try:
         return msgspec.json.decode(lines[-1], type=_Line).step
-    except NOT_JSON as error:
+    except UNREADABLE as error:
         raise InputError(metrics.name, "its last line is damaged", "Delete the line") from error
 
 

@@ -14,6 +14,7 @@ import msgspec
 from fastapi import FastAPI
 from rich.console import Console
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.commands.listening import (
     address_of,
     chosen_token,
@@ -27,7 +28,6 @@ from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import InputError
 from sparring.core.adapters import BASE, STATE_FILE, TRAINED
-from sparring.core.errors import NOT_JSON
 from sparring.engine.adapters import ClientAdapters, Publisher
 from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
 from sparring.engine.server import create_app
@@ -88,7 +88,7 @@ def _versions_in(checkpoint: Path) -> tuple[dict[str, int], int]:
     number = int(step) if step.isdecimal() else 0
     try:
         return msgspec.json.decode((checkpoint / STATE_FILE).read_bytes(), type=_State).versions, number
-    except (OSError, *NOT_JSON):
+    except (OSError, *UNREADABLE):
         return {}, number
 
 

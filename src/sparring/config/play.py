@@ -91,7 +91,7 @@ class EnvSettings(GameSettings):
     explore: float = Field(default=0.0, ge=0, le=1)
     """Probability with which a trained policy answers in training games with a random legal move, each
     equally likely, in place of one that it draws; it learns from these too. For `magnet` and `all_actions`
-    with the embedded engine. Evaluations have none."""
+    with the embedded engine; with hidden cards only beside `values = "tree"`. Evaluations have none."""
 
 
 class EvaluatedGameSettings(GameSettings):

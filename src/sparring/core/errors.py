@@ -15,7 +15,8 @@ LONGEST_SHOWN = 1000
 
 NOT_JSON = (ValueError, RecursionError)
 """What parsers of JSON and TOML raise for damage: a RecursionError for text that is nested too deeply, else a
-ValueError, as is each of their own errors and those of UTF-8."""
+ValueError, as is each of their own errors and those of UTF-8. For msgspec there is
+``collection.sinks.UNREADABLE``."""
 
 
 class SparringError(Exception):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.config.population import PsroSettings
 from sparring.core import InputError, SparringError
 from sparring.core.confidence_intervals import Interval
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import write_file
 from sparring.core.manifest import sealed, unsealed
 from sparring.evaluation.best_response import gain_over_mixture
@@ -151,7 +151,7 @@ def read_state(directory: Path) -> PsroState | None:
         return None
     try:
         return msgspec.convert(unsealed(file.read_bytes()), PsroState)
-    except (OSError, *NOT_JSON) as error:
+    except (OSError, *UNREADABLE) as error:
         raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import write_file
 from sparring.core.text import one_line
 
@@ -329,7 +329,7 @@ def decoded_evaluation(content: bytes) -> tuple[int, EvaluationResult]:
     try:
         head = msgspec.json.decode(content, type=_Head)
         return head.step, msgspec.json.decode(content, type=_KINDS[head.kind])
-    except (KeyError, *NOT_JSON) as error:
+    except (KeyError, *UNREADABLE) as error:
         raise ValueError(str(error)) from error
 
 

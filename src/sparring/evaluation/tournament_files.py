@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparring.collection.rollout_log import write_rollouts
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError, Rollout
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import LOCK, append_at, check_kinds, lock_directory, remove_partial, sync, write_file
 from sparring.envs.catalog import reward_bounds
 from sparring.evaluation.schedule import ScheduledGame
@@ -249,7 +249,7 @@ def _read(file: Path, kind: type[Content], fix: str) -> Content | None:
         return None
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
-    except NOT_JSON as error:
+    except UNREADABLE as error:
         raise InputError(str(file), "is damaged", fix) from error
 
 
@@ -262,7 +262,7 @@ def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
     for number, line in enumerate(content[:end].splitlines(), start=1):
         try:
             game = decoder.decode(line)
-        except NOT_JSON as error:
+        except UNREADABLE as error:
             problem = "the line is damaged"
             raise InputError(f"{file}, line {number}", problem, _AGAIN) from error
         if not game.is_possible():

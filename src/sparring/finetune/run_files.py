@@ -6,8 +6,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError, Rollout, SparringError
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import append_at, write_file
 
 ROLLOUT_FILE = re.compile(r"(step|train|test)-\d{6,}\.jsonl")
@@ -161,7 +161,7 @@ def read_json(path: Path, form: type[Any]) -> Any:
     """Return what a JSON file holds. Raises FileNotFoundError: there is none; InputError: it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=form)
-    except NOT_JSON as error:
+    except UNREADABLE as error:
         raise InputError(str(path), f"is damaged: {error}", "Restore the file") from None
 
 
@@ -238,7 +238,7 @@ def _decoded(path: Path, content: bytes, kind: type[Line], fix: str) -> list[Lin
     for number, line in enumerate(content.splitlines(), 1):
         try:
             lines.append(msgspec.json.decode(line, type=kind))
-        except NOT_JSON as error:
+        except UNREADABLE as error:
             place, problem = f"{path}, line {number}", f"the line is damaged: {error}"
             raise InputError(place, problem, fix) from None
     return lines

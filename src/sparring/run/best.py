@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.config.population import EvaluationSettings
 from sparring.core import InputError
 from sparring.core.adapters import MEASURED_FILE
-from sparring.core.errors import NOT_JSON, DamagedState
+from sparring.core.errors import DamagedState
 from sparring.core.files import put_in_place, remove_directory, scratch_for
 from sparring.core.manifest import check_files, seal
 from sparring.evaluation.figures import MASS, NASH_CONV, Figure, FigureName, match_figure_names, read_figures
@@ -108,7 +109,7 @@ def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
         try:
             check_files(run.best(kept))
             measured = msgspec.json.decode((run.best(kept) / MEASURED_FILE).read_bytes(), type=Measured)
-        except (DamagedState, *NOT_JSON):
+        except (DamagedState, *UNREADABLE):
             continue
         return measured.value if measured.keep_best == keep_best else None
     return None

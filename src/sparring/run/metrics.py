@@ -112,6 +112,7 @@ class _Counts:
     answers: int = 0
     judged: int = 0
     without_advantage: int = 0
+    explored: int = 0
     cut: int = 0
     going_on: int = 0
     tokens: int = 0
@@ -121,23 +122,30 @@ class _Counts:
         self.answers += 1
         self.judged += judged
         self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
+        if answer.meta.get("explored", False):
+            self.explored += 1
+            return
         self.cut += answer.meta.get("finish_reason") == "length"
         self.going_on += answer.meta.get("goes_on", False)
         self.tokens += len(answer.completion_token_ids)
         self.surprisal -= sum(answer.logprobs)
 
     def figures(self) -> dict[str, float]:
-        share = {"zero_advantage_share": self.without_advantage / self.answers}
-        going_on = {"going_on_share": self.going_on / self.answers} if self.going_on else {}
-        return (
-            (share if self.judged < self.answers else {})
-            | going_on
-            | {
-                "cut_share": self.cut / self.answers,
-                "tokens": self.tokens / self.answers,
+        figures = {}
+        if self.judged < self.answers:
+            figures["zero_advantage_share"] = self.without_advantage / self.answers
+        if self.explored:
+            figures["explored_share"] = self.explored / self.answers
+        drawn = self.answers - self.explored
+        if self.going_on:
+            figures["going_on_share"] = self.going_on / drawn
+        if drawn:
+            figures |= {
+                "cut_share": self.cut / drawn,
+                "tokens": self.tokens / drawn,
                 "entropy_estimate": self.surprisal / max(self.tokens, 1),
             }
-        )
+        return figures
 
 
 def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
@@ -145,10 +153,12 @@ def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] =
 
     ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them. Answers
     of the policies in ``critics`` count as others: their records have rewards. It is missing if all are
-    theirs. ``cut_share``: the share of answers that were cut at the token limit. ``going_on_share``: the
-    share that was cut after beginning with a legal answer; missing if there is none. ``tokens``: mean length
-    of an answer, its stop token included. ``entropy_estimate``: mean of -log p over the sampled tokens, in
-    nats per token; its expectation is the mean entropy of the distributions that they were sampled from.
+    theirs. ``explored_share``: the share of answers that were random legal ones, which the figures after it
+    leave out; missing if there is none. ``cut_share``: the share of answers that were cut at the token limit.
+    ``going_on_share``: the share that was cut after beginning with a legal answer; missing if there is none.
+    ``tokens``: mean length of an answer, its stop token included. ``entropy_estimate``: mean of -log p over
+    the sampled tokens, in nats per token; its expectation is the mean entropy of the distributions that they
+    were sampled from.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)

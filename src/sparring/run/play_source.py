@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from sparring.collection.pool import Copies
-from sparring.collection.sinks import JsonlSink
+from sparring.collection.sinks import UNREADABLE, JsonlSink
 from sparring.config import Config
 from sparring.core.confidence_intervals import Interval
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
@@ -82,7 +81,7 @@ def _lines_of(path: Path) -> Iterator[tuple[StandingsLine | None, int]]:
         end += len(line)
         try:
             yield msgspec.json.decode(line, type=StandingsLine), end
-        except NOT_JSON:
+        except UNREADABLE:
             yield None, end
 
 

@@ -149,6 +149,7 @@ def _figures(metrics: dict[str, float]) -> str:
         f"{label} {metrics[name]:{form}}"
         for name, label, form in (
             ("answers/zero_advantage_share", "no advantage", ".0%"),
+            ("answers/explored_share", "explored", ".0%"),
             ("answers/cut_share", "cut", ".0%"),
             ("answers/tokens", "tokens", ".3g"),
             ("learner/legal_mass", "legal", ".0%"),

@@ -307,7 +307,8 @@ def _through_a_buffer(config: Config, trajectories: Iterable[Trajectory]) -> Non
     buffer = build_buffer(config, None, None)
     for trajectory in trajectories:
         buffer.add_player_trajectory(trajectory, trajectory.env_id)
-    buffer.get_batch(buffer.entries())
+    if buffer.entries():  # games of random moves only have none
+        buffer.get_batch(buffer.entries())
     _check_state(buffer.state_dict(), "rewards")
 
 

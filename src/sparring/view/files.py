@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sparring.core.errors import NOT_JSON
+from sparring.collection.sinks import UNREADABLE
 
 Shape = TypeVar("Shape")
 
@@ -54,7 +54,7 @@ def decoded(data: bytes, shape: type[Shape]) -> Shape | None:
     """Return what JSON says in the given shape; ``None`` if it is damaged, of another shape or too deep."""
     try:
         return msgspec.json.decode(data, type=shape)
-    except NOT_JSON:
+    except UNREADABLE:
         return None
 
 

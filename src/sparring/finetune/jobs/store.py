@@ -20,8 +20,8 @@ from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
+from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError, SparringError
-from sparring.core.errors import NOT_JSON
 from sparring.core.files import (
     LOCK,
     lock_directory,
@@ -212,7 +212,7 @@ def read_record(path: Path, form: type[Record]) -> Record:
     """Return the sealed record in a file. Raises InputError: it is missing or damaged."""
     try:
         return msgspec.convert(unsealed(path.read_bytes()), type=form)
-    except (OSError, *NOT_JSON) as error:
+    except (OSError, *UNREADABLE) as error:
         raise InputError("--jobs", f"{path} is missing or damaged", f"Move {path.parent} away.") from error
 
 
