@@ -43,6 +43,18 @@ def test_the_command_runs_as_a_module_too():
     assert done.stderr.startswith("error: --sede: there is no such option")
 
 
+@pytest.mark.parametrize("arguments", [["envs"], ["envs", "SimpleNegotiation-v0"], ["--help"]], ids=" ".join)
+def test_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
+    with subprocess.Popen(
+        [sys.executable, "-m", "sparring", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_options_of_a_server_on_a_cluster_load_nothing_heavy():
     heavy = (*HEAVY, "ray", "fastapi")
     assert loaded_by("serve smollm2-135m --address auto", heavy=heavy, status=2) == []

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -56,7 +57,8 @@ def sparring(
 def main(arguments: list[str]) -> int:
     """Run one command and return its exit status; any error is one line on stderr.
 
-    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted.
+    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted. 141: whoever read the
+    output, such as ``head``, has closed it.
     """
     stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
     if not stray.handlers:
@@ -73,6 +75,9 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:
         if isinstance(error, typer.Abort) or is_from_outside(error):
             return 130
+        cause = error.__context__ if isinstance(error, SystemExit) else error  # Rich ends the program
+        if isinstance(cause, BrokenPipeError):
+            return _end_silently()
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
         if isinstance(error, OSError) and error.filename is not None:
@@ -106,6 +111,12 @@ def run() -> None:
         # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     sys.exit(main(sys.argv[1:]))
+
+
+def _end_silently() -> int:
+    """Let what is still to be printed, also by Python at its end, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _fail(message: str, status: int) -> int:
