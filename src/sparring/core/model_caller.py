@@ -103,9 +103,8 @@ class ModelCaller:
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
         if given is None:
-            stops: dict[str, Any] = (
-                {"stop": calls.stop} if calls.stop else {}
-            )  # a client of one's own may not know it
+            # A client of one's own may not know the argument, so it gets it only if there is a stop.
+            stops: dict[str, Any] = {"stop": calls.stop} if calls.stop else {}
             complete = self.client.complete
             ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **stops)
         else:
