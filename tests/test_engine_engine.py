@@ -216,12 +216,20 @@ async def test_answers_that_are_drawn_beside_given_ones_stay_the_same(policy):
 
 
 async def test_a_given_answer_that_could_not_be_drawn_is_one_line(policy):
-    engine, prompt = make_engine(policy, max_tokens=6), text_prompt("abc")
-    assert (await engine.give(prompt, "check")).completion_token_ids[-1] in policy.stop_token_ids
-    line = "max_tokens: 'checks' has 7 tokens, but an answer at most 6. Set 7 or more, in [inference] or "
-    assert (await refusal(engine.give(prompt, "checks"))).startswith(line)
-    assert (await engine.give(prompt, "checks", max_tokens=7)).text == "checks"
+    engine, prompt = make_engine(policy), text_prompt("abc")
+    size = len(policy.render(prompt)) + len(policy.encode_answer(prompt, "checks"))
+    assert (await make_engine(policy, max_context=size).give(prompt, "checks")).text == "checks"
+    small = make_engine(policy, max_context=size - 1)
+    assert f"exceed the context of {size - 1}" in await refusal(small.give(prompt, "checks"))
     assert "only the likeliest answer" in await refusal(engine.give(prompt, "c", temperature=0.0))
+
+
+async def test_a_given_answer_may_be_longer_than_one_that_is_drawn(policy):
+    engine, prompt = make_engine(policy, max_tokens=6), text_prompt("abc")
+    for limit in ({}, {"max_tokens": 3}):
+        long = await engine.give(prompt, "checks", **limit)
+        assert long.completion_token_ids == policy.encode_answer(prompt, "checks")
+        assert (len(long.completion_token_ids), long.finish_reason) == (7, "stop")
 
 
 # What is computed

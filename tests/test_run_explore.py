@@ -77,6 +77,14 @@ def test_a_dry_run_explores_as_the_run_will(model):
     assert {limit for _, limit in rehearsal.calls} == {6}
 
 
+def test_legal_answers_longer_than_a_drawn_one_are_played(model, tmp_path):
+    short = {"envs__0__explore": "1.0", "inference__max_tokens": "1", "learning__max_generation_len": "6"}
+    run(configure(model, **EXPLORES | short), tmp_path / "run")
+    steps = [step for game in games(tmp_path / "run") for step in game]
+    assert all(step["text"] in step["legal_answers"] for step in steps)
+    assert min(len(step["logprobs"]) for step in steps) > 1
+
+
 def test_explored_games_are_the_same_on_ray(explores, model, tmp_path, cluster):
     on_ray = {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
     train_on_ray(configure(model, **EXPLORES, **on_ray), tmp_path / "run", quiet())

@@ -116,8 +116,9 @@ class InferenceClient(ABC):
     ) -> ModelResponse:
         """Return the response in which the model had drawn ``text`` and a stop token as its answer.
 
-        The log-probabilities of its tokens are the model's own, as in :meth:`complete`. Raises InputError:
-        the client cannot do this, or the answer is longer than ``max_tokens``.
+        The log-probabilities of its tokens are the model's own, as in :meth:`complete`. ``max_tokens`` is the
+        limit of answers that are drawn in its place: ``text`` may be longer. Raises InputError: the client
+        cannot do this; ContextError: prompt and ``text`` are too long for the model.
         """
         problem = f"{type(self).__name__} has no log-probabilities for an answer that it did not draw"
         raise InputError("client", problem, "Use the embedded engine")

@@ -23,7 +23,6 @@ from sparring.core import (
 )
 from sparring.core.chat_tokens import decoded
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
-from sparring.core.errors import shown
 from sparring.core.messages import said
 from sparring.engine.admission import Admission, Request, ServedModel
 from sparring.engine.answering import (
@@ -172,8 +171,7 @@ class EmbeddedEngine(Answering):
         requests: list[Request] = []
         try:
             for text in completions:
-                length = len(self.model.encode_answer(messages, text))
-                call = EngineCall(messages, max_tokens=length, model=model, seed=0, given=text)
+                call = EngineCall(messages, model=model, seed=0, given=text)
                 requests.append(self._submit(call, scored=True))
             await asyncio.gather(*(request.future for request in requests))
         finally:
@@ -210,8 +208,10 @@ class EmbeddedEngine(Answering):
         served = find_model(self._served, call.model)
         max_tokens = self.max_tokens if call.max_tokens is None else call.max_tokens
         check_sampling(max_tokens, call.temperature, least=0 if call.options.prompt_logprobs else 1)
+        forced = None if call.given is None else self._given(call)
+        if forced is not None:
+            max_tokens = len(forced)
         self._check_size(len(prompt), max_tokens)
-        forced = None if call.given is None else self._given(call, max_tokens)
         if self.running + len(self._admission) >= self.max_queue:
             raise TransientError(f"{self.max_queue} requests are in progress; raise inference.max_queue")
         loop = asyncio.get_running_loop()
@@ -219,7 +219,7 @@ class EmbeddedEngine(Answering):
         future = loop.create_future()
         request = Request(served, future, prompt, max_tokens, call.temperature, seed, served.version)
         if forced is not None:
-            request.forced, request.scored, request.max_tokens = forced, scored, len(forced)
+            request.forced, request.scored = forced, scored
         request.stop = call.stop
         if call.options != PLAIN:  # what is plain is recognised by its identity, also if it was sent here
             request.options = call.options
@@ -231,17 +231,13 @@ class EmbeddedEngine(Answering):
             self._task.add_done_callback(self._tell_failure)
         return request
 
-    def _given(self, call: EngineCall, max_tokens: int) -> list[int]:
-        """Return the token ids of a given answer."""
+    def _given(self, call: EngineCall) -> list[int]:
+        """Return the token ids of a given answer; its own length is its limit."""
         assert call.given is not None
         if call.temperature < GREEDY_BELOW:
             problem = f"at {call.temperature:g}, only the likeliest answer has a log-probability"
             raise InputError("temperature", problem, "Give more, such as 1")
-        ids = self.model.encode_answer(call.messages, call.given)
-        if len(ids) > max_tokens:
-            problem = f"{shown(call.given)} has {len(ids)} tokens, but an answer at most {max_tokens}"
-            raise InputError("max_tokens", problem, f"Set {len(ids)} or more, in [inference] or for the game")
-        return ids
+        return self.model.encode_answer(call.messages, call.given)
 
     def _check_size(self, prompt_tokens: int, max_tokens: int) -> None:
         if prompt_tokens + max_tokens <= self.max_context:
