@@ -141,6 +141,13 @@ def test_an_answer_that_explored_was_drawn_from_both():
     assert decision.chance == pytest.approx(0.8 * 0.5 + 0.2 / 2)
 
 
+@pytest.mark.parametrize("own", ["boldly", None, [0.2], True, 7, -0.2, float("nan")])
+def test_what_a_program_notes_as_explore_is_no_share_of_random_answers(own):
+    (record,) = [replace(played("one", 0, BET, PASS)[0], meta={"explore": own})]
+    ((decision,),) = [game.decisions for game in RecordedGames([record]).games]
+    assert decision.chance == pytest.approx(0.5)
+
+
 def test_an_answer_that_is_not_legal_may_have_another_reward():
     wrong = replace(move("one", 0, [1, 2, 3], [8], -3.0), turn=0)
     right = replace(move("one", 1, [1, 2, 4], BET, 1.0), role_id="player_0", turn=1)

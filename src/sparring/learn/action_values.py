@@ -337,9 +337,16 @@ def chance_of(answer: Answer) -> float:
     chance = math.exp(math.fsum(answer.logprobs))
     if not answer.alternatives:
         return chance
-    explore = float(answer.meta.get("explore", 0.0))
+    explore = _explored_share(answer)
     legal = answer.alternatives.count(answer.completion_token_ids) / len(answer.alternatives)
     return (1 - explore) * chance + explore * legal
+
+
+def _explored_share(answer: Answer) -> float:
+    """Return the share of random answers that a game noted; what a program notes by this name is its own."""
+    share = answer.meta.get("explore")
+    is_number = isinstance(share, float | int) and not isinstance(share, bool)
+    return float(share) if is_number and 0 <= share <= 1 else 0.0
 
 
 def game_of(answer: Answer) -> str:
