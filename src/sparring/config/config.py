@@ -31,6 +31,7 @@ from sparring.config.rewards import (
     RewardSettings,
     RoleAdvantage,
     SamePrompt,
+    keeps_unit,
 )
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
 from sparring.core import InputError
@@ -221,6 +222,27 @@ class Config(Settings):
         if moving and second:
             raise InputError("rewards.final", f"{moving[0]} is a baseline, and so is {second}", fix)
 
+    def _check_tree(self, values: str) -> None:
+        """Check that values by the tree, which are made of rewards, go together with advantages.
+
+        ``values`` is the field that asks for the tree.
+        """
+        tree, returns = f'{values} = "tree"', f'set {values} = "returns"'
+        divides = f"divides advantages by a deviation, but {tree} needs them in units of reward"
+        for field, transforms in self.rewards:
+            if changing := [one.type for one in transforms if not keeps_unit(one)]:
+                problem = (
+                    f"{changing[0]} changes from game to game what an end is worth, which {tree} averages"
+                )
+                fix = "Leave it out"
+                if field == "sampling":
+                    problem, fix = f"{changing[0]} with z_score {divides}", "Set z_score = false"
+                raise InputError(f"rewards.{field}", problem, f"{fix}, or {returns}")
+        if self.credit is not None and not self.credit.keeps_unit:
+            if self.credit.type == "grpo":
+                raise InputError("credit.normalize", divides, f"Set it to false, or {returns}")
+            raise InputError("credit.type", f"{self.credit.type} {divides}", f"Choose grpo, or {returns}")
+
     def _check_evaluated(self, field: str, game: GameSettings) -> None:
         policies = self._policies_in(game)
         unknown = {*policies} - {*self.policies, *self.frozen}
@@ -266,6 +288,8 @@ class Config(Settings):
                 problem = f"is not for {field} {algorithm.type}, whose values of answers are not corrected"
                 fix = "Leave it out, or choose another algorithm"
                 raise InputError("collection.max_staleness", problem, fix)
+            if isinstance(algorithm, OverAnswersSettings) and algorithm.values == "tree":
+                self._check_tree(f"{field}.values")
         self._check_baseline(policies)
 
     def _check_baseline(self, policies: Sequence[str]) -> None:

@@ -125,6 +125,19 @@ class RewardSettings(Settings):
     """Applied to the training batch."""
 
 
+def keeps_unit(one: FinalReward | StepReward | SamplingReward) -> bool:
+    """Whether an end keeps its reward from update to update, and advantages the unit of rewards.
+
+    What a transform of your own does is not known, so it counts as one that does.
+    """
+    match one:
+        case WinDrawLoss() | GameRange() | FormatReward() | InvalidMovePenalty():
+            return True
+        case Normalize(z_score=False) | SamePrompt() | PythonTransform():
+            return True
+    return False
+
+
 class BufferSettings(Settings):
     """The replay buffer."""
 
@@ -141,6 +154,8 @@ class BufferSettings(Settings):
 CreditType = Literal[
     "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "rae", "spo", "episodic", "python"
 ]
+KEEP_UNIT: tuple[CreditType, ...] = ("rloo", "rae", "episodic", "python")
+"""Beside `grpo` without `normalize`, the types whose advantages have the unit of rewards."""
 _OWN = Only("type", ("python",), refused=True)
 
 
@@ -179,3 +194,8 @@ class CreditSettings(Settings):
         if self.type == "python" and self.path is None:
             raise at_field("is missing", "Name a file and a class: my_credit.py:MyCredit", "path")
         return self
+
+    @property
+    def keeps_unit(self) -> bool:
+        """Whether advantages have the unit of rewards; a class of your own counts as one that keeps it."""
+        return self.type in KEEP_UNIT or (self.type == "grpo" and not self.normalize)
