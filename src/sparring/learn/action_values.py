@@ -345,8 +345,9 @@ def chance_of(answer: Answer) -> float:
 def _explored_share(answer: Answer) -> float:
     """Return the share of random answers that a game noted; what a program notes by this name is its own."""
     share = answer.meta.get("explore")
-    is_number = isinstance(share, float | int) and not isinstance(share, bool)
-    return float(share) if is_number and 0 <= share <= 1 else 0.0
+    if isinstance(share, bool) or not isinstance(share, float | int):
+        return 0.0
+    return float(share) if 0 <= share <= 1 else 0.0
 
 
 def game_of(answer: Answer) -> str:
