@@ -40,7 +40,7 @@ from sparring.core.records import NO_ADVANTAGE
 from sparring.learn.action_values import DECAY as MEMORY_DECAY
 from sparring.learn.action_values import LEAST_CHANCE, PRIOR
 from sparring.learn.critic import RunningScale
-from sparring.learn.game_tree import Decision, PlayedGame
+from sparring.learn.game_tree import HistoryGame, HistoryStep
 from sparring.learn.histories import KEY_BYTES
 from sparring.learn.tree_values import TreeValues
 
@@ -227,13 +227,13 @@ KEYS = [number.to_bytes(KEY_BYTES, "little") for number in range(10_000)]
 
 def games_of(
     tree: Tree, drawn_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray, IntArray]
-) -> list[PlayedGame]:
+) -> list[HistoryGame]:
     """Return the games of decisions, which were drawn from ``drawn_SA``."""
     order = np.argsort(decisions[3], kind="stable")
     state_D, action_D, reward_D, game_D = (one[order] for one in decisions)
     seat_D, chance_D = np.array(tree.seats)[state_D], drawn_SA[state_D, action_D]
     listed = [
-        Decision(str(seat), KEYS[state], KEYS[action], chance)
+        HistoryStep(str(seat), KEYS[state], KEYS[action], chance)
         for seat, state, action, chance in zip(
             *(one.tolist() for one in (seat_D, state_D, action_D, chance_D)), strict=True
         )
@@ -241,7 +241,7 @@ def games_of(
     starts = np.flatnonzero(np.diff(game_D, prepend=-1, append=-1)).tolist()
     first = np.where(seat_D == 0, reward_D, -reward_D)[starts[:-1]].tolist()
     return [
-        PlayedGame(tree.name, listed[start:stop], {"0": reward, "1": -reward})
+        HistoryGame(tree.name, listed[start:stop], {"0": reward, "1": -reward})
         for (start, stop), reward in zip(pairwise(starts), first, strict=True)
     ]
 
@@ -253,7 +253,7 @@ class TreeTable:
         self._values, self._actions = TreeValues(), [KEYS[: len(actions)] for actions in tree.actions]
 
     def __call__(
-        self, value_SA: FloatArray, games: list[PlayedGame], policy_SA: FloatArray, scale: float
+        self, value_SA: FloatArray, games: list[HistoryGame], policy_SA: FloatArray, scale: float
     ) -> FloatArray:
         """Return value_SA, from the values by returns."""
         rows = policy_SA.tolist()

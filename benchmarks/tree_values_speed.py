@@ -16,7 +16,7 @@ import numpy as np
 from game_trees import Tree
 from magnet_in_tables import KEYS, games_of
 from measuring import pin_one_thread, print_table, resident_mb
-from sparring.learn.game_tree import Decision, PlayedGame, Policy
+from sparring.learn.game_tree import HistoryGame, HistoryStep, Policy
 from sparring.learn.histories import KEY_BYTES
 from sparring.learn.tree_values import TreeValues
 
@@ -24,7 +24,7 @@ BATCHES = 12
 LEDUC_GAMES, LONG_GAMES, DECISIONS, ANSWERS = 4096, 512, 30, 20
 
 
-def leduc() -> list[tuple[list[PlayedGame], Policy]]:
+def leduc() -> list[tuple[list[HistoryGame], Policy]]:
     """Return batches of games of the uniform policy."""
     tree, generator = Tree.of("leduc_poker"), np.random.default_rng(0)
     policy_SA = tree.legal_SA / tree.legal_SA.sum(axis=1, keepdims=True)
@@ -36,11 +36,11 @@ def leduc() -> list[tuple[list[PlayedGame], Policy]]:
     return [(games_of(tree, policy_SA, sample), policy) for sample in samples]
 
 
-def long() -> list[tuple[list[PlayedGame], Policy]]:
+def long() -> list[tuple[list[HistoryGame], Policy]]:
     """Return batches of games that have nothing in common."""
     draw, batches = random.Random(0), []
     for _ in range(BATCHES):
-        games, policy = list[PlayedGame](), dict[bytes, dict[bytes, float]]()
+        games, policy = list[HistoryGame](), dict[bytes, dict[bytes, float]]()
         for _ in range(LONG_GAMES):
             decisions = []
             for number in range(DECISIONS):
@@ -49,8 +49,8 @@ def long() -> list[tuple[list[PlayedGame], Policy]]:
                     [draw.randbytes(KEY_BYTES) for _ in range(ANSWERS)],
                 )
                 policy[asked] = dict.fromkeys(answers, 1 / ANSWERS)
-                decisions.append(Decision(f"player_{number % 2}", asked, answers[0], 1 / ANSWERS))
-            games.append(PlayedGame("long", decisions, {"player_0": 1.0, "player_1": -1.0}))
+                decisions.append(HistoryStep(f"player_{number % 2}", asked, answers[0], 1 / ANSWERS))
+            games.append(HistoryGame("long", decisions, {"player_0": 1.0, "player_1": -1.0}))
         batches.append((games, policy))
     return batches
 

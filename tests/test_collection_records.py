@@ -8,9 +8,9 @@ from sparring.collection import (
     StepBuffer,
     records_from_steps,
 )
-from sparring.core import Rollout, SparringError, Step, Trajectory
-from sparring.core.play import trajectories_of
-from sparring.core.records import with_alternatives
+from sparring.core import AgentSpec, GenerateResult, Rollout, SparringError, Step, Trajectory
+from sparring.core.play import trajectories_of, trajectories_of_roles
+from sparring.core.records import records_of, with_alternatives
 
 
 def make_step(**changes):
@@ -61,6 +61,27 @@ def test_a_record_says_whether_its_answer_was_explored_also_after_the_buffer_was
     records = sorted(records_from_steps(other.get_batch(3)), key=lambda record: record.turn)
     kept = [{name: one for name, one in record.meta.items() if "explore" in name} for record in records]
     assert kept == notes
+
+
+def test_a_record_says_whether_others_than_its_policy_play():
+    together = [make_step(policy="one", info={"others": False}), make_step(policy="one", info={})]
+    apart = [make_step(policy="one", info={}), make_step(policy="two", info={})]
+    alone = [make_step(policy="one", info={})]
+    beside = {"Bob": AgentSpec("model", "fixed")}
+    rollouts = [Rollout(episode_type="Kuhn", steps=steps) for steps in (together, apart, alone)]
+    rollouts.append(Rollout(episode_type="Kuhn", steps=[make_step(policy="one", info={})], agents=beside))
+    found = []
+    for number, rollout in enumerate(rollouts):
+        rollout.id, rollout.rewards = str(number), {step.role_id: 1.0 for step in rollout.steps}
+        result = GenerateResult(rollout)
+        direct = [record.meta.get("others", False) for record in records_of([result])]
+        (trajectory, *_) = trajectories_of_roles(result, {step.role_id: 0 for step in rollout.steps})
+        buffer = StepBuffer(10)
+        buffer.add_player_trajectory(trajectory, "Kuhn")
+        buffered = [one.meta.get("others", False) for one in records_from_steps(buffer.get_batch(1))]
+        assert set(direct) == set(buffered)
+        found.append(set(direct))
+    assert found == [{False}, {True}, {False}, {True}]
 
 
 def test_a_record_has_the_place_of_its_step_among_those_of_all_seats():

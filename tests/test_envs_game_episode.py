@@ -421,6 +421,21 @@ async def test_only_seats_that_are_trained_explore():
     assert evaluated.extras["action_seq"][:2] == ["0", "1"]
 
 
+async def test_a_step_says_whether_others_than_its_policy_play():
+    one, two = AgentSpec("policy", "one"), AgentSpec("policy", "two")
+    hot = AgentSpec("policy", "one", temperature=2.0)
+    cases = {
+        (one, one): False,
+        (one, hot): False,
+        (one, two): True,
+        (one, AgentSpec("script", "random")): True,
+        (AgentSpec("model", "one"), one): True,
+    }
+    for agents, others in cases.items():
+        rollouts = [await play("kuhn_poker", agents, seed=seed) for seed in range(4)]
+        assert {step.info["others"] for rollout in rollouts for step in rollout.steps} == {others}
+
+
 async def test_exploration_begins_after_a_random_opening():
     for seed in range(10):
         game = await play("tic_tac_toe", [POLICY] * 2, seed=seed, explore=1.0, random_opening=2)

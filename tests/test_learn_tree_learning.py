@@ -1,19 +1,22 @@
 """Learners whose values are those of the tree of games."""
 
-import math
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
 from magnet_records import answer_logprobs
-from sparring.core import InputError, TrainingRecord
+from sparring.core import InputError, SparringError, TrainingRecord
+from sparring.learn.action_values import key_of
 from sparring.learn.algorithms import BaseAlgo
 from sparring.learn.algorithms.all_actions import AllActions
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.learner import Learner
 from sparring.learn.policy import TRAINED
 from sparring.learn.recorded_games import RecordedGames
+from sparring.learn.tree_values import TreeValues
+from sparring.learn.trie import bytes_of
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
 from tree_records import BET, MOVES, PASS, move, played, tree_games
 
@@ -50,12 +53,13 @@ def test_a_learner_that_is_read_back_goes_on_as_if_nothing_had_happened(kind, op
 
 
 def test_a_failed_update_leaves_the_tree_as_it_was():
-    learner = learner_of(AllActions)
+    settings = constant(3e-3, max_mismatch=20.0)
+    learner = Learner(tiny_policy(), algorithm_of(AllActions, values="tree"), settings)
     learner.update(tree_games(0, 6))
     before = learner.tensors()
-    spoilt = [replace(record, advantage=math.nan) for record in tree_games(1, 6)]
-    with pytest.raises(Exception, match="not finite"):
-        learner.update(spoilt)
+    impossible = [replace(record, logprobs=[-50.0] * len(record.logprobs)) for record in tree_games(1, 6)]
+    with pytest.raises(SparringError, match="engine and learner disagree"):
+        learner.update(impossible)
     after = learner.tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -116,6 +120,55 @@ def test_a_learner_learns_what_a_better_reply_would_have_earned(minibatches):
     for seed in range(25):
         learner.update(games(seed))
     assert preference(PASS) - before[PASS[1]] > preference(BET) - before[BET[1]] + 0.5
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_first_move_that_wins_at_once_is_learned(others):
+    # If seat 0 bets, it has won; if it passes, seat 1 moves and wins.
+    draw = random.Random(0)
+
+    def games(batch: int) -> list[TrainingRecord]:
+        records = list[TrainingRecord]()
+        for number in range(8):
+            name, first = f"{batch}-{number}", MOVES[number % 2]
+            won = 1.0 if first == BET else -1.0
+            records.append(move(name, 0, [1, 2, 3], first, won))
+            if first == PASS:
+                records.append(move(name, 1, [9, 8, 7], draw.choice(MOVES), -won))
+        return [replace(record, meta={"others": others}) for record in records]
+
+    learner = learner_of(AllActions, gradient="neurd", alpha=0.2)
+
+    def preference() -> float:
+        logprobs = answer_logprobs(learner.policy, TRAINED, [1, 2, 3], MOVES).detach()
+        return float(logprobs[0] - logprobs[1])
+
+    before = preference()
+    for batch in range(25):
+        learner.update(games(batch))
+    assert preference() > before + 1
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_how_others_play_is_forgotten_if_several_seats_are_the_learners(others):
+    # Seats 0 and 2 are the learner's. Seat 1 is another policy's, which first lets a bet win, and later not.
+    def games(batch: int) -> list[TrainingRecord]:
+        draw, records = random.Random(batch), list[TrainingRecord]()
+        for number in range(16):
+            name, first, last = f"{batch}-{number}", draw.choice(MOVES), draw.choice(MOVES)
+            won = 1.0 if (first == BET) == (batch < 30) else -1.0
+            third = move(name, 2, [9, 8, first[1]], last, -won)
+            records += [move(name, 0, [1, 2, 3], first, won), replace(third, role_id="player_2")]
+        return [replace(record, meta={"others": others}) for record in records]
+
+    values = TreeValues()
+    for batch in range(38):
+        recorded = RecordedGames(games(batch))
+        (opening,) = {one.decisions[0].asked for one in recorded.games}
+        legal = {key_of(bytes_of(answer)): 0.5 for answer in MOVES}
+        policy = {one.asked: legal for game in recorded.games for one in game.decisions}
+        found = values.add(recorded.games, policy)
+    assert (found[opening].advantages[key_of(bytes_of(BET))] < -0.3) == others
 
 
 def test_the_state_of_a_learner_by_the_tree_is_not_that_of_one_by_returns():

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.learn.game_tree import Decision, PlayedGame, Policy
+from sparring.learn.game_tree import HistoryGame, HistoryStep, Policy
 from sparring.learn.tree_values import StateValue, TreeValues
 
 Chance = list[tuple[int, "Node"]]
@@ -72,8 +72,8 @@ class SmallGame:
         pi = self.policy[asked]
         return {answer: (1 - self.explore) * p + self.explore / len(pi) for answer, p in pi.items()}
 
-    def game(self, draw: random.Random) -> PlayedGame:
-        node, decisions = self.root, list[Decision]()
+    def game(self, draw: random.Random) -> HistoryGame:
+        node, decisions = self.root, list[HistoryStep]()
         while not node.rewards:
             if node.chance:
                 weights = [weight for weight, _ in node.chance]
@@ -81,27 +81,27 @@ class SmallGame:
             else:
                 chances = self.drawn_from(node.asked)
                 drawn = draw.choices(list(chances), list(chances.values()))[0]
-                decisions.append(Decision(f"seat {node.seat}", node.asked, drawn, chances[drawn]))
+                decisions.append(HistoryStep(f"seat {node.seat}", node.asked, drawn, chances[drawn]))
                 node = node.after[drawn]
-        return PlayedGame("small", decisions, self.rewards(node))
+        return HistoryGame("small", decisions, self.rewards(node))
 
     def rewards(self, node: Node) -> dict[str, float]:
         return {f"seat {seat}": reward for seat, reward in enumerate(node.rewards)}
 
-    def games(self, draw: random.Random, number: int) -> list[PlayedGame]:
+    def games(self, draw: random.Random, number: int) -> list[HistoryGame]:
         return [self.game(draw) for _ in range(number)]
 
-    def all_games(self) -> list[PlayedGame]:
+    def all_games(self) -> list[HistoryGame]:
         """512 games in which chance and answers have their shares, the answers half each, as if certain."""
 
-        def play(node: Node, decisions: tuple[Decision, ...], copies: int) -> Iterator[PlayedGame]:
+        def play(node: Node, decisions: tuple[HistoryStep, ...], copies: int) -> Iterator[HistoryGame]:
             if node.rewards:
-                yield from [PlayedGame("small", decisions, self.rewards(node))] * copies
+                yield from [HistoryGame("small", decisions, self.rewards(node))] * copies
             for weight, one in node.chance:
                 yield from play(one, decisions, copies * weight // 4)
             for drawn, one in node.after.items():
                 yield from play(
-                    one, (*decisions, Decision(f"seat {node.seat}", node.asked, drawn, 1.0)), copies // 2
+                    one, (*decisions, HistoryStep(f"seat {node.seat}", node.asked, drawn, 1.0)), copies // 2
                 )
 
         return list(play(self.root, (), 4**3 * 2**3))
@@ -217,13 +217,20 @@ def test_with_exact_baselines_the_values_are_exact(seats):
         assert scaled * np.abs(wanted).max() == pytest.approx(wanted * np.abs(scaled).max())
 
 
-def played(*answers: tuple[int, str, str, float], rewards: tuple[float, ...] = (1.0, -1.0)) -> PlayedGame:
-    decisions = [Decision(str(seat), key(asked), key(drawn), p) for seat, asked, drawn, p in answers]
-    return PlayedGame("hand-made", decisions, {str(seat): reward for seat, reward in enumerate(rewards)})
+def played(*answers: tuple[int, str, str, float], rewards: tuple[float, ...] = (1.0, -1.0)) -> HistoryGame:
+    decisions = [HistoryStep(str(seat), key(asked), key(drawn), p) for seat, asked, drawn, p in answers]
+    return HistoryGame("hand-made", decisions, {str(seat): reward for seat, reward in enumerate(rewards)})
 
 
 def policy_of(**prompts: dict[str, float]) -> Policy:
     return {key(asked): {key(answer): p for answer, p in one.items()} for asked, one in prompts.items()}
+
+
+def known_values(games: list[HistoryGame], policy: Policy) -> tuple[TreeValues, dict[bytes, StateValue]]:
+    """The values of games that an earlier batch had, too."""
+    values = TreeValues()
+    values.add(games, policy)
+    return values, values.add(games, policy)
 
 
 OPENING = policy_of(open={"a": 0.5, "b": 0.5})
@@ -257,6 +264,23 @@ def test_what_differs_from_memory_is_divided_by_the_chance_of_its_being_given():
     assert advantages_at(found, "open") == pytest.approx([(q + 1) / 3, -(q + 1) / 3])
 
 
+def test_a_state_has_the_advantages_of_the_histories_that_were_known():
+    policy = policy_of(reply={"a": 0.5, "b": 0.5})
+    known = [
+        played((1, "talk", "hello", 0.5), (0, "reply", answer, 0.5), rewards=(reward, -reward))
+        for answer, reward in (("a", 1.0), ("b", -1.0))
+    ]
+    values, _ = known_values(known, policy)
+    fresh = [
+        played((1, "talk", text, 0.25), (0, "reply", answer, 0.5), rewards=(reward, -reward))
+        for text in ("new", "newer")
+        for answer, reward in (("a", -5.0), ("b", 5.0))
+    ]
+    one = values.add([*known, *fresh], policy)[key("reply")]
+    assert list(one.advantages.values()) == pytest.approx([6 / 6.5, -6 / 6.5])
+    assert 0.2 < one.known < 0.8
+
+
 def test_every_seat_is_judged_by_its_own_reward():
     policy = policy_of(open={"a": 0.5, "b": 0.5}, left={"a": 0.5, "b": 0.5})
     rewards = {"aa": (3.0, 0.0), "ab": (1.0, 1.0), "ba": (0.0, 0.0), "bb": (0.0, 0.0)}
@@ -265,7 +289,7 @@ def test_every_seat_is_judged_by_its_own_reward():
         for one in "ab"
         for two in "ab"
     ]
-    found = TreeValues().add(games, policy)
+    _, found = known_values(games, policy)
     assert advantages_at(found, "open") == pytest.approx([4 / 4.5, -4 / 4.5])
     # After b both answers are worth 0; both histories have the same weight.
     assert advantages_at(found, "left") == pytest.approx([-0.25 * 4 / 4.5, 0.25 * 4 / 4.5])
@@ -277,8 +301,7 @@ def test_an_answer_that_is_not_legal_is_no_part_of_the_policy():
         played((0, "open", "b", 0.4), rewards=(-1.0, 1.0)),
         played((0, "open", "nonsense", 0.2), rewards=(-50.0, 50.0)),
     ]
-    values = TreeValues()
-    found = values.add(games, OPENING)
+    values, found = known_values(games, OPENING)
     assert advantages_at(found, "open") == pytest.approx([3 / 3.5, -3 / 3.5])
     again = values.add(games[2:], OPENING)
     assert advantages_at(again, "open") == pytest.approx([1 / 1.5, -1 / 1.5])
@@ -290,7 +313,7 @@ def test_what_is_met_only_through_an_answer_that_is_not_legal_has_values():
         played((0, "open", "nonsense", 0.3), (1, "again", answer, 0.5), rewards=rewards)
         for answer, rewards in (("a", (0.0, 2.0)), ("b", (0.0, -2.0)))
     ]
-    found = TreeValues().add(games, policy)
+    _, found = known_values(games, policy)
     assert advantages_at(found, "again") == pytest.approx([2 * 2 / 2.5, -2 * 2 / 2.5])
     assert advantages_at(found, "open") == [0.0]
 
@@ -302,7 +325,7 @@ def test_a_decision_without_legal_answers_enters_like_chance():
         for text in ("hello", "bye")
         for move, reward in (("a", 1.0), ("b", -1.0))
     ]
-    found = TreeValues().add(games, policy)
+    _, found = known_values(games, policy)
     assert found.keys() == {key("move")}
     assert advantages_at(found, "move") == pytest.approx([4 / 4.5, -4 / 4.5])
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sparring.core.errors import SparringError
 from sparring.core.messages import Messages
 from sparring.core.played import check_logprobs
-from sparring.core.types import Answer, GenerateResult, Step, TrainingBatch, TrainingRecord
+from sparring.core.types import Answer, GenerateResult, Rollout, Step, TrainingBatch, TrainingRecord
 
 
 def summary_of(results: list[GenerateResult], step_num: int) -> dict[str, Any]:
@@ -102,7 +102,14 @@ def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
     turns = defaultdict[tuple[str, str], Iterator[int]](count)
     return joined(
         [
-            record_of(step, rollout.id, turn, rollout.episode_type, rollout.meta, place=place)
+            record_of(
+                step,
+                rollout.id,
+                turn,
+                rollout.episode_type,
+                others_of(step, rollout) | rollout.meta,
+                place=place,
+            )
             for result in results
             for rollout in result.trainable_rollouts()
             for place, step in enumerate(rollout.steps)
@@ -127,6 +134,15 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
         ]
     )
     return records if encode_answer is None else with_alternatives(records, encode_answer)
+
+
+def others_of(step: Step, rollout: Rollout) -> dict[str, bool]:
+    """Return the note ``others`` where a step has none and one can see that its policy is not alone: another
+    one acted, or a seat is not trained."""
+    if "others" in step.info:
+        return {}
+    seen = any(one.kind != "policy" for one in rollout.agents.values())
+    return {"others": True} if seen or any(one.policy != step.policy for one in rollout.steps) else {}
 
 
 def record_of(
@@ -155,7 +171,7 @@ def record_of(
     legal_answers = step.info.get("legal_answers", [])
     finish_reason = step.info.get("finish_reason", "")
     notes = {"pid": step.pid, "env_id": env_id, "finish_reason": finish_reason}
-    notes |= {name: step.info[name] for name in ("explore", "explored") if name in step.info}
+    notes |= {name: step.info[name] for name in ("explore", "explored", "others") if name in step.info}
     if finish_reason == "length" and _goes_on(step.completion_text, legal_answers):
         notes["goes_on"] = True
     return TrainingRecord(

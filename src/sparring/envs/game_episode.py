@@ -101,6 +101,9 @@ class GameEpisode(Episode):
     drawn uniformly. Such an answer is a step like others, with the policy's own log-probabilities. At every
     decision at which it may, ``info["explore"]`` is the probability, and ``info["explored"]`` whether it did.
 
+    ``info["others"]`` is whether anyone but the step's policy has a seat: another policy, or who is not
+    trained.
+
     If the game continues after an invalid move, the move's step has ``info["invalid_rewards"]``: the rewards
     of all seats, in order, if the move had ended the game. Buffers give the step at most its player's.
 
@@ -194,6 +197,7 @@ class GameEpisode(Episode):
             table.action_seq.append(action)
             if agent.kind == "policy":
                 step = self._step(position, turn, answer, action, invalid)
+                step.info["others"] = _has_others(artifact, agent)
                 if invalid and not game.done:
                     step.info["invalid_rewards"] = game.invalid_rewards(pid)
                 state.trajectory.append(step)
@@ -345,6 +349,10 @@ def build_episode(env: GameSettings, temperature: float | None = None) -> GameEp
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
         explore=env.explore if isinstance(env, EnvSettings) else 0.0,
     )
+
+
+def _has_others(spec: PlaySpec, own: AgentSpec) -> bool:
+    return any((one.kind, one.model) != (own.kind, own.model) for one in spec.agents)
 
 
 def _form(move: str) -> str:

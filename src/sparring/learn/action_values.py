@@ -51,6 +51,7 @@ from sparring.core import SparringError, TrainingRecord
 from sparring.core.records import NO_ADVANTAGE
 from sparring.core.types import Answer
 from sparring.learn.critic import RunningScale
+from sparring.learn.histories import KEY_BYTES
 from sparring.learn.legal_answers import FloatArray, LegalAnswers
 from sparring.learn.tree_values import StateValue
 from sparring.learn.trie import bytes_of
@@ -58,7 +59,6 @@ from sparring.learn.trie import bytes_of
 DECAY = 0.8
 FORGOTTEN = 0.01
 """Answers that count for less are dropped."""
-KEY_BYTES = 16
 STATE = ("prompts", "steps", "owners", "answers", "tallies")
 
 

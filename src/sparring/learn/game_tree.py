@@ -19,7 +19,7 @@ FADING = 0.8
 CHANGING, END = b"changing", b"end"
 
 
-class Decision(NamedTuple):
+class HistoryStep(NamedTuple):
     """A step of a game: the seat, the keys of what it was asked and answered, and the chance of the draw."""
 
     seat: str
@@ -28,7 +28,7 @@ class Decision(NamedTuple):
     chance: float
 
 
-class PlayedGame(NamedTuple):
+class HistoryGame(NamedTuple):
     """The decisions of a game in their order over all seats, and the rewards of those with decisions.
 
     ``changing`` is whether the game may have other seats, who play otherwise from batch to batch. Games are
@@ -36,7 +36,7 @@ class PlayedGame(NamedTuple):
     """
 
     name: str
-    decisions: Sequence[Decision]
+    decisions: Sequence[HistoryStep]
     rewards: Mapping[str, float]
     changing: bool = False
 
@@ -54,7 +54,7 @@ class GameTree:
     ``expected_MS`` what the memory expects after an answer.
     """
 
-    def __init__(self, memory: HistoryMemory, seats: Mapping[str, int], games: Sequence[PlayedGame]) -> None:
+    def __init__(self, memory: HistoryMemory, seats: Mapping[str, int], games: Sequence[HistoryGame]) -> None:
         paths = _Paths(memory, games)
         memory.widen(len(seats))
         games_R = np.bincount(paths.rows, minlength=len(memory)).astype(np.float64)
@@ -137,13 +137,13 @@ class ListedAnswers:
 class _Paths:
     """The rows of games, one game after the other."""
 
-    def __init__(self, memory: HistoryMemory, games: Iterable[PlayedGame]) -> None:
+    def __init__(self, memory: HistoryMemory, games: Iterable[HistoryGame]) -> None:
         self.fading: dict[int, float] = {}
         """The share of earlier counts that is left in the games of each root."""
         self.rows: list[int] = []
         self.given: list[int] = []
         self.chances: list[float] = []
-        self.decisions: dict[int, Decision] = {}
+        self.decisions: dict[int, HistoryStep] = {}
         self.ends: dict[int, Mapping[str, float]] = {}
         keys = dict[tuple[str, bytes], bytes]()
         for game in games:

@@ -2,8 +2,9 @@
 
 A game has the answers of one rollout in the order of their ``place``. It is left out if an answer has no
 rollout, or a role has different rewards at different answers, as with rewards on the way or discounts: then
-there is no reward of the end. An answer that is not legal may have any other reward. If only one role has
-answers, others may play with it that change, such as opponents from a pool.
+there is no reward of the end. An answer that is not legal may have any other reward. Whether others play
+too, who may change, such as opponents from a pool, is what an answer notes as ``others``; who acted does not
+tell, because a game may end before another seat's first move.
 
 Letters: A legal answers to all prompts of the records.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from sparring.core import TrainingRecord
 from sparring.learn.action_values import chance_of, game_of, key_of, key_of_prompt
 from sparring.learn.batch import Batch
-from sparring.learn.game_tree import Decision, PlayedGame, Policy
+from sparring.learn.game_tree import HistoryGame, HistoryStep, Policy
 from sparring.learn.legal_answers import FloatArray
 from sparring.learn.trie import bytes_of
 
@@ -29,9 +30,10 @@ class _Recorded:
 
     order: tuple[int, int]
     game: str
-    decision: Decision
+    decision: HistoryStep
     reward: float
     is_legal: bool
+    others: bool
 
 
 class RecordedGames:
@@ -50,12 +52,11 @@ class RecordedGames:
                     self._place_of.setdefault((asked, key_of(bytes_of(ids))), len(self._place_of))
                 before += drawn
                 if record.rollout_id:
-                    decision = Decision(record.role_id, asked, key_of(drawn), chance_of(answer))
+                    decision = HistoryStep(record.role_id, asked, key_of(drawn), chance_of(answer))
                     is_legal = not alternatives or answer.completion_token_ids in alternatives
+                    order, others = (answer.place, answer.turn), bool(answer.meta.get("others"))
                     played[record.rollout_id].append(
-                        _Recorded(
-                            (answer.place, answer.turn), game_of(answer), decision, answer.reward, is_legal
-                        )
+                        _Recorded(order, game_of(answer), decision, answer.reward, is_legal, others)
                     )
         self.games = [game for own in played.values() if (game := _game(own)) is not None]
 
@@ -87,7 +88,7 @@ def _normalised(answers: dict[bytes, float]) -> dict[bytes, float]:
     return {answer: one / total for answer, one in answers.items()}
 
 
-def _game(answers: list[_Recorded]) -> PlayedGame | None:
+def _game(answers: list[_Recorded]) -> HistoryGame | None:
     """Return a game; ``None`` if a role has no reward of the end."""
     ordered = sorted(answers, key=lambda one: one.order)
     rewards = {one.decision.seat: one.reward for one in ordered}
@@ -95,4 +96,6 @@ def _game(answers: list[_Recorded]) -> PlayedGame | None:
     if len(legal) > len(dict(legal)) or not all(map(math.isfinite, rewards.values())):
         return None
     decisions = [one.decision for one in ordered]
-    return PlayedGame(ordered[0].game, decisions, rewards | dict(legal), changing=len(rewards) == 1)
+    return HistoryGame(
+        ordered[0].game, decisions, rewards | dict(legal), changing=any(one.others for one in ordered)
+    )

@@ -25,13 +25,14 @@ max(``STEP``, 1 / number of batches). An answer that is not legal is no part of 
 answers, or at which nothing is known of any, is worth the mean of its games.
 
 A state I, which is what a seat was asked, may be reached by many histories. The advantage of an answer in it
-is the mean of Q(h,a) - V(h) of its seat over those that the batch met, with the weight
+is the mean of Q(h,a) - V(h) of its seat, over those that the batch met and of which an earlier batch knew
+something, with the weight
 
     w(h) = G x_own(h) / (1 - (1 - x(h))^G),    A(I,a) = sum_h w(h) (Q(h,a) - V(h)) / sum_h w(h) * n / (n + .5)
 
-where G is the number of the batch's games, x(h) the probability of a history by what the answers were drawn
-from, and x_own(h) that if all other seats had drawn from pi. So a history has its weight under the policy,
-whatever was drawn to explore.
+where n counts the games that met I, G is the number of the batch's games, x(h) the probability of a history
+by what the answers were drawn from, and x_own(h) that if all other seats had drawn from pi. So a history has
+its weight under the policy, whatever was drawn to explore.
 
 In tables (``benchmarks/magnet_in_tables.py``), these values alone take NashConv in Leduc poker from 0.40 to
 0.28, and exploration with a weaker pull takes it from there to 0.12.
@@ -47,7 +48,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparring.learn.game_tree import GameTree, ListedAnswers, PlayedGame, Policy, sums_of
+from sparring.learn.game_tree import GameTree, HistoryGame, ListedAnswers, Policy, sums_of
 from sparring.learn.histories import NO_ROW, HistoryMemory
 from sparring.learn.histories import STATE as ROWS
 from sparring.learn.legal_answers import FloatArray
@@ -64,8 +65,8 @@ STATE = (*ROWS, "seats")
 class StateValue:
     """What the legal answers to a prompt are worth, above what the policy gets, in units of reward.
 
-    ``games`` is how often it was asked. ``weight`` is the sum of the w(h) of its histories, and ``known`` the
-    share of it in histories of which an earlier batch knew something.
+    ``advantages`` are means over the histories of which an earlier batch knew something. ``weight`` is the
+    sum of the w(h) of these, and ``known`` their share of that of all. ``games`` is how often it was asked.
     """
 
     advantages: Mapping[bytes, float]
@@ -95,7 +96,7 @@ class TreeValues:
         names = bytes(state["seats"].tolist()).decode().split("\0") if state else []
         self._seats = {name: number for number, name in enumerate(names)}
 
-    def add(self, games: Sequence[PlayedGame], policy: Policy) -> dict[bytes, StateValue]:
+    def add(self, games: Sequence[HistoryGame], policy: Policy) -> dict[bytes, StateValue]:
         """Return the value of each prompt of the policy that the games met, and remember the games."""
         if not games:
             return {}
@@ -194,21 +195,20 @@ class _Backup:
     def states(self, policy: Policy) -> dict[bytes, StateValue]:
         """Return what the answers to each prompt that was met are worth."""
         listed, weight_N, size = self._listed, self._weights(), sum(map(len, policy.values()))
-        sums_A = sums_of(listed.answer_L, weight_N[listed.of_L] * self._gain_L, size).tolist()
-        is_known_N = np.bincount(listed.of_L, listed.known_L, len(weight_N)) > 0
+        known_N = weight_N * (np.bincount(listed.of_L, listed.known_L, len(weight_N)) > 0)
+        sums_A = sums_of(listed.answer_L, known_N[listed.of_L] * self._gain_L, size).tolist()
         games_A, weights_A, known_A = (
             sums_of(listed.first_N, number_N, size).tolist()
-            for number_N in (self._tree.games_M[listed.node_N], weight_N, weight_N * is_known_N)
+            for number_N in (self._tree.games_M[listed.node_N], weight_N, known_N)
         )
         found, first = {}, 0
         for asked, answers in policy.items():
             games, weight, known = games_A[first], weights_A[first], known_A[first]
             own, first = sums_A[first : first + len(answers)], first + len(answers)
             if games:
-                mean = 1 / max(weight, TINY)
-                factor = games / (games + PRIOR) * mean
+                factor = games / (games + PRIOR) / max(known, TINY)
                 gains = {answer: factor * one for answer, one in zip(answers, own, strict=True)}
-                found[asked] = StateValue(gains, int(games), weight, known * mean)
+                found[asked] = StateValue(gains, int(games), known, known / max(weight, TINY))
         return found
 
     def remember(self) -> None:
