@@ -167,7 +167,7 @@ def test_a_dry_run_shows_the_parameters_of_the_base_run(earlier, capsys):
     shown, expected = load_config(str(earlier / "shown.toml"), {}), with_base_run(named("parameters"))
     assert (shown.finetune, shown.program) == (expected.finetune, expected.program)
     assert shown.credit is None, "what has no effect on fine-tuning jobs is left out"
-    assert "in each of 3 iterations" in said.err
+    assert "3 iterations with" in said.err
 
 
 def test_a_run_without_a_base_run_keeps_its_parameters():

@@ -96,13 +96,13 @@ def test_test_runs_every_check_and_hands_its_arguments_to_pytest(clone):
         "ruff format --check .",
         "mypy ",
         "lint-imports ",
-        "pytest -n 2 --no-loadscope-reorder -k buffers",
+        "pytest -n 3 --no-loadscope-reorder -k buffers",
     ]
 
 
 def test_ci_runs_the_test_command(clone):
     assert run(clone, ".ci/run", CI="true").returncode == 0
-    assert ran(clone)[-1] == "pytest -n 2 --no-loadscope-reorder"
+    assert ran(clone)[-1] == "pytest -n 3 --no-loadscope-reorder"
 
 
 def test_a_check_that_fails_ends_the_test_command(clone):
@@ -153,8 +153,8 @@ def test_the_scripts_are_executable_and_name_no_host():
 
 def test_the_files_and_tests_that_scripts_name_exist():
     packages = runpy.run_path(str(ROOT / "scripts" / "test-mutants"))["PACKAGES"]
-    patterns = [(f"src/sparring/{name}", "") for files, _ in packages.values() for name in files]
-    patterns += [(name, ".py") for _, tests in packages.values() for name in tests]
+    patterns = [(f"src/sparring/{name}", "") for files, _ in packages.values() for name in files.split()]
+    patterns += [(f"tests/test_{name}", ".py") for _, tests in packages.values() for name in tests.split()]
     named = re.findall(r"tests/\w+\.py", (ROOT / "scripts" / "test-oldest").read_text())
     patterns += [(name, "") for name in named]
     assert named
