@@ -68,8 +68,9 @@ def measure(tree: Path, name: str, runtime: str, updates: int, more: list[str]) 
         lines = [
             json.loads(line) for line in (Path(scratch) / "run" / "metrics.jsonl").read_text().splitlines()
         ]
-    play, learn = (sum(line[f"time/{name}_seconds"] for line in lines[1:]) for name in ("play", "learn"))
     overlapping = runtime == "ray"
+    played = "wait" if "time/wait_seconds" in lines[-1] else "play"  # what learning waits for
+    play, learn = (sum(line[f"time/{name}_seconds"] for line in lines[1:]) for name in (played, "learn"))
     seconds = lines[-2]["wall_time"] - lines[0]["wall_time"] if overlapping else play + learn
     return Measured(seconds, play, learn, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, lines)
 
