@@ -35,7 +35,7 @@ by what the answers were drawn from, and x_own(h) that if all other seats had dr
 its weight under the policy, whatever was drawn to explore.
 
 In tables (``benchmarks/magnet_in_tables.py``), these values alone take NashConv in Leduc poker from 0.40 to
-0.28, and exploration with a weaker pull takes it from there to 0.12.
+0.27, and exploration with a weaker pull takes it from there to 0.12.
 
 Letters: R rows of the memory, N decisions of the batch, L legal answers to them, A legal answers to the
 states, S seats.
