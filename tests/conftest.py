@@ -59,13 +59,15 @@ class ByFile(LoadScopeScheduling):
         return "Ray" if starts_ray(nodeid) else Path(nodeid.partition("::")[0]).stem
 
 
-gc.disable()  # until all tests are collected: imports and collection make millions of objects that stay
-
-
-def pytest_collection_finish() -> None:
-    """Search for garbage again, but only among new objects."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Search for no garbage while tests are imported, and later only among newer objects: those stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,7 +43,9 @@ def test_the_command_runs_as_a_module_too():
     assert done.stderr.startswith("error: --sede: there is no such option")
 
 
-@pytest.mark.parametrize("arguments", [["envs"], ["envs", "SimpleNegotiation-v0"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["envs"], ["envs", "SimpleNegotiation-v0"], ["--help"], ["--version"]], ids=" ".join
+)
 def test_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
     with subprocess.Popen(
         [sys.executable, "-m", "sparring", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE

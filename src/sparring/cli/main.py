@@ -75,8 +75,7 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:
         if isinstance(error, typer.Abort) or is_from_outside(error):
             return 130
-        cause = error.__context__ if isinstance(error, SystemExit) else error  # Rich ends the program
-        if isinstance(cause, BrokenPipeError):
+        if _is_of_closed_output(error):
             return _end_silently()
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
@@ -110,7 +109,23 @@ def run() -> None:
         # Read when torch is loaded. GNU's OpenMP lets a thread spin for milliseconds while it waits for
         # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _end_silently()
+    sys.exit(status)
+
+
+def _is_of_closed_output(error: BaseException) -> bool:
+    """Return whether an error is that nobody reads what is printed: Rich then ends the program itself."""
+    if isinstance(error, SystemExit):
+        return isinstance(error.__context__, BrokenPipeError)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return isinstance(error, BrokenPipeError)
+    return False
 
 
 def _end_silently() -> int:

@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from sparring.collection.serialization import plain
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE, plain
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch, append_at, replaced_file, write_file
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Rollout, SparringError, Step
 from sparring.core.files import write_file
 

@@ -7,6 +7,10 @@ from typing import Any, Self
 import msgspec
 
 from sparring.core import InputError, Step, TrainingRecord
+from sparring.core.errors import NOT_JSON
+
+UNREADABLE = (*NOT_JSON, msgspec.DecodeError)
+"""What msgspec raises for damaged JSON; before version 0.21, its errors are no ValueErrors."""
 
 
 class Packed:

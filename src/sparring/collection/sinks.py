@@ -6,14 +6,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError
-from sparring.core.errors import NOT_JSON, imported
+from sparring.core.errors import imported
 from sparring.core.files import append_at
 from sparring.core.text import one_line
 
 Metrics = dict[str, float | int]
-UNREADABLE = (*NOT_JSON, msgspec.DecodeError)
-"""What msgspec raises for damaged JSON; before version 0.21, its errors are no ValueErrors."""
 
 
 class Sink(Protocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core.files import write_file
 
 SESSIONS = "sessions.json"

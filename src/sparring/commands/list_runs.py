@@ -15,7 +15,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.collection.start_log import failure_of
 from sparring.commands.psro_files import PAYOFFS
 from sparring.config import Config

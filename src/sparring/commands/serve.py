@@ -14,7 +14,7 @@ import msgspec
 from fastapi import FastAPI
 from rich.console import Console
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.commands.listening import (
     address_of,
     chosen_token,

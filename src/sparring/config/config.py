@@ -35,6 +35,7 @@ from sparring.config.rewards import (
 )
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
 from sparring.core import InputError
+from sparring.core.client import CANNOT_GIVE
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
 Game = TypeVar("Game", bound=GameSettings)
@@ -257,9 +258,8 @@ class Config(Settings):
             raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
         for place, env in enumerate(self.envs):
             if uses_vllm and env.explore:
-                problem = "vLLM has no log-probabilities for an answer that it did not draw"
                 fix = 'Set 0, or inference.engine = "embedded"'
-                raise InputError(f"envs.{place}.explore", problem, fix)
+                raise InputError(f"envs.{place}.explore", f"vLLM {CANNOT_GIVE}", fix)
         if self.model.quantization == "none":
             return
         if uses_vllm:

@@ -11,6 +11,9 @@ from sparring.core.errors import InputError, SparringError
 from sparring.core.messages import Messages, as_text, listed
 from sparring.core.types import Step
 
+CANNOT_GIVE = "has no log-probabilities for an answer that it did not draw"
+"""What a client is refused with that has no :meth:`InferenceClient.give`."""
+
 
 @dataclass
 class MoreLogprobs:
@@ -106,22 +109,14 @@ class InferenceClient(ABC):
         """
 
     async def give(
-        self,
-        messages: Messages,
-        text: str,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *,
-        model: str | None = None,
+        self, messages: Messages, text: str, temperature: float = 1.0, *, model: str | None = None
     ) -> ModelResponse:
         """Return the response in which the model had drawn ``text`` and a stop token as its answer.
 
-        The log-probabilities of its tokens are the model's own, as in :meth:`complete`. ``max_tokens`` is the
-        limit of answers that are drawn in its place: ``text`` may be longer. Raises InputError: the client
-        cannot do this; ContextError: prompt and ``text`` are too long for the model.
+        The log-probabilities of its tokens are the model's own, as in :meth:`complete`. Raises InputError:
+        the client cannot do this; ContextError: prompt and ``text`` are too long for the model.
         """
-        problem = f"{type(self).__name__} has no log-probabilities for an answer that it did not draw"
-        raise InputError("client", problem, "Use the embedded engine")
+        raise InputError("client", f"{type(self).__name__} {CANNOT_GIVE}", "Use the embedded engine")
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
@@ -172,13 +167,7 @@ class MockInferenceClient(InferenceClient):
         return await self._response(messages, text if stopped is None else stopped, return_tokens)
 
     async def give(
-        self,
-        messages: Messages,
-        text: str,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *,
-        model: str | None = None,
+        self, messages: Messages, text: str, temperature: float = 1.0, *, model: str | None = None
     ) -> ModelResponse:
         """Answer with ``text``."""
         return await self._response(messages, text, True)

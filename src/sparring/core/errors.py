@@ -16,7 +16,7 @@ LONGEST_SHOWN = 1000
 NOT_JSON = (ValueError, RecursionError)
 """What parsers of JSON and TOML raise for damage: a RecursionError for text that is nested too deeply, else a
 ValueError, as is each of their own errors and those of UTF-8. For msgspec there is
-``collection.sinks.UNREADABLE``."""
+``collection.serialization.UNREADABLE``."""
 
 
 class SparringError(Exception):

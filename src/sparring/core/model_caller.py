@@ -106,11 +106,12 @@ class ModelCaller:
             # A client of one's own may not know the argument, so it gets it only if there is a stop.
             stops: dict[str, Any] = {"stop": calls.stop} if calls.stop else {}
             complete = self.client.complete
-            ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **stops)
+            limits = {"max_tokens": calls.max_tokens, **stops}
+            ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **limits)
         else:
             ask = partial(self.client.give, messages, given)
         source = method_of(self.client, "complete" if given is None else "give")
-        call = partial(ask, temperature=temperature, max_tokens=calls.max_tokens, model=model)
+        call = partial(ask, temperature=temperature, model=model)
         response = _encodable(returned(await self._in_slot(call), ModelResponse, source))
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles

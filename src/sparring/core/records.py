@@ -102,16 +102,10 @@ def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
     turns = defaultdict[tuple[str, str], Iterator[int]](count)
     return joined(
         [
-            record_of(
-                step,
-                rollout.id,
-                turn,
-                rollout.episode_type,
-                others_of(step, rollout) | rollout.meta,
-                place=place,
-            )
+            record_of(step, rollout.id, turn, rollout.episode_type, notes, place=place)
             for result in results
             for rollout in result.trainable_rollouts()
+            for notes in [others_of(rollout) | rollout.meta]
             for place, step in enumerate(rollout.steps)
             if step.policy
             for turn in [next(turns[rollout.id, step.role_id])]
@@ -136,13 +130,11 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
     return records if encode_answer is None else with_alternatives(records, encode_answer)
 
 
-def others_of(step: Step, rollout: Rollout) -> dict[str, bool]:
-    """Return the note ``others`` where a step has none and one can see that its policy is not alone: another
-    one acted, or a seat is not trained."""
-    if "others" in step.info:
-        return {}
-    seen = any(one.kind != "policy" for one in rollout.agents.values())
-    return {"others": True} if seen or any(one.policy != step.policy for one in rollout.steps) else {}
+def others_of(rollout: Rollout) -> dict[str, bool]:
+    """Return the note ``others`` if one can see that no policy plays a rollout alone: several acted, or a
+    seat is not trained."""
+    fixed = any(one.kind != "policy" for one in rollout.agents.values())
+    return {"others": True} if fixed or len({step.policy for step in rollout.steps}) > 1 else {}
 
 
 def record_of(

@@ -104,16 +104,10 @@ class Engine(InferenceClient):
         )
 
     async def give(
-        self,
-        messages: Messages,
-        text: str,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *,
-        model: str | None = None,
+        self, messages: Messages, text: str, temperature: float = 1.0, *, model: str | None = None
     ) -> ModelResponse:
         """Answer with ``text``; see :class:`InferenceClient` and :meth:`answer`."""
-        return await self.answer(EngineCall(messages, temperature, max_tokens, model=model, given=text))
+        return await self.answer(EngineCall(messages, temperature, model=model, given=text))
 
 
 class Answering(Engine):

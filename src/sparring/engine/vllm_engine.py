@@ -28,6 +28,7 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.adapters import BASE
+from sparring.core.client import CANNOT_GIVE
 from sparring.core.concurrency import MAX_QUEUE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.messages import said
@@ -289,8 +290,7 @@ class VLLMEngine(Engine):
         if call.options != PLAIN:
             raise InputError("options", "vLLM's engine has none", "Use the engine of this package")
         if call.given is not None:
-            problem = "vLLM has no log-probabilities for an answer that it did not draw"
-            raise InputError("inference.engine", problem, "Use the engine of this package")
+            raise InputError("inference.engine", f"vLLM {CANNOT_GIVE}", "Use the engine of this package")
         served = find_model(self._served, call.model)
         limit = self.max_tokens if call.max_tokens is None else call.max_tokens
         check_sampling(limit, call.temperature)

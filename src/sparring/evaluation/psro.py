@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.config.population import PsroSettings
 from sparring.core import InputError, SparringError
 from sparring.core.confidence_intervals import Interval

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
 from sparring.core.files import write_file

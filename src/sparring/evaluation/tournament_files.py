@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparring.collection.rollout_log import write_rollouts
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Rollout
 from sparring.core.files import LOCK, append_at, check_kinds, lock_directory, remove_partial, sync, write_file
 from sparring.envs.catalog import reward_bounds

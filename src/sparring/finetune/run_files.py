@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Rollout, SparringError
 from sparring.core.files import append_at, write_file
 

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
 from sparring.core import InputError
 from sparring.core.adapters import STATE_FILE
-from sparring.core.errors import DamagedState
+from sparring.core.errors import NOT_JSON, DamagedState
 from sparring.core.files import remove_directory
 from sparring.core.manifest import check_files, damaged
 
@@ -26,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; raise DamagedState if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, *NOT_JSON) as error:
         raise damaged(path) from error
     if not isinstance(content, dict):
         raise damaged(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.config.population import EvaluationSettings

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from sparring.collection.pool import Copies
-from sparring.collection.sinks import UNREADABLE, JsonlSink
+from sparring.collection.serialization import UNREADABLE
+from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import remove_directory

@@ -168,17 +168,10 @@ class _MadeUp(MockInferenceClient):
         self._remember(messages, max_tokens or self.default)
         return await super().complete(messages, temperature, max_tokens, *args, **options)
 
-    async def give(
-        self,
-        messages: Messages,
-        text: str,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        **options: Any,
-    ) -> ModelResponse:
+    async def give(self, messages: Messages, text: str, *args: Any, **options: Any) -> ModelResponse:
         """Return the answer that is given."""
-        self._remember(messages, max_tokens or self.default)
-        return await super().give(messages, text, temperature, max_tokens, **options)
+        self._remember(messages, self.default)
+        return await super().give(messages, text, *args, **options)
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 
 Shape = TypeVar("Shape")
 

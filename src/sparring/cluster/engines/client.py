@@ -143,7 +143,7 @@ class EngineClient(Engine):
             ]
             client = self._api_client(model)
             if call.given is not None:
-                return await client.give(messages, call.given, call.temperature, call.max_tokens)
+                return await client.give(messages, call.given, call.temperature)
             return await client.complete(
                 messages,
                 call.temperature,

@@ -20,7 +20,7 @@ from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from sparring.collection.sinks import UNREADABLE
+from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, SparringError
 from sparring.core.files import (
     LOCK,

@@ -62,7 +62,7 @@ class OverAnswers(BaseAlgo):
         self.needs_answers_before = self.settings.values == "tree"
 
     def state(self) -> dict[str, Tensor]:
-        """Return the memory, and each game's tracked scale: its mean square and the number of batches."""
+        """Return the memory, the tree, and each game's tracked scale: mean square and batches."""
         scales = {
             game: torch.tensor([one.mean_square, one.batches], dtype=torch.float64)
             for game, one in self._scales.items()
