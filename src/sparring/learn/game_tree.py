@@ -16,6 +16,7 @@ from sparring.learn.histories import KEY_BYTES, NO_ROW, HistoryMemory
 from sparring.learn.legal_answers import BoolArray, FloatArray, IntArray
 
 FADING = 0.8
+"""The share of earlier games that still counts in a game with others who may change."""
 CHANGING, END = b"changing", b"end"
 
 

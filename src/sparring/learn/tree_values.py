@@ -54,10 +54,13 @@ from sparring.learn.histories import STATE as ROWS
 from sparring.learn.legal_answers import FloatArray
 
 MOST_ROWS = 200_000
+"""Rows that are remembered between batches."""
 STEP = 0.3
 LEAST = 0.3
 PRIOR = 0.5
+"""Games without a gain that are added to those of a state: the .5 above."""
 TINY = 1e-300
+"""In place of 0 where something is divided by it."""
 STATE = (*ROWS, "seats")
 
 
