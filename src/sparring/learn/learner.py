@@ -193,11 +193,19 @@ class Learner:
             batch.old, batch.measured = old_T[table.token_places(batch)].astype(np.float32), True
 
     def _ask_policy(self, epochs: list[list[MiniBatch]]) -> None:
-        if self.algorithm.needs_answers_before:
-            for minibatch in epochs[0]:
-                self._shares(minibatch, self.algorithm.keep_answer_logprobs)
-            own = self.algorithm.answers_before(_packed(epochs[:1]))
-            self.algorithm.use_answers(self._over_group(own))
+        if not self.algorithm.needs_answers_before or self._is_one_pass(epochs[0]):
+            return
+        for minibatch in epochs[0]:
+            self._shares(minibatch, self.algorithm.keep_answer_logprobs)
+        own = self.algorithm.answers_before(_packed(epochs[:1]))
+        self.algorithm.use_answers(self._over_group(own))
+
+    def _is_one_pass(self, epoch: list[MiniBatch]) -> bool:
+        """Return whether an epoch is one step of one learner with one plan, which then asks the policy."""
+        if self.group is not None or len(epoch) > 1:
+            return False
+        self._shares(epoch[0], lambda batch: None)
+        return all(len(batch.plans) == 1 for batch in _packed([epoch]))
 
     def _judge(self, table: AnswerTable, epochs: list[list[MiniBatch]]) -> dict[str, float]:
         critic = self.critic

@@ -49,7 +49,7 @@ class AllActions(OverAnswers):
     settings: AllActionsSettings = AllActionsSettings()
     linear = True
 
-    def weights_in_plans(self, batch: Batch) -> AnswerWeights:
+    def weights_of(self, batch: Batch) -> AnswerWeights:
         """Weigh the answers in each plan by the policy's log-probabilities in the same pass.
 
         Plans that divide the answers to a prompt, mostly of conversations, have another pass before.

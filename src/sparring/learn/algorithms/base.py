@@ -194,7 +194,8 @@ class BaseAlgo(ABC):
     def answers_before(self, batches: list[Batch]) -> FloatArray:
         """Return what batches say about the policy before an update, if ``needs_answers_before``.
 
-        The sum of it over the learners of a group goes to :meth:`use_answers`.
+        The sum of it over the learners of a group goes to :meth:`use_answers`. An epoch of one plan is not
+        asked before: its first step calls both.
         """
         return np.zeros(0)
 

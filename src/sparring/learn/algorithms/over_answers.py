@@ -25,7 +25,7 @@ from torch import Tensor
 from sparring.config.algorithms import OverAnswersSettings
 from sparring.core import SparringError, TrainingRecord
 from sparring.learn.action_values import STATE, ActionValues, AnswerMemory
-from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.algorithms.base import AnswerWeights, BaseAlgo
 from sparring.learn.batch import Batch, Tokens
 from sparring.learn.checkpoints import part_of
 from sparring.learn.critic import RunningScale
@@ -59,6 +59,7 @@ class OverAnswers(BaseAlgo):
         self._tree = TreeValues()
         self._games = RecordedGames([])
         self._known = 0.0
+        self._asked = False
         self.needs_answers_before = self.settings.values == "tree"
 
     def state(self) -> dict[str, Tensor]:
@@ -112,6 +113,7 @@ class OverAnswers(BaseAlgo):
         self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
         if self.needs_answers_before:
             self._games = RecordedGames(records)
+            self._asked = False
 
     def answers_before(self, batches: list[Batch]) -> FloatArray:
         """Return the probabilities of the legal answers, and how often each was there."""
@@ -123,6 +125,7 @@ class OverAnswers(BaseAlgo):
         self._values = self._values.with_tree(found)
         known, steps = sum(one.known * one.games for one in found.values()), sum(self._values.steps.values())
         self._known = known / steps if steps else 0.0
+        self._asked = True
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return 0: all that is learned is in the weights of the legal answers."""
@@ -131,6 +134,25 @@ class OverAnswers(BaseAlgo):
     def cross_entropy_weight(self, regulariser_weight: float) -> float:
         """Return 1, because there is no other loss."""
         return 1.0
+
+    def weights_in_plans(self, batch: Batch) -> AnswerWeights:
+        """Return what gives the weights w of the legal answers in each plan.
+
+        If nobody asked the policy before the first step, this step does, in the pass that it learns by.
+        """
+        if self._asked or not self.needs_answers_before:
+            return self.weights_of(batch)
+
+        def weights_in(index: int, logprobs_C: Tensor) -> FloatArray:
+            batch.others[self.adapter] = [logprobs_C.detach().double().cpu().numpy()]
+            self.use_answers(self.answers_before([batch]))
+            return self.weights_of(batch)(index, logprobs_C)
+
+        return weights_in
+
+    def weights_of(self, batch: Batch) -> AnswerWeights:
+        """Return what gives the weights w in each plan, once the values are known: here :meth:`pull`."""
+        return super().weights_in_plans(batch)
 
     def update(self, batch: Batch, regulariser_weight: float = 0.0) -> dict[str, float]:
         """Accumulate the gradients of the loss over legal answers; see :class:`BaseAlgo`."""
