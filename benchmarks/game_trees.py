@@ -13,7 +13,10 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass
 class Tree:
-    """A game's N nodes and S information states; ``child_NA`` are nodes, ``chance_NA`` probabilities."""
+    """A game's N nodes and S information states; ``child_NA`` are nodes, ``chance_NA`` probabilities.
+
+    ``features`` are OpenSpiel's tensors of the states, ``actions`` the ids of their legal actions.
+    """
 
     name: str
     child_NA: IntArray
@@ -23,6 +26,7 @@ class Tree:
     names: list[str] = field(default_factory=list)
     seats: list[int] = field(default_factory=list)
     actions: list[list[int]] = field(default_factory=list)
+    features: list[list[float]] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str) -> "Tree":
@@ -33,6 +37,7 @@ class Tree:
         returns: list[float] = []
         index: dict[tuple[int, str], int] = {}
         actions: list[list[int]] = []
+        features: list[list[float]] = []
 
         def visit(state: "pyspiel.State") -> int:
             node = len(children)
@@ -49,6 +54,7 @@ class Tree:
                 states[node] = index.setdefault((pid, state.information_state_string(pid)), len(index))
                 if states[node] == len(actions):
                     actions.append(legal)
+                    features.append(state.information_state_tensor(pid))
             children[node] = [visit(state.child(action)) for action in legal]
             return node
 
@@ -62,7 +68,8 @@ class Tree:
             child_NA[node, : len(nodes)] = nodes
             chance_NA[node, : len(chances[node])] = chances[node]
         names, seats = [text for _, text in index], [pid for pid, _ in index]
-        return cls(name, child_NA, chance_NA, np.array(states), np.array(returns), names, seats, actions)
+        arrays = child_NA, chance_NA, np.array(states), np.array(returns)
+        return cls(name, *arrays, names, seats, actions, features)
 
     @property
     def legal_SA(self) -> BoolArray:

@@ -5,74 +5,84 @@ network of two layers answers all positions, as a language model does, and an up
 positions are met by one. Values, losses and magnet are those of ``magnet_in_tables``; positions count by the
 square root of the games that meet them, and the steps are Adam's.
 
-The table gives the share of games that the slower average (0.95) draws against perfect play, which draws one
-of its best moves, in the mean over both seats: computed exactly, after some updates, in the mean over seeds
-and in brackets the smallest. Nobody wins against perfect play; uniformly random play draws an eighth.
+The table gives the share of games that the slower average (0.95) holds against perfect play, which draws one
+of its best moves: draws in TicTacToe, in the mean over both seats, and wins in Nim, in the seat that can win.
+It is computed exactly, after some updates, in the mean over seeds and in brackets the smallest. Nobody wins
+TicTacToe against perfect play; uniformly random play draws an eighth.
 ``entropy`` is that of the policy over legal moves at the end, in nats, over the positions of the last games.
 ``reinforce`` is the plain policy gradient of mirror self-play.
 
-Command:  python benchmarks/magnet_in_networks.py [--games 48] [--updates 200] [--seeds 3]
+Command:  python benchmarks/magnet_in_networks.py [--game tic_tac_toe] [--games 48] [--updates 200]
+              [--seeds 3] [--rows losses|tree]
 Needs:    this package. About a minute of one core for a row.
 """
 
 import argparse
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyspiel
-import torch
 
 from game_trees import BoolArray, FloatArray, IntArray
-from magnet_in_tables import DECAY, SLOW_DECAY, SQUARES_DECAY, UNIFORM, Method, Values, normalised, step_of
+from magnet_in_tables import Method
 from measuring import pin_one_thread, print_table
+from small_networks import Learner, Played, States, Training
 
-GAME = "tic_tac_toe"
-WIDTH = 256
-"""Size of the network's two hidden layers."""
-SEATS = 2
+LEAST = 1e-300
+"""In place of a probability of 0 in a logarithm."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A loss, the rate of its steps and their number in an update. A ``method`` of ``None`` is reinforce.
+    """How the network learns. Games begin with up to ``opening`` random moves, which are not learned."""
 
-    Games begin with between 0 and ``opening`` random moves, from which nothing is learned.
-    """
-
-    method: Method | None
-    rate: float = 1e-3
-    epochs: int = 2
+    training: Training
     opening: int = 0
 
     @property
     def changes(self) -> str:
         """What differs from the loss alone."""
-        opening = f"opening {self.opening}" if self.opening else ""
-        return ", ".join(filter(None, [self.method.changes if self.method else "", opening]))
+        method, opening = self.training.method, f"opening {self.opening}" if self.opening else ""
+        return ", ".join(filter(None, [method.changes if method else "", opening]))
+
+
+def row(method: Method | None, rate: float = 1e-3, epochs: int = 2, opening: int = 0) -> Row:
+    """Return a row with the momentum of all losses but reinforce."""
+    return Row(Training(method, rate, epochs, momentum=0.0 if method is None else 0.8), opening)
 
 
 CROSS_ENTROPY, POLICY, NEURD = (Method(loss, alpha=0.3) for loss in ("magnet", "policy", "neurd"))
 MORE = 0.8
 """The default alpha."""
-ROWS = [
-    Row(None, epochs=1),
-    *(Row(one, rate) for one in (CROSS_ENTROPY, POLICY, NEURD) for rate in (1e-3, 3e-3)),
-    *(Row(replace(one, alpha=MORE), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
-    Row(replace(CROSS_ENTROPY, corrected=True), 3e-3),
-    *(Row(replace(one, corrected=False), 3e-3) for one in (POLICY, NEURD)),
-    *(Row(replace(one, alpha=MORE, corrected=False), 3e-3) for one in (POLICY, NEURD)),
-    Row(replace(POLICY, alpha=MORE, tracked=False), 3e-3),
-    *(Row(replace(CROSS_ENTROPY, eta=eta), 3e-3) for eta in (0.4, 4.0)),
-    *(Row(one, epochs=8) for one in (CROSS_ENTROPY, POLICY, replace(POLICY, alpha=MORE))),
-    Row(replace(POLICY, alpha=MORE), 6e-3, epochs=1),
-    Row(replace(CROSS_ENTROPY, memory=16.0), 3e-3),
-    *(Row(replace(one, alpha=MORE, memory=16.0), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
-    *(Row(replace(POLICY, alpha=MORE, memory=16.0), 3e-3, opening=most) for most in (1, 2, 4)),
+LOSSES = [
+    row(None, epochs=1),
+    *(row(one, rate) for one in (CROSS_ENTROPY, POLICY, NEURD) for rate in (1e-3, 3e-3)),
+    *(row(replace(one, alpha=MORE), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
+    row(replace(CROSS_ENTROPY, corrected=True), 3e-3),
+    *(row(replace(one, corrected=False), 3e-3) for one in (POLICY, NEURD)),
+    *(row(replace(one, alpha=MORE, corrected=False), 3e-3) for one in (POLICY, NEURD)),
+    row(replace(POLICY, alpha=MORE, tracked=False), 3e-3),
+    *(row(replace(CROSS_ENTROPY, eta=eta), 3e-3) for eta in (0.4, 4.0)),
+    *(row(one, epochs=8) for one in (CROSS_ENTROPY, POLICY, replace(POLICY, alpha=MORE))),
+    row(replace(POLICY, alpha=MORE), 6e-3, epochs=1),
+    row(replace(CROSS_ENTROPY, memory=16.0), 3e-3),
+    *(row(replace(one, alpha=MORE, memory=16.0), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
+    *(row(replace(POLICY, alpha=MORE, memory=16.0), 3e-3, opening=most) for most in (1, 2, 4)),
 ]
 """The rows of the table."""
+TODAY = replace(POLICY, alpha=MORE, memory=16.0)
+EXPLORING = [replace(TODAY, explore=0.2), replace(TODAY, explore=0.2, tree=True), replace(TODAY, tree=True)]
+TREE = [
+    *(row(TODAY, 3e-3, opening=most) for most in (0, 2)),
+    *(row(one, 3e-3) for one in EXPLORING),
+    row(EXPLORING[1], 3e-3, opening=2),
+    row(replace(EXPLORING[1], loss="neurd"), 3e-3),
+]
+"""The rows of the table about the values of the tree of games and exploration."""
+ROWS = {"losses": LOSSES, "tree": TREE}
 
 
 @dataclass
@@ -80,9 +90,12 @@ class Positions:
     """All S positions of the game in which a player moves, whichever moves led there.
 
     ``next_SA`` is the position after a move, -1 where the game ends, and ``end_SA`` what the mover earns
-    there. ``best_SA`` tells which moves keep the value of the position.
+    there. ``best_SA`` tells which moves keep the value of the position, and ``value`` is that of the first
+    position to its mover.
     """
 
+    name: str
+    value: float = 0.0
     seats: list[int] = field(default_factory=list)
     features: list[list[float]] = field(default_factory=list)
     legal_SA: BoolArray = field(default_factory=lambda: np.zeros((0, 0), dtype=bool))
@@ -96,7 +109,7 @@ class Positions:
         index: dict[str, int] = {}
         rows: dict[int, dict[int, tuple[int, float]]] = {}
         value: dict[int, float] = {}
-        found = cls()
+        found = cls(name)
 
         def visit(state: Any) -> int:
             key, seat = str(state), state.current_player()
@@ -118,6 +131,7 @@ class Positions:
 
         game = pyspiel.load_game(name)
         visit(game.new_initial_state())
+        found.value = value[0]
         shape = (len(index), game.num_distinct_actions())
         found.legal_SA, found.best_SA = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         found.next_SA, found.end_SA = np.full(shape, -1), np.zeros(shape)
@@ -129,10 +143,16 @@ class Positions:
                 found.best_SA[number, action] = worth == value[number]
         return found
 
+    @property
+    def states(self) -> States:
+        """The positions as a network sees them."""
+        output_SA = np.tile(np.arange(self.legal_SA.shape[1]), (len(self.seats), 1))
+        return States(self.name, self.seats, self.features, self.legal_SA, output_SA)
+
     def sample(
-        self, policy_SA: FloatArray, games: int, generator: np.random.Generator, opening: int = 0
-    ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Play games against oneself; return position, action and reward of each decision that is learned."""
+        self, games: int, generator: np.random.Generator, opening: int, policy_SA: FloatArray
+    ) -> Played:
+        """Play games against oneself; return the decisions that are learned."""
         random_SA = self.legal_SA / self.legal_SA.sum(axis=1, keepdims=True)
         cumulated_2SA = np.stack([policy_SA, random_SA]).cumsum(axis=2)
         random_moves = generator.integers(0, opening, games, endpoint=True) if opening else np.zeros(games)
@@ -152,12 +172,13 @@ class Positions:
             playing = playing[position[playing] >= 0]
             moves += 1
         game, state, action = (np.concatenate(one) for one in zip(*decisions, strict=True))
-        return state, action, np.where(seats[state] == 0, 1.0, -1.0) * first_earns[game]
+        return state, action, np.where(seats[state] == 0, 1.0, -1.0) * first_earns[game], game
 
-    def drawn(self, policy_SA: FloatArray) -> float:
-        """Return the share of games that a policy draws or wins against perfect play, over both seats."""
+    def held(self, policy_SA: FloatArray) -> float:
+        """Return the share of games not lost against perfect play, over the seats that need not lose."""
         perfect_SA = self.best_SA / self.best_SA.sum(axis=1, keepdims=True)
-        return float(np.mean([self._not_lost(policy_SA, perfect_SA, seat) for seat in range(SEATS)]))
+        seats = [seat for seat, value in enumerate((self.value, -self.value)) if value >= 0]
+        return float(np.mean([self._not_lost(policy_SA, perfect_SA, seat) for seat in seats]))
 
     def _not_lost(self, policy_SA: FloatArray, perfect_SA: FloatArray, seat: int) -> float:
         known: dict[int, float] = {}
@@ -176,80 +197,17 @@ class Positions:
         return visit(0)
 
 
-class Learner:
-    """A network, its reference and its slower average."""
-
-    def __init__(self, positions: Positions, row: Row, seed: int) -> None:
-        torch.manual_seed(seed)
-        self.positions, self.row = positions, row
-        self.features_SF = torch.tensor(positions.features)
-        layers = [torch.nn.Linear(self.features_SF.shape[1], WIDTH), torch.nn.Linear(WIDTH, WIDTH)]
-        last = torch.nn.Linear(WIDTH, positions.legal_SA.shape[1])
-        self.network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), last)
-        self.reference, self.average = deepcopy(self.network), deepcopy(self.network)
-        self.values_of = Values.of(row.method or POLICY)
-        momentum = 0.0 if row.method is None else 0.8
-        self.adam = torch.optim.Adam(self.network.parameters(), row.rate, betas=(momentum, SQUARES_DECAY))
-
-    def policy(self, network: torch.nn.Module) -> FloatArray:
-        """Return the logarithms of the probabilities of the legal moves of all positions."""
-        with torch.no_grad():
-            return normalised(network(self.features_SF).double().numpy(), self.positions.legal_SA)
-
-    def update(self, games: int, number: int, generator: np.random.Generator) -> IntArray:
-        """Play and learn; return the positions that were met."""
-        legal_SA = self.positions.legal_SA
-        policy_SA = np.exp(self.policy(self.network)) * legal_SA
-        played = self.positions.sample(policy_SA, games, generator, self.row.opening)
-        value_SA, share_S = self.values_of(self.positions.seats, policy_SA, played)
-        met = np.flatnonzero(share_S)
-        reference_SA = np.exp(self.policy(self.reference)) * legal_SA
-        magnet_SA = (1 - UNIFORM) * reference_SA + UNIFORM * legal_SA / legal_SA.sum(axis=1, keepdims=True)
-        for _ in range(self.row.epochs):
-            logits = self.network(self.features_SF[met])
-            policy = normalised(logits.detach().double().numpy(), legal_SA[met])
-            if self.row.method is None:
-                step = _reinforce(played, met, policy, legal_SA)
-            else:
-                alpha = np.full((len(met), 1), self.row.method.alpha)
-                magnet = normalised(np.log(np.where(legal_SA, magnet_SA, 1.0))[met], legal_SA[met])
-                moves = step_of(self.row.method, alpha, policy, magnet, value_SA[met], legal_SA[met])
-                root = np.sqrt(share_S[met])
-                step = (root / root.sum())[:, None] * moves
-            self.adam.zero_grad()
-            logits.backward(torch.from_numpy(-step).float())
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-            self.adam.step()
-        with torch.no_grad():
-            for follower, most in ((self.reference, DECAY), (self.average, SLOW_DECAY)):
-                decay = min(most, number / (number + 1))
-                for old, new in zip(follower.parameters(), self.network.parameters(), strict=True):
-                    old.lerp_(new, 1 - decay)
-        return met
-
-
-def _reinforce(
-    played: tuple[IntArray, IntArray, FloatArray], met: IntArray, policy: FloatArray, legal_SA: BoolArray
-) -> FloatArray:
-    """Return how the policy gradient of the rewards above their mean moves the logits."""
-    state, action, reward = played
-    push_SA = np.zeros(legal_SA.shape)
-    np.add.at(push_SA, (state, action), (reward - reward.mean()) / len(state))
-    push = push_SA[met]
-    return push - np.exp(policy) * legal_SA[met] * push.sum(axis=1, keepdims=True)
-
-
 def learn(positions: Positions, row: Row, seed: int, options: argparse.Namespace) -> Iterator[float]:
-    """Yield what is drawn at each of four evaluations, then the entropy."""
-    generator = np.random.default_rng(seed)
-    learner = Learner(positions, row, seed)
+    """Yield what is held at each of four evaluations, then the entropy."""
+    generator, states = np.random.default_rng(seed), positions.states
+    learner = Learner(states, row.training, seed)
     met = np.zeros(0, dtype=np.int64)
     for number in range(1, options.updates + 1):
-        met = learner.update(options.games, number, generator)
+        met = learner.update(partial(positions.sample, options.games, generator, row.opening))
         if number % (options.updates // 4) == 0:
-            yield positions.drawn(np.exp(learner.policy(learner.average)) * positions.legal_SA)
-    policy = learner.policy(learner.network)[met]
-    yield float(-(np.exp(policy) * policy).sum(axis=1).mean())
+            yield positions.held(learner.policy(learner.averages[""]))
+    policy_SA = learner.policy(learner.network)[met]
+    yield float(-(policy_SA * np.log(np.maximum(policy_SA, LEAST))).sum(axis=1).mean())
 
 
 def main() -> None:
@@ -257,21 +215,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--game", default="tic_tac_toe")
     parser.add_argument("--games", type=int, default=48)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", choices=list(ROWS), default="losses")
     options = parser.parse_args()
     pin_one_thread()
-    positions = Positions.of(GAME)
+    positions = Positions.of(options.game)
     rows = []
-    for row in ROWS:
+    for row in ROWS[options.rows]:
         runs = np.array([[*learn(positions, row, seed, options)] for seed in range(options.seeds)])
-        drawn = [f"{100 * one.mean():.0f}% ({100 * one.min():.0f}%)" for one in runs.T[:-1]]
-        method = row.method
+        held = [f"{100 * one.mean():.0f}% ({100 * one.min():.0f}%)" for one in runs.T[:-1]]
+        training = row.training
+        method, rate = training.method, f"{training.rate:g}"
         loss = ["reinforce", ""] if method is None else [method.loss, f"{method.alpha:g}"]
-        rows.append(
-            [*loss, row.changes, f"{row.rate:g}", str(row.epochs), *drawn, f"{runs.T[-1].mean():.2f}"]
-        )
+        rows.append([*loss, row.changes, rate, str(training.epochs), *held, f"{runs.T[-1].mean():.2f}"])
         print(" ".join(rows[-1]), flush=True)
     after = [str(options.updates * part // 4) for part in range(1, 5)]
     print_table(["loss", "alpha", "changes", "rate", "steps", *after, "entropy"], rows)

@@ -19,13 +19,19 @@ evaluations and over seeds, and the largest of these.
 
 With ``tree values``, Q are those of ``learn.tree_values``, over the root mean square of the same advantages;
 where no history of a state was met before, they are as without. With ``explore``, both players draw from a
-mixture with this share of the uniform distribution. ``--tree`` prints the rows about these two.
+mixture with this share of the uniform distribution. ``--rows tree`` is about these two.
 
-Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--seeds 3] [--tree]
+With ``--rows one-step``, Adam has one second moment for all numbers, so that its step is one for all states,
+which count by the square root of their decisions, as they do with a language model. Below each row of these
+two tables is the same run's average of power 2, in which update n counts in proportion to its square.
+
+Command:  python benchmarks/magnet_in_tables.py [--games kuhn_poker leduc_poker ...] [--seeds 0 1 2]
+              [--rows losses|tree|one-step]
 Needs:    this package.
 """
 
 import argparse
+import gc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,6 +61,8 @@ GAMES = {
 """Games of two players, with the number of updates and of games in each."""
 SLOW_DECAY = 0.95
 """Decay of the average that is evaluated."""
+AVERAGES = {"": (SLOW_DECAY, 8), "average of power 2": (1.0, 2)}
+"""The largest decay of each average that is evaluated, and its power before that."""
 EVALUATIONS, LAST = 10, 4
 """Evaluations of a run, and those of them that the table is about."""
 FIT = 0.5
@@ -75,7 +83,8 @@ class Method:
     ``learn.action_values``; if they are ``None``, values are so for the losses that are linear in them.
     ``memory`` is that of ``learn.action_values``: how many earlier decisions of a state count at most.
     ``tree`` is whether values are those of ``learn.tree_values``, ``explore`` the share of the uniform
-    distribution that actions are drawn from, and ``uniform`` that in the magnet.
+    distribution that actions are drawn from, and ``uniform`` that in the magnet. ``one_step`` is whether one
+    step is for all states.
     """
 
     loss: str
@@ -93,6 +102,7 @@ class Method:
     tree: bool = False
     explore: float = 0.0
     uniform: float = 0.05
+    one_step: bool = False
 
     @property
     def changes(self) -> str:
@@ -147,6 +157,13 @@ TREE_METHODS = [
     replace(EXPLORING, tree=False),
 ]
 """The rows of the table about the values of the tree of games."""
+ONE_STEP = [
+    replace(method, loss=loss, rate=0.1, one_step=True)
+    for method in (NEURD, replace(NEURD, tree=True), EXPLORING, replace(EXPLORING, alpha=0.5))
+    for loss in ("neurd", "magnet")
+]
+"""The rows of the table about one step for all states."""
+ROWS = {"losses": METHODS, "tree": TREE_METHODS, "one-step": ONE_STEP}
 
 
 def normalised(log_SA: FloatArray, legal_SA: BoolArray) -> FloatArray:
@@ -226,22 +243,25 @@ KEYS = [number.to_bytes(KEY_BYTES, "little") for number in range(10_000)]
 
 
 def games_of(
-    tree: Tree, drawn_SA: FloatArray, decisions: tuple[IntArray, IntArray, FloatArray, IntArray]
+    name: str,
+    seats: Sequence[int],
+    drawn_SA: FloatArray,
+    decisions: tuple[IntArray, IntArray, FloatArray, IntArray],
 ) -> list[HistoryGame]:
     """Return the games of decisions, which were drawn from ``drawn_SA``."""
     order = np.argsort(decisions[3], kind="stable")
     state_D, action_D, reward_D, game_D = (one[order] for one in decisions)
-    seat_D, chance_D = np.array(tree.seats)[state_D], drawn_SA[state_D, action_D]
-    listed = [
-        HistoryStep(str(seat), KEYS[state], KEYS[action], chance)
-        for seat, state, action, chance in zip(
-            *(one.tolist() for one in (seat_D, state_D, action_D, chance_D)), strict=True
-        )
+    seat_D, width = np.array(seats)[state_D], drawn_SA.shape[1]
+    codes, code_D = np.unique(state_D * width + action_D, return_inverse=True)
+    steps = [
+        HistoryStep(str(seats[state]), KEYS[state], KEYS[action], float(drawn_SA[state, action]))
+        for state, action in (divmod(code, width) for code in codes.tolist())
     ]
+    listed = [steps[code] for code in code_D.tolist()]
     starts = np.flatnonzero(np.diff(game_D, prepend=-1, append=-1)).tolist()
     first = np.where(seat_D == 0, reward_D, -reward_D)[starts[:-1]].tolist()
     return [
-        HistoryGame(tree.name, listed[start:stop], {"0": reward, "1": -reward})
+        HistoryGame(name, listed[start:stop], {"0": reward, "1": -reward})
         for (start, stop), reward in zip(pairwise(starts), first, strict=True)
     ]
 
@@ -249,8 +269,8 @@ def games_of(
 class TreeTable:
     """Makes tree values of the games of each update; where no history was met before, values stay."""
 
-    def __init__(self, tree: Tree) -> None:
-        self._values, self._actions = TreeValues(), [KEYS[: len(actions)] for actions in tree.actions]
+    def __init__(self, legal_SA: BoolArray) -> None:
+        self._values, self._actions = TreeValues(), [np.flatnonzero(row).tolist() for row in legal_SA]
 
     def __call__(
         self, value_SA: FloatArray, games: list[HistoryGame], policy_SA: FloatArray, scale: float
@@ -258,15 +278,14 @@ class TreeTable:
         """Return value_SA, from the values by returns."""
         rows = policy_SA.tolist()
         policy = {
-            KEYS[state]: dict(zip(keys, rows[state], strict=False))
-            for state, keys in enumerate(self._actions)
+            KEYS[state]: {KEYS[action]: rows[state][action] for action in actions}
+            for state, actions in enumerate(self._actions)
         }
         value_SA = value_SA.copy()
         for asked, one in self._values.add(games, policy).items():
             state = int.from_bytes(asked, "little")
-            own = np.array(list(one.advantages.values())) / scale
-            value_SA[state, : len(own)] *= 1 - one.known
-            value_SA[state, : len(own)] += one.known * own
+            actions, own = self._actions[state], np.array(list(one.advantages.values())) / scale
+            value_SA[state, actions] = (1 - one.known) * value_SA[state, actions] + one.known * own
         return value_SA
 
 
@@ -308,25 +327,27 @@ def neurd(policy: FloatArray, gain_SA: FloatArray, beta: float, legal_SA: BoolAr
     return legal_SA * above_mean(np.where(outwards_SA, 0.0, gain_SA), equal_SA)
 
 
-def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
-    """Yield the slower average of the policy at each of the last evaluations."""
+def learn(tree: Tree, method: Method, seed: int) -> Iterator[list[FloatArray]]:
+    """Yield the averages of the policy at each of the last evaluations."""
     updates, games = GAMES[tree.name]
     generator, legal_SA = np.random.default_rng(seed), tree.legal_SA
-    policy = follower = slow = normalised(np.zeros(legal_SA.shape), legal_SA)
+    policy = follower = normalised(np.zeros(legal_SA.shape), legal_SA)
+    averages = [policy] * len(AVERAGES)
     equal_SA = np.exp(policy) * legal_SA
     alpha_S = np.full(len(tree.seats), method.alpha)
     if method.one_seat:
         alpha_S[np.array(tree.seats) == 1] = 0.0
     values_of = Values.of(method)
-    tree_of = TreeTable(tree) if method.tree else None
-    adam = Adam(np.zeros(legal_SA.shape), np.zeros(legal_SA.shape))
+    tree_of = TreeTable(legal_SA) if method.tree else None
+    adam = Adam(np.zeros(legal_SA.shape), np.zeros(legal_SA.shape), legal_SA if method.one_step else None)
     for update in range(1, updates + 1):
         policy_SA = np.exp(policy) * legal_SA
         drawn_SA = (1 - method.explore) * policy_SA + method.explore * equal_SA
         state_D, action_D, reward_D, game_D = tree.sample_games(drawn_SA, games, generator)
         value_SA, share_S = values_of(tree.seats, drawn_SA, (state_D, action_D, reward_D))
+        weight_S = np.sqrt(share_S) / np.sqrt(share_S).sum() if method.one_step else share_S
         if tree_of is not None:
-            played = games_of(tree, drawn_SA, (state_D, action_D, reward_D, game_D))
+            played = games_of(tree.name, tree.seats, drawn_SA, (state_D, action_D, reward_D, game_D))
             value_SA = tree_of(value_SA, played, policy_SA, values_of.scale_of_batch)
         magnet_SA = (1 - method.uniform) * np.exp(normalised(follower, legal_SA)) + method.uniform * equal_SA
         magnet_SA = np.where(legal_SA, magnet_SA, 1.0)
@@ -334,15 +355,18 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[FloatArray]:
         if method.loss == "fit":
             step_SA = fitted(method.divided, share_S)[:, None] * step_SA
         else:
-            step_SA = method.rate * adam.step(share_S[:, None] * step_SA, update, method.momentum)
+            step_SA = method.rate * adam.step(weight_S[:, None] * step_SA, update, method.momentum)
         policy = normalised(policy + step_SA, legal_SA)
         if method.every is None:
             follower = mean_with(follower, policy, min(DECAY, update / (update + 1)))
         elif update % method.every == 0:
             follower = policy
-        slow = mean_with(slow, policy, min(SLOW_DECAY, update / (update + 9)))
+        averages = [
+            mean_with(old, policy, min(decay, update / (update + power + 1)))
+            for old, (decay, power) in zip(averages, AVERAGES.values(), strict=True)
+        ]
         if update % (updates // EVALUATIONS) == 0 and update > updates * (1 - LAST / EVALUATIONS):
-            yield np.exp(normalised(slow, legal_SA)) * legal_SA
+            yield [np.exp(normalised(one, legal_SA)) * legal_SA for one in averages]
 
 
 def fitted(divided: str, share_S: FloatArray) -> FloatArray:
@@ -357,15 +381,22 @@ def fitted(divided: str, share_S: FloatArray) -> FloatArray:
 
 @dataclass
 class Adam:
-    """The moments of Adam, whose second beta is ``SQUARES_DECAY``."""
+    """The moments of Adam, whose second beta is ``SQUARES_DECAY``.
+
+    With ``one_SA``, the numbers that it marks have one second moment, the mean of theirs.
+    """
 
     first_SA: FloatArray
     second_SA: FloatArray
+    one_SA: BoolArray | None = None
 
     def step(self, gradient_SA: FloatArray, update: int, momentum: float) -> FloatArray:
         """Return the step of update ``update``, counted from 1, at a rate of 1."""
         self.first_SA = mean_with(self.first_SA, gradient_SA, momentum)
-        self.second_SA = mean_with(self.second_SA, gradient_SA**2, SQUARES_DECAY)
+        square_SA = gradient_SA**2
+        if self.one_SA is not None:
+            square_SA = np.full_like(square_SA, square_SA[self.one_SA].mean())
+        self.second_SA = mean_with(self.second_SA, square_SA, SQUARES_DECAY)
         root_SA = np.sqrt(self.second_SA / (1 - SQUARES_DECAY**update)) + 1e-8
         step_SA: FloatArray = self.first_SA / (1 - momentum**update) / root_SA
         return step_SA
@@ -376,25 +407,36 @@ def mean_with(old: FloatArray, new: FloatArray, decay: float) -> FloatArray:
     return decay * old + (1 - decay) * new
 
 
+def curves(tree: Tree, method: Method, seeds: Sequence[int]) -> FloatArray:
+    """Return NashConv of each average, for each seed and evaluation."""
+    runs = [
+        [[tree.nash_conv(one) for one in averages] for averages in learn(tree, method, seed)]
+        for seed in seeds
+    ]
+    return np.moveaxis(np.array(runs), 2, 0)
+
+
 def main() -> None:
     """Print a row for each method, with a column for each game."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tree", action="store_true")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rows", choices=list(ROWS), default="losses")
     options = parser.parse_args()
     pin_one_thread()
+    gc.disable()  # hundreds of thousands of steps of games, and no cycles
     trees = [Tree.of(name) for name in options.games]
     equal = [tree.nash_conv(tree.legal_SA / tree.legal_SA.sum(axis=1, keepdims=True)) for tree in trees]
     rows = [["uniform play", "", "", *(f"{one:.2f}" for one in equal)]]
-    for method in TREE_METHODS if options.tree else METHODS:
-        cells = []
-        for tree in trees:
-            curves = [[tree.nash_conv(p) for p in learn(tree, method, seed)] for seed in range(options.seeds)]
-            cells.append(f"{np.mean(curves):.3f} ({np.max(curves):.3f})")
-        rows.append([method.loss, f"{method.alpha:g}", method.changes, *cells])
+    shown = list(AVERAGES)[: 1 if options.rows == "losses" else None]
+    for method in ROWS[options.rows]:
+        all_curves = [curves(tree, method, options.seeds) for tree in trees]
+        for number, average in enumerate(shown):
+            cells = [f"{one[number].mean():.3f} ({one[number].max():.3f})" for one in all_curves]
+            whose = ["", "", average] if average else [method.loss, f"{method.alpha:g}", method.changes]
+            rows.append([*whose, *cells])
     names = [name.split("(game=")[-1].split("(")[0] for name in options.games]
     print_table(["loss", "alpha", "changes", *names], rows)
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from game_trees import FloatArray, IntArray, Tree
-from magnet_in_tables import DECAY, UNIFORM, Adam, Method, Values, mean_with, normalised, step_of
+from magnet_in_tables import DECAY, Adam, Method, Values, mean_with, normalised, step_of
 from measuring import pin_one_thread, print_table
 from sparring.config.league import LeagueSettings
 from sparring.population.league import League
@@ -100,7 +100,8 @@ class Learner:
         legal_SA, n = self.tree.legal_SA, self.updates + 1
         equal_SA = legal_SA / legal_SA.sum(axis=1, keepdims=True)
         value_SA, share_S = self.values(self.tree.seats, self.policy_SA, decisions)
-        magnet_SA = (1 - UNIFORM) * np.exp(normalised(self.follower, legal_SA)) + UNIFORM * equal_SA
+        follower_SA, uniform = np.exp(normalised(self.follower, legal_SA)), METHOD.uniform
+        magnet_SA = (1 - uniform) * follower_SA + uniform * equal_SA
         alpha_S1 = np.full((len(self.tree.seats), 1), METHOD.alpha)
         for epoch in range(EPOCHS):
             step_SA = step_of(METHOD, alpha_S1, self.policy, np.log(magnet_SA), value_SA, legal_SA)

@@ -33,7 +33,7 @@ def leduc() -> list[tuple[list[HistoryGame], Policy]]:
         for state, actions in enumerate(tree.actions)
     }
     samples = [tree.sample_games(policy_SA, LEDUC_GAMES, generator) for _ in range(BATCHES)]
-    return [(games_of(tree, policy_SA, sample), policy) for sample in samples]
+    return [(games_of(tree.name, tree.seats, policy_SA, sample), policy) for sample in samples]
 
 
 def long() -> list[tuple[list[HistoryGame], Policy]]:
