@@ -264,7 +264,8 @@ def test_what_differs_from_memory_is_divided_by_the_chance_of_its_being_given():
     assert advantages_at(found, "open") == pytest.approx([(q + 1) / 3, -(q + 1) / 3])
 
 
-def test_a_state_has_the_advantages_of_the_histories_that_were_known():
+@pytest.mark.parametrize("unknown", [0, 1, 20])
+def test_only_games_of_known_histories_count_in_a_states_advantages(unknown):
     policy = policy_of(reply={"a": 0.5, "b": 0.5})
     known = [
         played((1, "talk", "hello", 0.5), (0, "reply", answer, 0.5), rewards=(reward, -reward))
@@ -272,13 +273,15 @@ def test_a_state_has_the_advantages_of_the_histories_that_were_known():
     ]
     values, _ = known_values(known, policy)
     fresh = [
-        played((1, "talk", text, 0.25), (0, "reply", answer, 0.5), rewards=(reward, -reward))
-        for text in ("new", "newer")
+        played((1, "talk", f"new {n}", 0.25), (0, "reply", answer, 0.5), rewards=(reward, -reward))
+        for n in range(unknown)
         for answer, reward in (("a", -5.0), ("b", 5.0))
     ]
     one = values.add([*known, *fresh], policy)[key("reply")]
-    assert list(one.advantages.values()) == pytest.approx([6 / 6.5, -6 / 6.5])
-    assert 0.2 < one.known < 0.8
+    assert list(one.advantages.values()) == pytest.approx([2 / 2.5, -2 / 2.5])
+    assert one.games == 2 + 2 * unknown
+    assert (one.known == pytest.approx(1)) == (not unknown)
+    assert one.known > 0
 
 
 def test_every_seat_is_judged_by_its_own_reward():

@@ -30,9 +30,9 @@ something, with the weight
 
     w(h) = G x_own(h) / (1 - (1 - x(h))^G),    A(I,a) = sum_h w(h) (Q(h,a) - V(h)) / sum_h w(h) * n / (n + .5)
 
-where n counts the games that met I, G is the number of the batch's games, x(h) the probability of a history
-by what the answers were drawn from, and x_own(h) that if all other seats had drawn from pi. So a history has
-its weight under the policy, whatever was drawn to explore.
+where n counts the games that met these histories, G is the number of the batch's games, x(h) the probability
+of a history by what the answers were drawn from, and x_own(h) that if all other seats had drawn from pi. So a
+history has its weight under the policy, whatever was drawn to explore.
 
 In tables (``benchmarks/magnet_in_tables.py``), these values alone take NashConv in Leduc poker from 0.40 to
 0.27, and exploration with a weaker pull takes it from there to 0.12.
@@ -58,7 +58,7 @@ MOST_ROWS = 200_000
 STEP = 0.3
 LEAST = 0.3
 PRIOR = 0.5
-"""Games without a gain that are added to those of a state: the .5 above."""
+"""Games without a gain that are added to a state's known ones: the .5 above."""
 TINY = 1e-300
 """In place of 0 where something is divided by it."""
 STATE = (*ROWS, "seats")
@@ -198,18 +198,20 @@ class _Backup:
     def states(self, policy: Policy) -> dict[bytes, StateValue]:
         """Return what the answers to each prompt that was met are worth."""
         listed, weight_N, size = self._listed, self._weights(), sum(map(len, policy.values()))
-        known_N = weight_N * (np.bincount(listed.of_L, listed.known_L, len(weight_N)) > 0)
+        is_known_N = np.bincount(listed.of_L, listed.known_L, len(weight_N)) > 0
+        games_N, known_N = self._tree.games_M[listed.node_N], weight_N * is_known_N
         sums_A = sums_of(listed.answer_L, known_N[listed.of_L] * self._gain_L, size).tolist()
-        games_A, weights_A, known_A = (
+        games_A, entered_A, weights_A, known_A = (
             sums_of(listed.first_N, number_N, size).tolist()
-            for number_N in (self._tree.games_M[listed.node_N], weight_N, known_N)
+            for number_N in (games_N, games_N * is_known_N, weight_N, known_N)
         )
         found, first = {}, 0
         for asked, answers in policy.items():
             games, weight, known = games_A[first], weights_A[first], known_A[first]
-            own, first = sums_A[first : first + len(answers)], first + len(answers)
+            entered, own = entered_A[first], sums_A[first : first + len(answers)]
+            first += len(answers)
             if games:
-                factor = games / (games + PRIOR) / max(known, TINY)
+                factor = entered / (entered + PRIOR) / max(known, TINY)
                 gains = {answer: factor * one for answer, one in zip(answers, own, strict=True)}
                 found[asked] = StateValue(gains, int(games), known, known / max(weight, TINY))
         return found
