@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.config import Config, dump_config, load_config, preset_names
-from sparring.config.fields import config_fields, models_in
+from sparring.config.facts import FOR_GAMES, Only
+from sparring.config.fields import config_fields, is_list, models_in
 from sparring.config.loading import differences_text
 from sparring.core import InputError
 from sparring.run.checks import check_config
@@ -246,6 +247,30 @@ def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
     assert problem({"rewards.final": '[{type = "role_advantage", win = 2}]'}) == (
         'rewards.final.0.win: there is no such field. It belongs to type "win_draw_loss"'
     )
+
+
+LISTS = {".".join(one.written) for one in config_fields() if is_list(one.info.annotation)} - {"envs"}
+
+
+@pytest.mark.parametrize("field", sorted(one for one in LISTS if "*" not in one and "program" not in one))
+def test_a_list_that_is_not_set_has_no_entry_to_change(field, tmp_path):
+    with pytest.raises(InputError) as refused:
+        load(KUHN, {f"{field}.0.type": "x"}, folder=tmp_path)
+    assert str(refused.value) == f"{field}: is not set, so it has no entry to change. Use {field} = [...]"
+
+
+FOR_GAMES_ONLY = [
+    ".".join(one.written)
+    for one in config_fields()
+    if any(isinstance(fact, Only) and fact.why == FOR_GAMES.why for fact in one.info.metadata)
+]
+
+
+@pytest.mark.parametrize("field", FOR_GAMES_ONLY)
+@pytest.mark.parametrize("inside", ["", ".0", ".0.id"])
+def test_a_program_is_told_that_a_field_is_for_games_whatever_its_value(field, inside):
+    line = problem({f"{field}{inside}": '"x"'}, "debate")
+    assert line.startswith(f"{field}: is for games, but [program] replaces them. ")
 
 
 FREE = {"*", "program", "roles", "start", "frozen", "fields"}

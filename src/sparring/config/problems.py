@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from sparring.config.facts import FOR_GAMES, Only
 from sparring.config.fields import ANY_ENTRY, config_fields, models_in
 from sparring.core import InputError
 from sparring.core.text import printable
@@ -32,6 +33,10 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         location = location[:-2]
     if context.get("field"):
         location = (*location, context["field"])
+    if data.get("program") is not None:
+        for end in range(1, len(location) + 1):
+            if fact := _for_games(location[:end]):
+                return InputError(dotted(location[:end], data), fact.why, fact.fix)
     field = dotted(location, data)
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
@@ -48,8 +53,10 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         return InputError(field, f"{shown} is not a valid value", f"Use {choices}")
     if kind == "missing":
         field = dotted(location[:-1], data)
-    if kind == "list_type" and _holds_tables(location):
-        kind = "list_of_tables"
+    if kind == "list_type":
+        if _names_entries(detail["input"]):
+            return InputError(field, "is not set, so it has no entry to change", f"Use {field} = [...]")
+        kind = "list_of_tables" if _holds_tables(location) else kind
     if kind not in _TEXTS:
         return InputError(field, f"{detail['msg']} (got {shown})", "Correct it")
     problem, fix = _TEXTS[kind]
@@ -125,6 +132,18 @@ def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[st
         entry = (*pattern, ANY_ENTRY)
         pattern = entry if part.isdigit() or entry in entries else (*pattern, part)
     return pattern
+
+
+def _for_games(location: Location) -> Only | None:
+    """Return the fact that a field is for games, if it is."""
+    pattern = _pattern(location)
+    found = (fact for field in config_fields() if field.path == pattern for fact in field.info.metadata)
+    return next((one for one in found if isinstance(one, Only) and one.why == FOR_GAMES.why), None)
+
+
+def _names_entries(value: Any) -> bool:
+    """Return whether a value is a table of numbers, as ``--envs.0.id`` makes it where there is no list."""
+    return isinstance(value, dict) and all(name.isdigit() for name in value)
 
 
 def _holds_tables(location: Location) -> bool:
