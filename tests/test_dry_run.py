@@ -273,20 +273,33 @@ def test_a_dry_run_loads_neither_torch_nor_transformers():
 
 
 @pytest.mark.parametrize(
-    ("changes", "counts"),
+    ("changes", "counts", "sizes"),
     [
-        ({}, None),
-        ({"learning.steps": "2", "collection.games_per_step": "8"}, "4000 games, training 16"),
-        ({"learning.steps": "2", "collection.games_per_step": "8", "evaluation.opponents": "[]"}, None),
+        ({}, None, ""),
+        ({"learning.steps": "2"}, "4000 games, training 16", "evaluation.games"),
+        ({"learning.steps": "2", "evaluation.opponents": "[]"}, None, ""),
         (
             {"learning.steps": "5", "evaluation.every": "2", "collection.games_per_step": "800"},
             "4800 games, training 4000",
+            "evaluation.games and evaluation.games_during",
+        ),
+        (
+            {
+                "learning.steps": "5",
+                "evaluation.every": "2",
+                "evaluation.envs": '[{id = "kuhn_poker", games = 30}]',
+            },
+            "240 games, training 40",
+            "evaluation.envs.0.games",
         ),
     ],
 )
-def test_a_short_run_is_told_how_much_of_it_is_evaluations(changes, counts):
+def test_a_short_run_is_told_how_much_of_it_is_evaluations(changes, counts, sizes):
     """The preset plays 1000 games before and after, and 200 during training, against two opponents."""
-    _, notes = dry_run_of(load_config("quickstart", changes))
+    small = {"collection.games_per_step": "8"} if changes else {}
+    _, notes = dry_run_of(load_config("quickstart", small | changes))
     said = [note for note in notes if note.startswith("evaluations play")]
     assert len(said) == (counts is not None)
-    assert counts is None or counts in said[0]
+    if counts is not None:
+        assert counts in said[0]
+        assert f"lower {sizes}, or set evaluation.opponents = []" in said[0]

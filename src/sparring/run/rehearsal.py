@@ -95,17 +95,20 @@ def _note_on_evaluations(config: Config) -> list[str]:
         return []
     evaluation, steps = config.evaluation, config.learning.steps
     during = (steps - 1) // evaluation.every if evaluation.every else 0
-    evaluated = 0
-    for game in config.evaluated:
+    evaluated, sizes = 0, set[str]()
+    for place, game in enumerate(config.evaluated):
         matches = len(evaluation_opponents(config, game)) if game.num_players > 1 else 1
         whole, part = game.games or evaluation.games, game.games or evaluation.games_during
         evaluated += matches * (2 * whole + during * part)
+        if matches:
+            own, shared = f"evaluation.envs.{place}.games", ["evaluation.games", "evaluation.games_during"]
+            sizes |= {own} if game.games else {*shared[: 2 if during else 1]}
     trained = steps * config.collection.games_per_step
     if evaluated <= trained:
         return []
     return [
-        f"evaluations play {evaluated} games, training {trained}; for a short run, lower evaluation.games "
-        "or set evaluation.opponents = []"
+        f"evaluations play {evaluated} games, training {trained}; for a short run, lower "
+        f"{' and '.join(sorted(sizes))}, or set evaluation.opponents = []"
     ]
 
 
