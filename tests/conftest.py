@@ -36,7 +36,7 @@ STARTS_RAY = {
     "test_cluster_train::test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing",
     "test_cluster_view",
     "test_ray_quickstart",
-    "test_run_explore::test_explored_games_are_the_same_on_ray",
+    "test_run_explore::test_explored_games_and_what_the_tree_makes_of_them_are_the_same_on_ray",
     "test_run_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
 }
 """Files that start Ray, and tests of other files that do."""

@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -371,6 +372,43 @@ def test_batches_can_be_looked_at_afterwards(tmp_path):
     buffer.add_player_trajectory(make_trajectory("b"), "Kuhn")
     buffer.get_batch(1)
     assert [line["rollout_id"] for line in log.read(2)] == ["b"]
+
+
+@pytest.mark.parametrize("noted", [None, False, True, "a program's own"])
+def test_a_batch_says_which_answers_were_random_legal_ones(tmp_path, noted):
+    log = BatchLog(tmp_path)
+    buffer = EpisodeBuffer(10, None, batch_log=log)
+    trajectory = make_trajectory("a")
+    trajectory.steps[0].info |= {} if noted is None else {"explored": noted}
+    buffer.add_player_trajectory(trajectory, "Kuhn")
+    buffer.get_batch(1)
+    (line,) = log.read(1)
+    assert line.get("explored") == (noted if isinstance(noted, bool) else None)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: b"no archive",
+        lambda content: content[:-9],
+        lambda content: content[:30] + b"x" + content[31:],
+        lambda content: gzip.compress(gzip.decompress(content)[:-9]),
+        lambda content: gzip.compress(b"[1]"),
+        lambda content: gzip.compress(b"[" * 100_000),
+        lambda content: gzip.compress(b'{"act": "\xff"}'),
+    ],
+)
+def test_a_batch_that_is_damaged_or_missing_is_one_line(tmp_path, damage):
+    log = BatchLog(tmp_path)
+    log.write(1, make_trajectory("a", 2).steps)
+    with pytest.raises(InputError, match="there is no batch 2"):
+        log.read(2)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match="damaged") as raised:
+        log.read(1)
+    assert "\n" not in str(raised.value)
 
 
 @settings(max_examples=40, deadline=None)

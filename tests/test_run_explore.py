@@ -7,15 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from game_runs import MAGNET, configure, quiet, run
+from game_runs import MAGNET, configure, metrics_of, quiet, run
 from sparring.cluster.run import train as train_on_ray
-from sparring.collection.rollout_log import RolloutLog
+from sparring.collection.rollout_log import BatchLog, RolloutLog
 from sparring.run.rehearsal import rehearse
 from sparring.view.cards import card_of
 from sparring.view.episodes import LoggedEpisode
 
 STEPS = 2
 EXPLORES = MAGNET | {
+    "learning__algorithm": '{type = "magnet", values = "tree"}',
     "envs__0__explore": "0.4",
     "inference__max_tokens": "6",
     "learning__steps": str(STEPS),
@@ -59,6 +60,22 @@ def test_the_log_shows_which_steps_explored_and_at_which_share(explores):
     assert all(step["text"] in step["legal_answers"] for step in explored)
 
 
+def test_the_batches_show_it_too(explores):
+    logged = {}
+    for _, one in RolloutLog(explores / "rollouts"):
+        for pid in (0, 1):
+            own = [step.info["explored"] for step in one.steps if step.pid == pid]
+            logged |= {(one.id, pid, index): explored for index, explored in enumerate(own)}
+    batches = [BatchLog(explores / "batches").read(number) for number in range(1, STEPS + 1)]
+    learned = {
+        (line["rollout_id"], line["pid"], line["step_index"]): line["explored"]
+        for batch in batches
+        for line in batch
+    }
+    assert learned == logged
+    assert {*learned.values()} == {False, True}
+
+
 def test_a_card_marks_the_turns_that_explored(explores):
     for step, rollout in RolloutLog(explores / "rollouts"):
         for turn in card_of(LoggedEpisode(step, 0, rollout)).turns:
@@ -85,7 +102,9 @@ def test_legal_answers_longer_than_a_drawn_one_are_played(model, tmp_path):
     assert min(len(step["logprobs"]) for step in steps) > 1
 
 
-def test_explored_games_are_the_same_on_ray(explores, model, tmp_path, cluster):
+def test_explored_games_and_what_the_tree_makes_of_them_are_the_same_on_ray(
+    explores, model, tmp_path, cluster
+):
     on_ray = {"run__runtime": "ray", "ray__collectors": "2", "ray__address": cluster}
     train_on_ray(configure(model, **EXPLORES, **on_ray), tmp_path / "run", quiet())
     here, there = games(explores), games(tmp_path / "run")
@@ -97,5 +116,10 @@ def test_explored_games_are_the_same_on_ray(explores, model, tmp_path, cluster):
         ]
         for step, same in zip(one, other, strict=True):
             assert step["logprobs"] == pytest.approx(same["logprobs"], abs=1e-4)
+    shares = [
+        [line["learner/tree_share"] for line in metrics_of(path)[1:]] for path in (explores, tmp_path / "run")
+    ]
+    assert shares[0][-1] > 0.2
+    assert shares[0] == pytest.approx(shares[1])
     one, other = adapter(explores), adapter(tmp_path / "run")
     assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)

@@ -3,6 +3,7 @@
 import gzip
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,10 @@ BATCH_SCHEMA_VERSION = 1
 
 
 class BatchLine(msgspec.Struct):
-    """A step of a batch: whose it was, the last message of its prompt, and its reward at each stage."""
+    """A step of a batch: whose it was, the last message of its prompt, and its reward at each stage.
+
+    ``explored`` is whether the answer was a random legal one; it is left out where it could not have been.
+    """
 
     role_id: str
     pid: int
@@ -164,6 +168,7 @@ class BatchLine(msgspec.Struct):
     obs: str
     act: str
     rewards: dict[str, Any]
+    explored: bool | msgspec.UnsetType = msgspec.UNSET
     schema_version: int = BATCH_SCHEMA_VERSION
 
 
@@ -180,9 +185,21 @@ class BatchLog:
         write_file(self._path(number), gzip.compress(lines, compresslevel=1, mtime=0))
 
     def read(self, number: int) -> list[dict[str, Any]]:
-        """Return the lines of batch ``number``."""
-        lines = gzip.decompress(self._path(number).read_bytes()).splitlines()
-        return [msgspec.json.decode(line) for line in lines]
+        """Return the lines of batch ``number``; raise InputError if it has no file, or this is damaged."""
+        path = self._path(number)
+        try:
+            content = path.read_bytes()
+            if not content:
+                raise EOFError("it is empty")
+            lines = gzip.decompress(content).splitlines()
+            return [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+        except FileNotFoundError:
+            raise InputError(
+                str(path), f"there is no batch {number}", "Check the run and the number."
+            ) from None
+        except (OSError, EOFError, zlib.error, *UNREADABLE) as error:
+            fix = "Restore the file, or resume the run from a checkpoint before this update."
+            raise InputError(str(path), f"the file is damaged: {error}", fix) from error
 
     def _path(self, number: int) -> Path:
         return self.directory / f"batch-{number:06d}.jsonl.gz"
@@ -194,6 +211,7 @@ def reward_stages(step: Step) -> dict[str, float]:
 
 
 def _line(step: Step) -> BatchLine:
+    explored = step.info.get("explored")
     return BatchLine(
         role_id=step.role_id,
         pid=step.pid,
@@ -204,4 +222,5 @@ def _line(step: Step) -> BatchLine:
         obs=step.prompt[-1]["content"] if step.prompt else "",
         act=step.completion_text,
         rewards=reward_stages(step),
+        explored=explored if isinstance(explored, bool) else msgspec.UNSET,
     )
