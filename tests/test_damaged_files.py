@@ -80,6 +80,16 @@ def edited(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_run_whose_model_is_damaged_is_not_continued(copied, model, name):
+    content = (model / name).read_bytes()
+    try:
+        (model / name).write_bytes(content[:-5])
+        refused(copied, rf"^model\.name: .*{name} is not valid JSON")
+    finally:
+        (model / name).write_bytes(content)
+
+
 @pytest.mark.parametrize("name", ["weights", MANIFEST_FILE])
 def test_a_pipe_in_place_of_a_file_is_damage_and_is_not_waited_for(tmp_path, name):
     (tmp_path / "weights").write_text("the content")

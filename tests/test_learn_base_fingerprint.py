@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sparring.core import InputError
 from sparring.learn.checkpoints import save_adapter
-from sparring.learn.model_files import check_base, fingerprint
+from sparring.learn.model_files import check_base, check_model_name, fingerprint
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 
@@ -119,6 +119,36 @@ def test_weights_that_are_loaded_in_place_of_the_parts_count(base, adapter):
     PolicyModel(str(beside("model.safetensors")(base)), LORA)
     with pytest.raises(InputError, match="was trained on another base model"):
         check_base(adapter, fingerprint(str(base)))
+
+
+DAMAGES = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-5]),
+    "empty": lambda file: file.write_bytes(b""),
+    "of another encoding": lambda file: file.write_bytes(b"\xff" * 20),
+    "a list": lambda file: file.write_text("[1]"),
+    "nested too deeply": lambda file: file.write_text("[" * 100_000),
+}
+CONFIGS = ["config.json", "generation_config.json", "tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*CONFIGS, "model.safetensors.index.json"])
+@pytest.mark.parametrize("base", ["parts"], indirect=True)
+def test_a_damaged_file_of_a_model_is_one_line_that_names_it(base, name, damage):
+    DAMAGES[damage](base / name)
+    for asked in (check_model_name, fingerprint):
+        with pytest.raises(InputError, match=f"{name} is no") as raised:
+            asked(str(base))
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": []}', '{"weight_map": {"w": 3}}'])
+@pytest.mark.parametrize("base", ["parts"], indirect=True)
+def test_an_index_without_files_of_weights_is_one_line(base, index):
+    (base / "model.safetensors.index.json").write_text(index)
+    for asked in (check_model_name, fingerprint):
+        with pytest.raises(InputError, match=r"index\.json names no files of weights"):
+            asked(str(base))
 
 
 @pytest.mark.parametrize("base", ["one file"], indirect=True)

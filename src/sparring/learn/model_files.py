@@ -30,7 +30,8 @@ from sparring.core.files import sha256_of
 from sparring.core.manifest import Hashes, base_of, is_sealed
 
 CONFIG = "config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+INDEX = ".index.json"
+WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}")
 """The files of which transformers loads the first that is there, unless the configuration names another."""
 CONFIGS = (CONFIG, "generation_config.json", "tokenizer_config.json")
 TOKENIZER = (
@@ -86,13 +87,16 @@ def differing_files(one: Mapping[str, str], other: Mapping[str, str]) -> list[st
 
 
 def _weight_files(directory: Path) -> list[str]:
-    named = json.loads((directory / CONFIG).read_bytes()).get("transformers_weights")
-    for name in WEIGHTS if named is None else (named,):
+    """Return the names of the files of which transformers loads the weights."""
+    named = _json_object(directory / CONFIG).get("transformers_weights")
+    for name in WEIGHTS if named is None else (str(named),):
         if not (directory / name).is_file():
             continue
-        if not name.endswith(".index.json"):
+        if not name.endswith(INDEX):
             return [name]
-        parts = json.loads((directory / name).read_bytes()).get("weight_map", {})
+        parts = _json_object(directory / name).get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(part, str) for part in parts.values()):
+            raise InputError("model", f"{directory / name} names no files of weights", "Download it again.")
         return [name, *sorted(set(parts.values()))]
     return []
 
@@ -103,7 +107,7 @@ def _templates(directory: Path) -> list[str]:
 
 
 def _hash_without_notes(path: Path) -> str:
-    config = json.loads(path.read_bytes())
+    config = _json_object(path)
     kept = {key: value for key, value in config.items() if key not in _NOTES}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -209,7 +213,7 @@ def check_quantization(quantization: Quantization) -> None:
 
 
 def _check_config(directory: Path) -> None:
-    file = directory / "config.json"
+    file = directory / CONFIG
     if not file.is_file():
         raise InputError("model", f"{directory} has no config.json", "Give a Hugging Face model directory")
     if "model_type" not in _json_object(file):
@@ -217,11 +221,12 @@ def _check_config(directory: Path) -> None:
     for name in ("generation_config.json", "tokenizer_config.json"):
         if (directory / name).is_file():
             _json_object(directory / name)
+    _weight_files(directory)
 
 
 def _json_object(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_bytes())
     except NOT_JSON as error:
         raise InputError("model", f"{file} is not valid JSON", "Download it again.") from error
     if not isinstance(content, dict):
