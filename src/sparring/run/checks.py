@@ -10,7 +10,7 @@ from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
-from sparring.core import InputError
+from sparring.core import Arena, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
@@ -30,9 +30,10 @@ from sparring.run.evaluation_opponents import (
     why_base,
 )
 from sparring.run.given_adapters import check_given
-from sparring.run.programs import build_program, check_first_batch, policies_of
+from sparring.run.programs import build_program, check_first_batch, policies_of, roles_with_answers
 from sparring.run.rewards import composed_transforms
 
+OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
 _LATER = "the run finds it in the cache or downloads it"
 
 
@@ -67,6 +68,8 @@ def check_config(config: Config) -> list[str]:
     given = check_given(config)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithms(config, policies)
+    if program is not None and not isinstance(config.program, PythonProgram):
+        _check_roles_list_answers(config, program)
     if config.population.sample_mode == "meta-nash":
         check_installed("population.sample_mode", "populations", *meta_strategies.PACKAGES)
     check_keep_best(config)
@@ -137,16 +140,13 @@ def _check_mixture(config: Config, field: str, name: str, env_id: str) -> None:
 
 
 def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
-    found, fix = [], "Choose another algorithm, such as reinforce"
+    found, fix = [], OTHER_ALGORITHM
     for field, algorithm in config.learning.algorithms_of(policies).items():
         if isinstance(algorithm, PythonAlgorithm):
             from sparring.learn.algorithms import build_algorithm  # imports torch
 
             build_algorithm(algorithm, field)
             found.append(f"algorithm {name_of(algorithm.path)}")
-        if isinstance(algorithm, OverAnswersSettings) and not isinstance(config.play, Games | PythonProgram):
-            problem = f"{algorithm.type} learns from legal answers, and the roles of this program have none"
-            raise InputError(field, problem, fix)
     for index, env in enumerate(config.envs):
         playing = [one for one in policies if one in env.seats or config.league is not None]
         for field, algorithm in config.learning.algorithms_of(playing).items():
@@ -158,6 +158,25 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
             if env.explore:
                 _check_explores(f"envs.{index}.explore", env, field, algorithm)
     return found
+
+
+def _check_roles_list_answers(config: Config, program: Arena) -> None:
+    """Raise an InputError if a policy learns from legal answers, but plays no role with any."""
+    roles = roles_with_answers(program)
+    listed = list(dict.fromkeys(role.policy for role in roles if role.policy not in program.frozen))
+    for policy in policies_of(program):
+        ((field, algorithm),) = config.learning.algorithms_of([policy]).items()
+        if not isinstance(algorithm, OverAnswersSettings):
+            continue
+        if policy not in listed:
+            others = [f"learning.policies.{name}.algorithm" for name in listed]
+            fix = f"Set {' and '.join(others)} instead" if others else OTHER_ALGORITHM
+            problem = f"{algorithm.type} learns from legal answers, and the roles of {policy} have none"
+            raise InputError(field, problem, fix)
+        for role in roles:
+            if role.policy == policy and role.stop:
+                problem = f"needs answers that a model ends by itself, and {role.id} has stop {role.stop}"
+                raise InputError(field, problem, OTHER_ALGORITHM)
 
 
 def _check_explores(explore: str, env: EnvSettings, field: str, algorithm: Algorithm) -> None:

@@ -108,6 +108,12 @@ def policies_of(arena: Arena) -> list[str]:
     return [policy for policy in named if policy not in arena.frozen]
 
 
+def roles_with_answers(arena: Arena) -> list[Role]:
+    """Return the roles that choose among listed answers, in a program that is not a user's own."""
+    names = arena.protocol.verifiers if isinstance(arena, ProofArena) else []
+    return [arena.roles[name] for name in names]
+
+
 def measured(measures: object) -> dict[str, MeasureResult]:
     """Return what a program's ``evaluate`` has returned.
 

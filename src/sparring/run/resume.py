@@ -15,6 +15,7 @@ from sparring.core.manifest import check_files, damaged
 from sparring.learn.model_files import check_base, fingerprint
 from sparring.learn.saved_states import newest_whole
 from sparring.run.best import has_settled
+from sparring.run.checks import renaming
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import PSRO_FILE
 from sparring.run.saved_state import SavedState, changed_logs, check_logs, read_saved_state
@@ -64,7 +65,9 @@ def check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
     if (directory.path.absolute().parent / PSRO_FILE).is_file():
         raise InputError(STEPS, f"{directory.path} belongs to a PSRO, which decides it", "Leave it out.")
     if steps < present:
-        raise InputError(STEPS, f"is {steps}, but the run has {present} updates", "Give a larger number.")
+        raise InputError(
+            STEPS, f"is {steps}, but the run has {present} updates", f"Give --{STEPS} {present + 1} or more."
+        )
     if has_settled(directory.evaluation, before.evaluation):
         raise InputError(
             STEPS,
@@ -77,7 +80,7 @@ def check_steps(directory: RunDirectory, before: Config, steps: int) -> None:
         raise InputError(
             STEPS,
             f"{field} of this run changes until update {present}, so it can have no other number",
-            "Begin a new run with as many updates.",
+            f"Begin a new run with --{STEPS} {steps}.",
         )
 
 
@@ -152,7 +155,8 @@ def _load(
         check_logs(directory.path, state.logs, deciding)
     for copy in _copies(directory, state):
         check_files(copy)
-    base = fingerprint(config.model.name)
+    with renaming({"model": "model.name"}):
+        base = fingerprint(config.model.name)
     check_base(place(number), base, "model.name")
     try:
         began = Config.model_validate(state.config)

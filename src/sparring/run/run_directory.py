@@ -33,7 +33,7 @@ from sparring.run.run_layout import (
     delete_after,
     finish_writes,
     foreign,
-    resume_command,
+    other_name_or_continue,
     steps_in,
 )
 
@@ -76,11 +76,7 @@ class RunDirectory:
         """
         run = cls(path)
         if run.config_file.exists():
-            raise InputError(
-                "--name",
-                f"{path} already holds a run",
-                f"Choose another name, or continue it: {resume_command(path)}",
-            )
+            raise InputError("--name", f"{path} already holds a run", other_name_or_continue(path))
         left_over = run.never_began()
         if path.exists() and not left_over:
             raise InputError("--name", f"{path} exists already, and is no run", "Choose another name.")

@@ -134,6 +134,12 @@ def resume_command(run: Path) -> str:
     return shell_command(kind_of(run), "--resume", run)
 
 
+def other_name_or_continue(run: Path) -> str:
+    """Return what a user may do who has named a new run like this one."""
+    more = ", with --learning.steps N for more updates" if kind_of(run) == "train" else ""
+    return f"Choose another name, or continue it: {resume_command(run)}{more}"
+
+
 def check_kind(run: Path, command: str) -> None:
     """Raise an InputError unless a command continues this kind of run."""
     kind = kind_of(run)

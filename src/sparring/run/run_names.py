@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG, MIXTURE_FILE
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_layout import check_is_run, kind_of, resume_command
+from sparring.run.run_layout import check_is_run, kind_of, other_name_or_continue
 
 RUNS = Path("runs")
 LAST, BEST = "last", "best"
@@ -113,11 +113,7 @@ def named_run_directory(parent: Path, name: str) -> Path:
     _check_parent(parent)
     path = parent / name
     if path.exists() and not RunDirectory(path).never_began():
-        raise InputError(
-            "--name",
-            f"{path} exists already",
-            f"Choose another, or continue it: {resume_command(path)}",
-        )
+        raise InputError("--name", f"{path} exists already", other_name_or_continue(path))
     return path
 
 
