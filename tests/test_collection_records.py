@@ -8,7 +8,21 @@ from sparring.collection import (
     StepBuffer,
     records_from_steps,
 )
-from sparring.core import AgentSpec, GenerateResult, Rollout, SparringError, Step, Trajectory
+from sparring.core import (
+    AgentSpec,
+    Arena,
+    Episode,
+    EpisodeRequest,
+    EpisodeState,
+    GenerateResult,
+    MockInferenceClient,
+    Role,
+    Rollout,
+    Rubric,
+    SparringError,
+    Step,
+    Trajectory,
+)
 from sparring.core.play import trajectories_of, trajectories_of_roles
 from sparring.core.records import records_of, with_alternatives
 
@@ -82,6 +96,42 @@ def test_a_record_says_whether_others_than_its_policy_play():
         assert set(direct) == set(buffered)
         found.append(set(direct))
     assert found == [{False}, {True}, {False}, {True}]
+
+
+class Ends(Episode):
+    """A conversation in which the first speaker may have the only word."""
+
+    episode_type = "ends"
+    rubric = Rubric([lambda rollout, arena: dict.fromkeys((step.role_id for step in rollout.steps), 1.0)])
+
+    async def rollout(self, arena, artifact, state=None):
+        state = state or EpisodeState()
+        for role in ("Alice", "Bob")[:artifact]:
+            response = await arena.call_model("?", role_id=role)
+            state.trajectory.append(response.to_step(role, "?"))
+        return state
+
+
+@pytest.mark.parametrize("policies", [("one", "one"), ("one", "two"), ("one", "base")])
+async def test_whether_others_play_does_not_depend_on_where_an_episode_ends(policies):
+    arena = Arena(MockInferenceClient(lambda messages, seed: "x"))
+    arena.frozen |= {"base"}
+    for role, policy in zip(("Alice", "Bob"), policies, strict=True):
+        arena.add_role(Role(role, policy=policy))
+    arena.add_episode("ends", Ends())
+    results = await arena.generate_rollouts([EpisodeRequest("ends", length) for length in (1, 2)])
+    found = {record.meta.get("others", False) for record in records_of(results)}
+    for result in results:
+        for trajectory in trajectories_of_roles(result, {"Alice": 0, "Bob": 1}):
+            found |= {step.info.get("others", False) for step in trajectory.steps}
+    assert found == {policies[0] != policies[1]}
+
+
+def test_a_steps_own_note_on_others_is_kept():
+    steps = [make_step(policy=name, info={"others": name == "one"}) for name in ("one", "two")]
+    rollout = Rollout(episode_type="Kuhn", steps=steps, meta={"others": True}, rewards={"player-1": 1.0})
+    rollout.rewards |= {step.role_id: 1.0 for step in steps}
+    assert [one.meta["others"] for one in records_of([GenerateResult(rollout)])] == [True, False]
 
 
 def test_a_record_has_the_place_of_its_step_among_those_of_all_seats():

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from magnet_records import answer_logprobs
-from sparring.core import InputError, SparringError, TrainingRecord
+from sparring.collection import StepBuffer, records_from_steps
+from sparring.core import InputError, SparringError, Step, TrainingRecord, Trajectory
 from sparring.learn.action_values import key_of
 from sparring.learn.algorithms import BaseAlgo
 from sparring.learn.algorithms.all_actions import AllActions
@@ -186,6 +187,34 @@ def test_a_game_has_its_answers_in_the_order_of_their_places():
         {"player_0": -2.0, "player_1": 2.0},
     ]
     assert all(one.chance == pytest.approx(0.5) for game in games for one in game.decisions)
+
+
+def trajectories(game: str, *, with_places: bool) -> list[Trajectory]:
+    """The trajectories of both seats of a game in which seat 0 moves first and third."""
+    own: dict[int, list[Step]] = {0: [], 1: []}
+    for place in range(3):
+        record = move(game, place, [1, 2, place], MOVES[place % 2], 1.0)
+        ids = {"prompt_token_ids": record.prompt_token_ids, "completion_token_ids": MOVES[place % 2]}
+        step = Step(f"player_{place % 2}", [], [], completion_logprobs=record.logprobs, **ids)
+        own[place % 2].append(step)
+    places = {0: [0, 2], 1: [1]} if with_places else {0: [], 1: []}
+    return [
+        Trajectory(pid, "small", 1.0, steps, rollout_id=game, role_id=f"player_{pid}", places=places[pid])
+        for pid, steps in own.items()
+    ]
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+@pytest.mark.parametrize("with_places", [False, True])
+def test_trajectories_of_ones_own_are_games_if_they_tell_the_order_of_their_steps(seats, with_places):
+    buffer = StepBuffer(100)
+    for game in ("one", "two"):
+        for trajectory in trajectories(game, with_places=with_places)[:seats]:
+            buffer.add_player_trajectory(trajectory, "small")
+    games = RecordedGames(records_from_steps(buffer.get_batch(buffer.size()))).games
+    seated = [["player_0", "player_1", "player_0"], ["player_0", "player_0"]][2 - seats :]
+    known = with_places or seats == 1
+    assert [[one.seat for one in game.decisions] for game in games] == (seated[:1] * 2 if known else [])
 
 
 def test_an_answer_that_explored_was_drawn_from_both():

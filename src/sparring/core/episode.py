@@ -209,6 +209,8 @@ class Episode(ABC):
             playing = awaitable(self._rollout(arena, rollout.artifact), method_of(self, "rollout"))
             state = returned(await playing, EpisodeState, method_of(self, "rollout"))
             rollout.steps = list_of(Step, state.trajectory, "state.trajectory")
+            if len({role.policy for role in arena.roles.values()}) > 1:
+                rollout.meta.setdefault("others", True)
             children = list_of(GenerateResult, state.child_results, "state.child_results")
             rollout.extras = returned(self.get_extras(state), dict, method_of(self, "get_extras"))
             await returned(self.rubric, Rubric, method_of(self, "rubric")).score(rollout, arena)

@@ -217,9 +217,12 @@ def _with_parents(result: GenerateResult, parent_id: str | None) -> Iterator[tup
 
 def _trajectory(rollout: Rollout, parent_id: str | None, role_id: str, pids: Mapping[str, int]) -> Trajectory:
     pid = pids[role_id]
-    notes = {**others_of(rollout), "parent_id": parent_id, "group": rollout.meta.get("group")}
+    others, notes = others_of(rollout), {"parent_id": parent_id, "group": rollout.meta.get("group")}
     own = {place: step for place, step in enumerate(rollout.steps) if step.role_id == role_id and step.policy}
-    steps = [step.scored(step.reward, {**step.info, **notes}, rollout.episode_type) for step in own.values()]
+    steps = [
+        step.scored(step.reward, {**others, **step.info, **notes}, rollout.episode_type)
+        for step in own.values()
+    ]
     for step in steps:
         step.pid = pid
     return Trajectory(

@@ -105,7 +105,7 @@ def records_of(results: list[GenerateResult]) -> list[TrainingRecord]:
             record_of(step, rollout.id, turn, rollout.episode_type, notes, place=place)
             for result in results
             for rollout in result.trainable_rollouts()
-            for notes in [others_of(rollout) | rollout.meta]
+            for notes in [rollout.meta | others_of(rollout)]
             for place, step in enumerate(rollout.steps)
             if step.policy
             for turn in [next(turns[rollout.id, step.role_id])]
@@ -131,10 +131,11 @@ def records_from_steps(steps: list[Step], encode_answer: EncodeAnswer | None = N
 
 
 def others_of(rollout: Rollout) -> dict[str, bool]:
-    """Return the note ``others`` if one can see that no policy plays a rollout alone: several acted, or a
-    seat is not trained."""
+    """Return the note ``others`` if one can see that no policy plays a rollout alone: the arena's roles have
+    several, several acted, or a seat is not trained. A step's own note precedes it."""
+    several = rollout.meta.get("others") is True or len({step.policy for step in rollout.steps}) > 1
     fixed = any(one.kind != "policy" for one in rollout.agents.values())
-    return {"others": True} if fixed or len({step.policy for step in rollout.steps}) > 1 else {}
+    return {"others": True} if several or fixed else {}
 
 
 def record_of(
@@ -163,6 +164,7 @@ def record_of(
     legal_answers = step.info.get("legal_answers", [])
     finish_reason = step.info.get("finish_reason", "")
     notes = {"pid": step.pid, "env_id": env_id, "finish_reason": finish_reason}
+    notes |= meta or {}
     notes |= {name: step.info[name] for name in ("explore", "explored", "others") if name in step.info}
     if finish_reason == "length" and _goes_on(step.completion_text, legal_answers):
         notes["goes_on"] = True
@@ -181,7 +183,7 @@ def record_of(
         policy_version=step.policy_version,
         policy=step.policy,
         temperature=step.temperature,
-        meta=notes | (meta or {}),
+        meta=notes,
     )
 
 

@@ -1,10 +1,15 @@
 """RecordedGames: the games of an update's records, as tree values need them.
 
-A game has the answers of one rollout in the order of their ``place``. It is left out if an answer has no
-rollout, or a role has different rewards at different answers, as with rewards on the way or discounts: then
-there is no reward of the end. An answer that is not legal may have any other reward. Whether others play
-too, who may change, such as opponents from a pool, is what an answer notes as ``others``; who acted does not
-tell, because a game may end before another seat's first move.
+A game has the answers of one rollout in the order of their ``place``. It is left out
+
+- if an answer has no rollout;
+- if two answers have the same place, as in trajectories of one's own without ``places``: nobody knows in
+  which order they were given;
+- if a role has different rewards at different answers, as with rewards on the way or discounts: then there is
+  no reward of the end. An answer that is not legal may have any other reward.
+
+Whether others play too, who may change, such as opponents from a pool, is what an answer notes as ``others``;
+who acted does not tell, because a game may end before another seat's first move.
 
 Letters: A legal answers to all prompts of the records.
 """
@@ -28,7 +33,7 @@ from sparring.learn.trie import bytes_of
 class _Recorded:
     """An answer in its game. ``is_legal`` is also true where legal answers are not listed."""
 
-    order: tuple[int, int]
+    place: int
     game: str
     decision: HistoryStep
     reward: float
@@ -54,9 +59,9 @@ class RecordedGames:
                 if record.rollout_id:
                     decision = HistoryStep(record.role_id, asked, key_of(drawn), chance_of(answer))
                     is_legal = not alternatives or answer.completion_token_ids in alternatives
-                    order, others = (answer.place, answer.turn), bool(answer.meta.get("others"))
+                    others = bool(answer.meta.get("others"))
                     played[record.rollout_id].append(
-                        _Recorded(order, game_of(answer), decision, answer.reward, is_legal, others)
+                        _Recorded(answer.place, game_of(answer), decision, answer.reward, is_legal, others)
                     )
         self.games = [game for own in played.values() if (game := _game(own)) is not None]
 
@@ -89,8 +94,10 @@ def _normalised(answers: dict[bytes, float]) -> dict[bytes, float]:
 
 
 def _game(answers: list[_Recorded]) -> HistoryGame | None:
-    """Return a game; ``None`` if a role has no reward of the end."""
-    ordered = sorted(answers, key=lambda one: one.order)
+    """Return a game; ``None`` if its answers have no order, or a role has no reward of the end."""
+    ordered = sorted(answers, key=lambda one: one.place)
+    if len({one.place for one in answers}) < len(answers):
+        return None
     rewards = {one.decision.seat: one.reward for one in ordered}
     legal = {(one.decision.seat, one.reward) for one in ordered if one.is_legal}
     if len(legal) > len(dict(legal)) or not all(map(math.isfinite, rewards.values())):
