@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sparring import __version__
+from sparring.cli.bench import bench
 from sparring.cli.best_responses import exploit, psro
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
@@ -32,7 +33,7 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, compare, envs, exploit, export, play),
+    *(analyse, bench, compare, envs, exploit, export, play),
     *(report, runs, serve, tournament, watch),
 ]
 for _command in _OF_FIELDS:

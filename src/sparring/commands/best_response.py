@@ -142,13 +142,13 @@ def train_to_the_end(config: Config, directory: Path, console: Console | None = 
     run, progress = RunDirectory(directory), ConsoleProgress(console)
     if run.config_file.is_file():
         found = _check_same(config, directory)
-        if not _is_trained(run, config):
+        if not is_trained(run, config):
             resume_run(directory, console, runtime_of(config, progress), _changes(run, found, config))
     elif directory.exists() and not run.never_began():
         raise InputError("directory", f"{directory} exists and is not a run", "Name another directory")
     else:
         start_run(config, directory, console, runtime_of(config, progress))
-    if _is_trained(run, config):
+    if is_trained(run, config):
         return True
     print_line(console, "or give this command again, which goes on to the end")
     return False
@@ -208,7 +208,7 @@ def _check_same(config: Config, directory: Path) -> Config:
     raise InputError("directory", problem, "Name another directory, or give the same options")
 
 
-def _is_trained(run: RunDirectory, config: Config) -> bool:
+def is_trained(run: RunDirectory, config: Config) -> bool:
     """Whether the training of a run is complete: all updates are made, or it settled before.
 
     If a kill came between the evaluation that settled it and the checkpoint, that update is made again.

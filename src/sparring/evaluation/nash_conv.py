@@ -238,6 +238,17 @@ def states_of(env_id: str) -> list[InformationState]:
     return states
 
 
+def nash_conv_of_table(env_id: str, chances: Sequence[Sequence[float]] | None = None) -> float:
+    """Return NashConv of a policy by information state, in the order of :func:`states_of`.
+
+    ``chances`` are those of the legal actions of each; ``None`` for uniform play.
+    """
+    states = states_of(env_id)
+    uniform = [[1 / len(state.actions)] * len(state.actions) for state in states]
+    values, best = _best_responses(env_id, states, uniform if chances is None else chances)
+    return sum(best) - sum(values)
+
+
 def prompt_of(env_id: str, template: PromptTemplate, state: InformationState) -> Messages:
     """Return the prompt that a model reads in an information state."""
     return template.messages(game_at(env_id, state.history), state.pid)
@@ -255,7 +266,7 @@ def _normalise(state: InformationState, logprobs: list[float]) -> tuple[list[flo
 
 
 def _best_responses(
-    env_id: str, states: list[InformationState], chances: list[list[float]]
+    env_id: str, states: Sequence[InformationState], chances: Sequence[Sequence[float]]
 ) -> tuple[list[float], list[float]]:
     """Return for each seat the value of the policy and that of a best response to it."""
     import pyspiel

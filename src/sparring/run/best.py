@@ -47,7 +47,7 @@ async def keep_if_best(
         return
     figures = read_figures(run.evaluation, step)
     if step == 0:
-        _check_name(keep_best, [figure.name for figure in figures])
+        _meant(keep_best, [figure.name for figure in figures])
         return
     run.check_epoch()
     found = [figure for figure in figures if is_kept_by(figure, keep_best)]
@@ -70,6 +70,11 @@ def is_kept_by(figure: Figure, keep_best: str | None) -> bool:
     return keep_best is not None and figure.name.is_meant_by(keep_best.removeprefix(SMALLEST))
 
 
+def is_smaller_better(figure: Figure, wanted: str) -> bool:
+    """Whether less of a figure is better: of a program's measure, if it was asked for so."""
+    return figure.smaller_is_better or wanted.startswith(SMALLEST)
+
+
 def check_keep_best(config: Config) -> None:
     """Check that the run will measure what decides which adapter is the best.
 
@@ -82,8 +87,16 @@ def check_keep_best(config: Config) -> None:
         raise InputError(
             FIELD, "nothing is measured between the first update and the last", "Set evaluation.every"
         )
+    check_figure(config, keep_best, FIELD)
+
+
+def check_figure(config: Config, wanted: str, field: str) -> FigureName | None:
+    """Return the figure of a run's evaluations that is meant; ``None`` for a program, whose are not known.
+
+    Raises InputError if they have no such figure, or several; ``field`` is its name in the error.
+    """
     if not isinstance(config.play, Games):
-        return
+        return None
     names = [
         name
         for env in config.evaluated
@@ -92,15 +105,14 @@ def check_keep_best(config: Config) -> None:
     ]
     exact = [config.label(env) for env in config.evaluated if measures_nash_conv(config, env)]
     names += [FigureName(name, label) for label in exact for name in (NASH_CONV, MASS)]
-    _check_name(keep_best, names)
+    return _meant(wanted, names, field)
 
 
 def _is_best(run: RunDirectory, keep_best: str, step: int, figure: Figure) -> bool:
     best = _value_before(run, keep_best, step)
     if best is None or not figure.is_playable:
         return figure.is_playable
-    smallest = figure.smaller_is_better or keep_best.startswith(SMALLEST)
-    return figure.value <= best if smallest else figure.value >= best
+    return figure.value <= best if is_smaller_better(figure, keep_best) else figure.value >= best
 
 
 def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
@@ -115,20 +127,20 @@ def _value_before(run: RunDirectory, keep_best: str, step: int) -> float | None:
     return None
 
 
-def _check_name(keep_best: str, names: Iterable[FigureName]) -> None:
-    """Check that exactly one figure is meant."""
-    wanted = keep_best.removeprefix(SMALLEST)
+def _meant(wanted: str, names: Iterable[FigureName], field: str = FIELD) -> FigureName:
+    """Return the only figure that is meant."""
+    wanted = wanted.removeprefix(SMALLEST)
     possible = list(dict.fromkeys(names))
     meant = [name for name in possible if name.is_meant_by(wanted)]
     if len(meant) == 1:
-        return
+        return meant[0]
     alone = len({name.env_id for name in possible}) == 1
     shown = [name.name if alone else str(name) for name in meant or possible]
     close = get_close_matches(wanted, shown, n=1)
     problem = f"{wanted!r} may mean several figures" if meant else f"no evaluation measures {wanted!r}"
     names_text = ", ".join(f'"{name}"' for name in shown)
     fix = f'Did you mean "{close[0]}"?' if close and not meant else f"Use one of {names_text}"
-    raise InputError(FIELD, problem, fix)
+    raise InputError(field, problem, fix)
 
 
 def has_settled(directory: Path, settings: EvaluationSettings) -> bool:

@@ -61,7 +61,7 @@ def _trace(line: Line, chart: Chart) -> Json:
         "name": plain(line.name or chart.title),
         "x": line.steps,
         "y": _short(line.values),
-        "line": {"color": _colour(line), "width": 2},
+        "line": {"color": _colour(line), "width": 2} | _dashes(line),
     }
     if chart.stacked:
         trace["stackgroup"] = "stacked"
@@ -89,6 +89,11 @@ def _band(line: Line) -> Json:
 
 def _colour(line: Line) -> str:
     return COLOURS[line.colour % len(COLOURS)]
+
+
+def _dashes(line: Line) -> Json:
+    """Return what tells a line from an earlier one of the same colour."""
+    return {"dash": "dot"} if line.colour >= len(COLOURS) else {}
 
 
 def _short(values: list[float]) -> list[float]:

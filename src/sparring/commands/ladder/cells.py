@@ -1,0 +1,244 @@
+"""The cells of a ladder that are runs: one of ``sparring train`` for each combination and seed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from shlex import join
+
+from sparring.collection import read_metrics
+from sparring.commands.best_response import is_trained, without_places
+from sparring.commands.ladder.file import LadderSettings, options_of
+from sparring.commands.ladder.results import CellResult, Point, cell_name
+from sparring.config import Config
+from sparring.config.loading import differences_text, load_config
+from sparring.config.play import EvaluatedGameSettings
+from sparring.core import InputError
+from sparring.core.adapters import ADAPTER_FILE
+from sparring.core.files import is_locked
+from sparring.evaluation.figures import NASH_CONV, FigureName, read_figures
+from sparring.evaluation.nash_conv import nash_conv_of_table
+from sparring.evaluation.results import evaluated_steps
+from sparring.run.best import check_figure, is_kept_by, is_smaller_better
+from sparring.run.checks import check_config
+from sparring.run.run_directory import RunDirectory
+
+MEASURE = "measure"
+"""The field that names the figure."""
+_PLAYED = ("accounts/finished", "accounts/payoff_finished")
+_SECONDS = ("time/play_seconds", "time/learn_seconds")
+
+
+@dataclass(frozen=True)
+class LadderGame:
+    """A game of a ladder: its configuration, and the figure that is compared; ``None`` if not yet known."""
+
+    name: str
+    config: Config
+    figure: FigureName | None
+
+    @property
+    def env(self) -> EvaluatedGameSettings:
+        """The environment of the figure; a program has none."""
+        label = self.figure.env_id if self.figure is not None else ""
+        return next(env for env in self.config.evaluated if self.config.label(env) == label)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the figure is NashConv."""
+        return self.figure is not None and self.figure.measure == NASH_CONV
+
+    def scale(self) -> float:
+        """Return what figures are divided by: NashConv of uniform play, or 1 for other measures."""
+        return nash_conv_of_table(self.env.id) if self.is_exact else 1.0
+
+
+@dataclass(frozen=True)
+class LadderCell(ABC):
+    """What is measured once: ``recipe`` and ``opponents``, or the name of an entry of others, with a seed."""
+
+    game: LadderGame
+    recipe: str
+    opponents: str
+    seed: int
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Its name, and that of its directory."""
+        return cell_name(self.game.name, self.recipe, self.opponents, self.seed)
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.out / self.name
+
+    @property
+    @abstractmethod
+    def words(self) -> Sequence[str]:
+        """The command that makes it; empty if it has none."""
+
+    @property
+    def words_now(self) -> Sequence[str]:
+        """The command that makes it, or goes on with it."""
+        return self.words
+
+    def is_in_use(self) -> bool:
+        """Whether another process makes it."""
+        return is_locked(self.path)
+
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether it is complete."""
+
+    @abstractmethod
+    def measured(self, result: CellResult, measure: str) -> None:
+        """Add to a result what was measured, and the hash of the end, of a complete cell."""
+
+    def result(self, measure: str, problem: str = "") -> CellResult:
+        """Return what came of it: no figures if it is not complete, because of a ``problem``."""
+        result = CellResult(
+            game=self.game.name,
+            recipe=self.recipe,
+            opponents=self.opponents,
+            seed=self.seed,
+            command=join(self.words),
+            problem=problem,
+        )
+        if not problem and self.is_done():
+            try:
+                self.measured(result, measure)
+            except InputError as error:
+                result.problem = str(error)
+            if not (result.points or result.problem):
+                result.problem = f"no evaluation measures {measure}"
+        return result
+
+
+@dataclass(frozen=True)
+class RunCell(LadderCell):
+    """A run; ``given`` are the words of its command."""
+
+    config: Config
+    given: tuple[str, ...]
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The command of a new run."""
+        return self.given
+
+    @property
+    def words_now(self) -> Sequence[str]:
+        """The command of a new run, or of one that has begun."""
+        return (
+            ["sparring", "train", "--resume", str(self.path)]
+            if self.run.config_file.is_file()
+            else self.given
+        )
+
+    @cached_property
+    def run(self) -> RunDirectory:
+        """The directory of its run."""
+        return RunDirectory(self.path)
+
+    def is_done(self) -> bool:
+        """Whether it was trained to the end."""
+        return is_trained(self.run, self.config)
+
+    def measured(self, result: CellResult, measure: str) -> None:
+        """Add its evaluations, and the hash of its last adapters."""
+        points = list(_points(self.run, measure))
+        result.points = [point for point, _ in points]
+        result.smaller_is_better = any(smaller for _, smaller in points)
+        result.sha256 = _hash_of_end(self.run)
+
+
+def games_of(ladder: LadderSettings) -> list[LadderGame]:
+    """Return the games; raise an InputError if one cannot be played, or does not measure what is compared."""
+    found = []
+    for name, game in ladder.games.items():
+        with _naming(name):
+            source, recipe, fields = options_of(ladder.base, game)
+            config = load_config(source, fields, recipe)
+            found.append(LadderGame(name, config, check_figure(config, ladder.measure, MEASURE)))
+    return found
+
+
+def run_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) -> list[RunCell]:
+    """Return the cells that are runs, with the first seed of all before the second.
+
+    Raises:
+        InputError: a run cannot start or does not measure what is compared, or its directory holds another.
+    """
+    cells = [
+        _cell(ladder, game, recipe, opponents, seed, out)
+        for seed in ladder.seeds
+        for game in games
+        for recipe in ladder.trained
+        for opponents in ladder.opponents
+    ]
+    for cell in cells:
+        with _naming(cell.name):
+            if cell.seed == ladder.seeds[0]:
+                check_config(cell.config)
+                check_figure(cell.config, ladder.measure, MEASURE)
+            _check_same(cell)
+    return cells
+
+
+def _cell(
+    ladder: LadderSettings, game: LadderGame, recipe: str, opponents: str, seed: int, out: Path
+) -> RunCell:
+    tables = (ladder.base, ladder.games[game.name], ladder.trained[recipe], ladder.opponents[opponents])
+    source, laid_over, fields = options_of(*tables)
+    name = cell_name(game.name, recipe, opponents, seed)
+    fields |= {"model.threads": "1", "run.directory": str(out)}
+    given = ["sparring", "train", source, "--name", name, "--seed", str(seed)]
+    given += [] if laid_over is None else ["--recipe", laid_over]
+    given += [f"--{field}={text}" for field, text in fields.items()]
+    with _naming(name):
+        config = load_config(source, fields | {"seed": str(seed)}, laid_over)
+    return RunCell(game, recipe, opponents, seed, out, config, tuple(given))
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let an error say of which cell or game it is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error.field}", error.problem, error.fix) from error
+
+
+def _check_same(cell: RunCell) -> None:
+    if not cell.run.config_file.is_file():
+        return
+    found = without_places(load_config(str(cell.run.config_file), {}))
+    if found != (wanted := without_places(cell.config)):
+        problem = f"{cell.path} holds another run, which differs in {differences_text(found, wanted)}"
+        raise InputError("--out", problem, "Name another directory, or undo the change")
+
+
+def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, bool]]:
+    """Yield what was measured after each evaluation, and whether less of it is better."""
+    games, seconds, gone = {0: 0}, {0: 0.0}, 0.0
+    for line in read_metrics(run.metrics_file):
+        gone += sum(line.get(name, 0.0) for name in _SECONDS)
+        games[line["step"]] = sum(int(line.get(name, 0)) for name in _PLAYED)
+        seconds[line["step"]] = gone
+    for update in evaluated_steps(run.evaluation):
+        for figure in read_figures(run.evaluation, update):
+            if is_kept_by(figure, measure):
+                point = Point(figure.value, games[update], seconds[update], figure.is_playable)
+                yield point, is_smaller_better(figure, measure)
+
+
+def _hash_of_end(run: RunDirectory) -> str:
+    """Return the SHA-256 of the adapters in the last checkpoint: of their files in order of their names."""
+    digest = sha256()
+    for path in sorted(run.checkpoint(run.saved_steps()[-1]).rglob(ADAPTER_FILE)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

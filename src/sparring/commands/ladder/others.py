@@ -1,0 +1,164 @@
+"""The cells of a ladder that others made: policy files of any framework, and models that play matches."""
+
+import glob
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from shlex import split
+
+import msgspec
+
+from sparring.commands.ladder.cells import LadderCell, LadderGame
+from sparring.commands.ladder.file import EntrySettings, LadderSettings
+from sparring.commands.ladder.results import CellResult, Point
+from sparring.core import InputError
+from sparring.engine.api_models import is_api_model
+from sparring.evaluation.figures import MASS, figures_of
+from sparring.evaluation.nash_conv import nash_conv_of_table
+from sparring.evaluation.policy_file import read_policy
+from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
+from sparring.evaluation.tournament_files import GAMES, NASH_CONVS, PAYOFFS_JSON, PlayedGame
+from sparring.run.best import is_kept_by, is_smaller_better
+
+GAMES_OF_TRAINING = "{games}"
+"""In the name of a policy file: after so many games of training it is what was learned."""
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class PolicyCell(LadderCell):
+    """Policy files of one game and seed: one, or one for each evaluation."""
+
+    entry: EntrySettings
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The command of the entry, with this game and seed."""
+        return split(self._filled(self.entry.command)) if self.entry.command else ()
+
+    def is_done(self) -> bool:
+        """Whether there are files."""
+        return bool(self._files())
+
+    def measured(self, result: CellResult, measure: str) -> None:
+        """Add NashConv of each file, and the hash of all."""
+        digest, env_id = sha256(), self.game.env.id
+        for games, path in self._files():
+            digest.update(path.read_bytes())
+            result.points.append(Point(nash_conv_of_table(env_id, read_policy(path, env_id)), games))
+        result.smaller_is_better = True
+        result.sha256 = digest.hexdigest()
+
+    def _files(self) -> list[tuple[int | None, Path]]:
+        """Return the files that there are, each with the games of training before it, fewest first."""
+        before, games, after = self._filled(self.entry.policies or "").partition(GAMES_OF_TRAINING)
+        if not games:
+            path = Path(before)
+            return [(None, path)] if path.is_file() else []
+        found = []
+        for name in glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"):
+            number = name[len(before) : len(name) - len(after)]
+            if number.isdecimal():
+                found.append((int(number), Path(name)))
+        return sorted(found)
+
+    def _filled(self, text: str) -> str:
+        texts = {"{game}": self.game.name, "{env}": self.game.env.id, "{seed}": str(self.seed)}
+        for name, value in texts.items():
+            text = text.replace(name, value)
+        return text
+
+
+@dataclass(frozen=True)
+class MemberCell(LadderCell):
+    """A model that plays against one opponent, as a tournament of these two."""
+
+    entry: EntrySettings
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The command of the tournament, which goes on where it was stopped."""
+        env, config = self.game.env, self.game.config
+        played = ["--env", env.id, "--players", str(env.num_players), "--template", env.template]
+        games = ["--games", str(env.games or config.evaluation.games), "--seed", str(self.seed)]
+        exact = ["--nash-conv"] if self.game.is_exact else []
+        who = [str(self.entry.member), self._opponent]
+        return ["sparring", "tournament", *who, *played, *games, *exact, "--out", str(self.path)]
+
+    def is_done(self) -> bool:
+        """Whether it was held to the end."""
+        return (self.path / PAYOFFS_JSON).is_file()
+
+    def measured(self, result: CellResult, measure: str) -> None:
+        """Add the figure of its games, or its NashConv."""
+        uid = json.loads((self.path / PAYOFFS_JSON).read_bytes())["members"][0]
+        if self.game.is_exact:
+            result.points = [Point(json.loads((self.path / NASH_CONVS).read_bytes())[uid])]
+            result.smaller_is_better = True
+            return
+        for figure in figures_of(self._match(uid)):
+            if is_kept_by(figure, measure):
+                result.points = [Point(figure.value)]
+                result.smaller_is_better = is_smaller_better(figure, measure)
+
+    @property
+    def _opponent(self) -> str:
+        return RANDOM if self.game.is_exact or self.game.figure is None else self.game.figure.opponent
+
+    def _match(self, uid: str) -> MatchResult:
+        """Return the games as a match of the model; a tournament does not count moves."""
+        env, config = self.game.env, self.game.config
+        lines = (self.path / GAMES).read_bytes().splitlines()
+        match = MatchResult(
+            env_id=config.label(env),
+            num_players=env.num_players,
+            model=uid,
+            opponent=self._opponent,
+            seed=self.seed,
+            requested_games=len(lines),
+        )
+        for line in lines:
+            game = msgspec.json.decode(line, type=PlayedGame)
+            seat = game.players.index(uid)
+            outcome = outcome_of(dict(enumerate(game.rewards)), seat)
+            ended: Side | None = None
+            if game.invalid is not None:
+                ended = "model" if game.invalid == seat else "opponent"
+            match.add(GameRecord(seat, game.rewards[seat], outcome, ended, False, 0, 0))
+        return match
+
+
+def other_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) -> list[LadderCell]:
+    """Return the cells of what others made; raise an InputError if one cannot measure what is compared."""
+    for name, entry in ladder.entries.items():
+        for game in games:
+            _check(f"entries.{name}", entry, game)
+    return [
+        (PolicyCell if entry.policies else MemberCell)(game, name, "", seed, out, entry)
+        for seed in ladder.seeds
+        for game in games
+        for name, entry in ladder.entries.items()
+    ]
+
+
+def _check(field: str, entry: EntrySettings, game: LadderGame) -> None:
+    if (entry.policies is None) == (entry.member is None):
+        raise InputError(field, "needs either policies or a member", "Name one of the two")
+    if entry.command is not None and entry.policies is None:
+        raise InputError(f"{field}.command", "makes policy files", "Leave it out, or name policies")
+    if game.figure is None:
+        raise InputError(field, f"{game.name} is a program, in which only runs are compared", "Leave it out")
+    if entry.policies is not None and not game.is_exact:
+        problem = f"a policy file is measured by NashConv, not by {game.figure.name}"
+        raise InputError(f"{field}.policies", problem, 'Leave it out, or set measure = "NashConv"')
+    if entry.member is None:
+        return
+    if is_api_model(entry.member) and game.is_exact:
+        problem = "a model behind an API gives no probabilities, which NashConv needs"
+        raise InputError(
+            f"{field}.member", problem, 'Choose a measure of matches: "mean reward against random"'
+        )
+    if game.figure.measure == MASS:
+        raise InputError(f"{field}.member", f"{MASS} is not measured in matches", "Choose another measure")

@@ -1,0 +1,115 @@
+"""Play the cells of a ladder that are not complete, several at a time, each as a command of its own."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+
+from sparring.commands.ladder.cells import LadderCell
+from sparring.core.text import one_line
+
+LOOK_SECONDS = 1.0
+"""How often is looked whether the process of an earlier ladder has left a cell's run."""
+STOPPED = "was stopped; give the same command again"
+
+Play = Callable[[Sequence[str]], str]
+"""Runs one command; returns why it failed, or an empty text."""
+_PROGRAMS = {"sparring": (sys.executable, "-m", "sparring"), "python": (sys.executable,)}
+"""What a command's first word means here: no other installation is used."""
+
+
+def play_cells(
+    cells: Sequence[LadderCell], jobs: int, done: Callable[[LadderCell, str], None], play: Play | None = None
+) -> None:
+    """Play cells, ``jobs`` at a time; ``done`` is told of each, and why it failed if it did.
+
+    Interrupted, it lets the runs save their updates, and raises KeyboardInterrupt.
+    """
+    with _Commands() as commands, ThreadPoolExecutor(jobs) as pool:
+        started = {pool.submit(_play, cell, play or commands.play): cell for cell in cells}
+        try:
+            for future in as_completed(started):
+                done(started[future], future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            commands.stop()
+            raise
+
+
+def _play(cell: LadderCell, play: Play) -> str:
+    """Play a cell or go on with it; return why it did not end, or an empty text."""
+    while cell.is_in_use():  # a ladder was killed, and its runs go on
+        time.sleep(LOOK_SECONDS)
+    if cell.is_done():
+        return ""
+    if not cell.words:
+        return "there are no such files yet"
+    problem = play(cell.words_now)
+    return problem or ("" if cell.is_done() else STOPPED)
+
+
+class _Commands:
+    """The commands that run, each in a session of its own: a terminal's Ctrl-C reaches only this process.
+
+    SIGTERM is as Ctrl-C: it is passed on to them.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._is_stopped = False
+
+    def __enter__(self) -> "_Commands":
+        self._before = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)
+
+    def play(self, words: Sequence[str]) -> str:
+        """Run a command; return the last line of its errors, or an empty text."""
+        with self._started(words) as process:
+            if process is None:
+                return STOPPED
+            _, said = process.communicate()
+        if process.returncode == 0:
+            return ""
+        lines = [line for line in said.splitlines() if line.strip()]
+        last = lines[-1] if lines else f"it ended with status {process.returncode}"
+        return one_line(last).removeprefix("error: ")
+
+    @contextmanager
+    def _started(self, words: Sequence[str]) -> Iterator[subprocess.Popen[str] | None]:
+        with self._lock:
+            if self._is_stopped:
+                yield None
+                return
+            process = subprocess.Popen(
+                [*_PROGRAMS.get(words[0], (words[0],)), *words[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def stop(self) -> None:
+        """Ask all to save their update and end, and start no more."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running:
+                process.send_signal(signal.SIGINT)

@@ -1,0 +1,241 @@
+"""``sparring bench``: the file, the runs of its cells, what is written about them, and going on."""
+
+import hashlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladders import FILE, played_at_once, write_ladder
+from sparring.cli.main import main
+from sparring.commands.ladder.file import options_of
+from sparring.commands.ladder.ladder import run_ladder
+from sparring.commands.ladder.results import RESULTS, LadderResult, differing
+from sparring.config.loading import load_config
+from sparring.config.toml_files import parse_toml
+from sparring.core import InputError
+from sparring.core.files import lock_directory
+from sparring.evaluation.nash_conv import states_of
+from sparring.evaluation.policy_file import write_policy
+
+FALLING = {0: 1.1, 2: 0.6, 4: 0.3}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def falling(name, seed):
+    return {update: value + seed / 10 for update, value in FALLING.items()}
+
+
+def test_each_combination_and_seed_is_a_run_whose_command_anybody_can_type(tmp_path):
+    played = []
+    result = run_ladder(write_ladder(tmp_path), Path("out"), jobs=1, play=played_at_once(falling, played))
+    names = [f"kuhn.{recipe}.seed-{seed}" for seed in (0, 1) for recipe in ("magnet", "neurd")]
+    assert [cell.name for cell in result.cells] == names
+    assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == sorted(names)
+    words = "train kuhn --name kuhn.neurd.seed-1 --seed 1 --recipe neurd --collection.games_per_step=10"
+    fields = "--learning.steps=4 --evaluation.every=2 '--evaluation.opponents=[]'"
+    rest = "--learning.algorithm.alpha=0.5 --model.threads=1 --run.directory=out"
+    assert result.cells[3].command == f"sparring {words} {fields} {rest}"
+    assert len(played) == 4
+    assert LadderResult.read(Path("out", RESULTS)) == result
+
+
+def test_a_cell_has_its_figures_by_games_and_seconds_and_the_hash_of_its_weights(tmp_path):
+    cell = run_ladder(write_ladder(tmp_path), Path("out"), jobs=1, play=played_at_once(falling)).cells[2]
+    assert [(one.games, one.seconds) for one in cell.points] == [(0, 0.0), (20, 12.0), (40, 24.0)]
+    assert [one.value for one in cell.points] == pytest.approx([1.2, 0.7, 0.4])
+    assert cell.sha256 == hashlib.sha256(b"kuhn.magnet.seed-1").hexdigest()
+
+
+def test_what_is_complete_is_not_played_again_and_more_may_be_asked_for(tmp_path):
+    run_ladder(write_ladder(tmp_path), Path("out"), jobs=1, play=played_at_once(falling))
+    more, played = FILE.replace("[0, 1]", "[0, 1, 2]"), []
+    result = run_ladder(
+        write_ladder(tmp_path, more), Path("out"), jobs=1, play=played_at_once(falling, played)
+    )
+    assert [words[4] for words in played] == ["kuhn.magnet.seed-2", "kuhn.neurd.seed-2"]
+    assert len(result.done) == 6
+
+
+def test_runs_of_another_file_are_not_taken_for_its_own(tmp_path):
+    run_ladder(write_ladder(tmp_path), Path("out"), jobs=1, play=played_at_once(falling))
+    changed = write_ladder(tmp_path, FILE.replace("alpha = 0.5", "alpha = 0.6"))
+    with pytest.raises(InputError, match=r"differs in learning\.algorithm\.alpha"):
+        run_ladder(changed, Path("out"), jobs=1, play=played_at_once(falling))
+
+
+def test_a_cell_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
+    play, file = played_at_once(falling), write_ladder(tmp_path)
+
+    def failing(words):
+        return "model.name: there is none" if words[4] == "kuhn.magnet.seed-0" else play(words)
+
+    first = run_ladder(file, Path("out"), jobs=1, play=failing)
+    assert [cell.problem for cell in first.cells] == ["model.name: there is none", "", "", ""]
+    assert len(first.done) == 3
+    assert len(run_ladder(file, Path("out"), jobs=1, play=play).done) == 4
+
+
+def test_cells_that_end_with_other_bytes_are_named(tmp_path):
+    result = run_ladder(write_ladder(tmp_path), Path("out"), jobs=1, play=played_at_once(falling))
+    other = LadderResult.read(Path("out", RESULTS))
+    other.cells[1].sha256 = "0" * 64
+    other.cells[2].sha256 = ""
+    same, others = differing(result, other)
+    assert same == ["kuhn.magnet.seed-0", "kuhn.neurd.seed-1"]
+    assert others == ["kuhn.neurd.seed-0"]
+
+
+def test_the_file_of_another_directory_or_of_another_process_is_left_alone(tmp_path):
+    file = write_ladder(tmp_path)
+    Path("notes").mkdir()
+    Path("notes", "mine.txt").write_text("")
+    with pytest.raises(InputError, match="is not a ladder"):
+        run_ladder(file, Path("notes"), play=played_at_once(falling))
+    Path("out").mkdir()
+    lock = lock_directory(Path("out"))
+    with pytest.raises(InputError, match="in use by another process"):
+        run_ladder(file, Path("out"), play=played_at_once(falling))
+    os.close(lock)
+
+
+def test_later_tables_win_and_a_list_is_replaced_as_a_whole():
+    base = {"config": "kuhn", "learning": {"steps": 4}, "envs": {"0": {"explore": 0.1}}}
+    game = {"envs": [{"id": "leduc_poker"}]}
+    recipe = {"recipe": "magnet", "envs": {"0": {"explore": 0.2}}, "learning": {"steps": 8}}
+    source, laid_over, fields = options_of(base, game, recipe)
+    assert (source, laid_over) == ("kuhn", "magnet")
+    assert list(fields.items()) == [
+        ("envs", '[{"id" = "leduc_poker"}]'),
+        ("envs.0.explore", "0.2"),
+        ("learning.steps", "8"),
+    ]
+    config = load_config(source, fields, laid_over)
+    assert [(env.id, env.explore) for env in config.envs] == [("leduc_poker", 0.2)]
+
+
+values = st.recursive(
+    st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, min_size=1, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(values, max_size=3) | st.text(st.characters(exclude_categories=("Cc", "Cs"))))
+def test_a_value_of_the_file_is_the_same_on_the_command_line(value):
+    (text,) = options_of({"config": "kuhn", "name": value})[2].values()
+    try:
+        assert parse_toml(f"value = {text}")["value"] == value
+    except ValueError:  # what is no TOML is a text
+        assert text == value
+
+
+def real(tmp_path, model, updates=3):
+    size = f'model.name = "{model}"\ncollection.games_per_step = 8\nlora.rank = 2\nlearning.steps = {updates}'
+    return write_ladder(tmp_path, FILE.replace("collection.games_per_step = 10\nlearning.steps = 4", size))
+
+
+def test_the_command_of_a_cell_ends_with_the_same_bytes(tmp_path, capsys, playing):
+    text = real(tmp_path, playing).read_text().replace("[0, 1]", "[1]").split("[recipes.neurd]")[0]
+    file = write_ladder(tmp_path, text)
+    assert main(["bench", str(file), "--out", "out"]) == 0
+    assert "kuhn.magnet" not in capsys.readouterr().err
+    (cell,) = LadderResult.read(Path("out", RESULTS)).cells
+    assert [one.games for one in cell.points] == [0, 16, 24]
+    words = [*shlex.split(cell.command)[1:-1], "--run.directory=again"]
+    assert main(words) == 0
+    (weights,) = Path("again", cell.name, "checkpoints", "step-000003").glob("adapter_model.safetensors")
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == cell.sha256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_ladder_that_is_stopped_goes_on_to_the_same_end(tmp_path, playing, how):
+    file, python = real(tmp_path, playing, updates=12), [sys.executable, "-m", "sparring", "bench"]
+    subprocess.run([*python, file, "--out", "whole"], check=True)
+    process = subprocess.Popen([*python, file, "--out", "out"])
+    while not any(Path("out").glob("*/checkpoints/step-*")):
+        time.sleep(0.1)
+    process.send_signal(how)
+    process.wait()
+    subprocess.run([*python, file, "--out", "out", "--against", "whole/ladder.json"], check=True)
+    same, others = differing(*(LadderResult.read(Path(one, RESULTS)) for one in ("out", "whole")))
+    assert len(same) == 4
+    assert not others
+
+
+POLICIES = """
+seeds = [0]
+[base]
+config = "kuhn"
+[games.kuhn]
+[entries.cfr]
+policies = "{game}-{env}-{seed}-{games}.jsonl"
+"""
+
+
+def test_policy_files_of_others_are_measured_by_the_games_in_their_names(tmp_path):
+    uniform = {
+        one.info_state: dict.fromkeys(one.actions, 1 / len(one.actions)) for one in states_of("kuhn_poker")
+    }
+    always_first = {one.info_state: {one.actions[0]: 1.0} for one in states_of("kuhn_poker")}
+    file = write_ladder(tmp_path, POLICIES)
+    assert run_ladder(file, Path("out")).cells[0].problem == "there are no such files yet"
+    write_policy(Path("kuhn-kuhn_poker-0-200.jsonl"), uniform)
+    write_policy(Path("kuhn-kuhn_poker-0-20.jsonl"), always_first)
+    Path("kuhn-kuhn_poker-0-x.jsonl").write_text("")
+    (cell,) = run_ladder(file, Path("out")).cells
+    assert [one.games for one in cell.points] == [20, 200]
+    assert [one.value for one in cell.points] == pytest.approx([2, 11 / 12])
+    assert cell.entry == "cfr"
+
+
+def test_the_command_of_an_entry_makes_its_policy_files_once(tmp_path):
+    line = '{"state": "0", "policy": {"0": 1}}'
+    Path("make.py").write_text(f"import sys\nopen(sys.argv[1], 'w').write({line!r})\n")
+    text = POLICIES.replace("-{games}", "") + 'command = "python make.py {game}-{env}-{seed}.jsonl"\n'
+    file = write_ladder(tmp_path, text)
+    (cell,) = run_ladder(file, Path("out")).cells
+    assert cell.command == "python make.py kuhn-kuhn_poker-0.jsonl"
+    assert "lacks 11 of the 12 information states" in cell.problem, "the file was made, and read"
+
+
+def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
+    text = (
+        'seeds = [0]\nmeasure = "win rate against random"\n[base]\nconfig = "kuhn"\nevaluation.games = 60\n'
+    )
+    text += '[games.kuhn]\n[entries.best]\nmember = "optimal"\n'
+    (cell,) = run_ladder(write_ladder(tmp_path, text), Path("out")).cells
+    assert cell.command.startswith("sparring tournament optimal random --env kuhn_poker --players 2")
+    (point,) = cell.points
+    assert 0.4 < point.value < 0.9
+    assert point.games is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("", "needs either policies or a member"),
+        ('member = "x"\npolicies = "y"', "needs either policies or a member"),
+        ('member = "vendor/model"', "a model behind an API gives no probabilities"),
+        ('member = "optimal"\ncommand = "python make.py"', "makes policy files"),
+    ],
+)
+def test_an_entry_that_cannot_be_measured_is_refused(tmp_path, entry, said):
+    text = f'seeds = [0]\n[base]\nconfig = "kuhn"\n[games.kuhn]\n[entries.other]\n{entry}\n'
+    with pytest.raises(InputError, match=said):
+        run_ladder(write_ladder(tmp_path, text), Path("out"))
