@@ -327,8 +327,8 @@ def neurd(policy: FloatArray, gain_SA: FloatArray, beta: float, legal_SA: BoolAr
     return legal_SA * above_mean(np.where(outwards_SA, 0.0, gain_SA), equal_SA)
 
 
-def learn(tree: Tree, method: Method, seed: int) -> Iterator[list[FloatArray]]:
-    """Yield the averages of the policy at each of the last evaluations."""
+def learn(tree: Tree, method: Method, seed: int, last: int = LAST) -> Iterator[list[FloatArray]]:
+    """Yield the averages of the policy at each of the ``last`` evaluations."""
     updates, games = GAMES[tree.name]
     generator, legal_SA = np.random.default_rng(seed), tree.legal_SA
     policy = follower = normalised(np.zeros(legal_SA.shape), legal_SA)
@@ -365,7 +365,7 @@ def learn(tree: Tree, method: Method, seed: int) -> Iterator[list[FloatArray]]:
             mean_with(old, policy, min(decay, update / (update + power + 1)))
             for old, (decay, power) in zip(averages, AVERAGES.values(), strict=True)
         ]
-        if update % (updates // EVALUATIONS) == 0 and update > updates * (1 - LAST / EVALUATIONS):
+        if update % (updates // EVALUATIONS) == 0 and update > updates * (1 - last / EVALUATIONS):
             yield [np.exp(normalised(one, legal_SA)) * legal_SA for one in averages]
 
 

@@ -3,9 +3,9 @@
 A policy here is a number for each action of each information state, as in ``magnet_in_tables.py``, whose
 ``magnet`` with Kuhn's constants it learns by: each update makes two steps of Adam (0.1, momentum 0.8). The
 opponents are chosen by this package's own ``ModelPool`` and ``League``, with the settings of
-``opponent_rules.py``: a copy of the policy joins the pool every few updates, eight copies of a policy are
-active, and a rule that draws opponents trains one seat of each game. Copies are of the policy itself and not
-of its average. The games of an update are divided into draws of equally many games.
+``ladders/opponents.toml``: a copy of the policy joins the pool every few updates, eight copies of a policy
+are active, and a rule that draws opponents trains one seat of each game. Copies are of the policy itself and
+not of its average. The games of an update are divided into draws of equally many games.
 
 The table gives NashConv of the policy (in a league the main player's) and of two averages of its logarithms:
 ``recent`` has decay 0.95 and power 8, ``all`` has decay 0.99 and power 1 (``learning.average_power``). Each

@@ -76,6 +76,7 @@ def make_files(folder: Path) -> None:
     (typed / "config.json").write_text(config.replace('"use_cache": true', '"use_cache": null'))
     shutil.copytree(folder / "tiny-model", folder / "family-model")
     (folder / "family-model" / "config.json").write_text('{"model_type": "t5"}')
+    _make_ladders(folder)
     (folder / "busy-jobs").mkdir()
     _write(
         folder / "mixed" / "mixture.json",
@@ -95,6 +96,20 @@ def make_files(folder: Path) -> None:
     _make_fine_tuning_runs(folder)
     _make_proofs(folder)
     _make_half_proved(folder / "half-proved")
+
+
+def _make_ladders(folder: Path) -> None:
+    rest = '[base]\nconfig = "kuhn"\n[games.kuhn]\n'
+    mistakes = {
+        "typo": f'mesure = "NashConv"\n{rest}',
+        "bare": "[games.kuhn]\n",
+        "field": f"{rest}[recipes.fast]\nlearning.stepps = 3\n",
+        "figure": f'measure = "win rate against optimist"\n{rest}',
+        "entry": f"{rest}[entries.theirs]\n",
+        "wins": f'measure = "win rate against random"\n{rest}[entries.theirs]\npolicies = "{{game}}.jsonl"\n',
+    }
+    for name, text in mistakes.items():
+        (folder / f"ladder-{name}.toml").write_text(f"seeds = [0]\n{text}")
 
 
 def _make_fine_tuning_runs(folder: Path) -> None:

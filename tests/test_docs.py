@@ -22,6 +22,9 @@ from rich.console import Console
 from doc_pages import DOCS, FENCE, PAGES, ROOT, blocks, save_named_blocks
 from sparring import collection
 from sparring.cli.main import app, main
+from sparring.commands.ladder.cells import games_of, run_cells
+from sparring.commands.ladder.file import read_ladder
+from sparring.commands.ladder.others import other_cells
 from sparring.config import Config, load_config, preset_names
 from sparring.config.fields import config_fields
 from sparring.core.adapters import ALL_LINEAR
@@ -132,10 +135,32 @@ def make_earlier_adapters(text: str, directory: Path) -> None:
         (place.parents[1] / "config.toml").touch()
 
 
+def check_ladder(file, out):
+    ladder = read_ladder(file)
+    games = games_of(ladder)
+    assert [*run_cells(ladder, games, out), *other_cells(ladder, games, out)]
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "benchmarks" / "ladders").glob("*.toml")), ids=lambda one: one.stem
+)
+def test_the_ladders_to_begin_with_can_be_held(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tiny-player").symlink_to(roomy_model())
+    check_ladder(file, tmp_path / "out")
+    rows = [row[0].strip("`") for row in table_rows(DOCS / "howto-ladder.md", "ladder")]
+    assert file.name in rows
+
+
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
-    """A block without an environment or a program is a part of a configuration."""
+    """A block without an environment or a program is a part of one; a block with seeds is a ladder."""
     monkeypatch.chdir(tmp_path)
+    if re.search(r"^seeds = ", block.text, re.MULTILINE):
+        (tmp_path / "ladder.toml").write_text(block.text)
+        check_ladder(tmp_path / "ladder.toml", tmp_path / "out")
+        return
     make_earlier_adapters(block.text, tmp_path)
     save_named_blocks(block.page, tmp_path)
     whole = "[[envs]]" in block.text or "[program]" in block.text

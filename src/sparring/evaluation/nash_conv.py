@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import starmap
 from time import perf_counter
 
@@ -217,6 +218,7 @@ def _estimate(env_id: str, positions: int, seconds_each: float, limit: float) ->
     return f"{env_id}: NashConv, {positions:,} positions, about {rest:,.0f} s"
 
 
+@lru_cache(maxsize=8)
 def states_of(env_id: str) -> list[InformationState]:
     """Return the information states of a game that has an exact measure.
 

@@ -28,8 +28,11 @@ class PolicyLine(msgspec.Struct):
 
 
 def write_policy(path: Path, policy: Mapping[str, Mapping[int, float]]) -> None:
-    """Write a policy by information state and action."""
-    lines = (msgspec.json.encode(PolicyLine(state, dict(chances))) for state, chances in policy.items())
+    """Write a policy by information state and action; numbers of numpy are numbers too."""
+    lines = (
+        msgspec.json.encode(PolicyLine(state, {int(one): float(chances[one]) for one in chances}))
+        for state, chances in policy.items()
+    )
     write_file(path, b"".join(line + b"\n" for line in lines))
 
 

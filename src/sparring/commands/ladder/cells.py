@@ -90,6 +90,9 @@ class LadderCell(ABC):
         """Whether another process makes it."""
         return is_locked(self.path)
 
+    def note_end(self) -> None:  # noqa: B027 - most cells know by themselves
+        """Take note that its command has ended without an error."""
+
     @abstractmethod
     def is_done(self) -> bool:
         """Whether it is complete."""

@@ -29,9 +29,9 @@ class EntrySettings(Settings):
     """What others made: policy files, or a member of matches."""
 
     policies: FilePath | None = None
-    """Policy files; {game}, {env} and {seed} may stand in the name, and {games} of training if several."""
+    """Policy files, with {game}, {env}, {seed} and {out} in the name, and {games} of training if several."""
     command: Line | None = None
-    """What makes the policy files of one game and seed; it may have {game}, {env} and {seed}."""
+    """What makes the policy files of one game and seed; {game}, {env}, {seed} and {out} may stand in it."""
     member: Line | None = None
     """A model as ``sparring tournament`` names it, also behind an API."""
 

@@ -103,6 +103,9 @@ def run_ladder(
 
                 play_cells(missing, jobs or min(MOST_JOBS, available_cores()), done, play)
         return board.result
+    except KeyboardInterrupt:
+        progress.say("stopped; give the same command again, and it goes on")
+        raise
     except OSError as error:
         problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
         raise SparringError(f"{problem}, and give this command again") from error

@@ -14,6 +14,7 @@ from sparring.commands.ladder.cells import LadderCell, LadderGame
 from sparring.commands.ladder.file import EntrySettings, LadderSettings
 from sparring.commands.ladder.results import CellResult, Point
 from sparring.core import InputError
+from sparring.core.files import write_file
 from sparring.engine.api_models import is_api_model
 from sparring.evaluation.figures import MASS, figures_of
 from sparring.evaluation.nash_conv import nash_conv_of_table
@@ -25,6 +26,8 @@ from sparring.run.best import is_kept_by, is_smaller_better
 GAMES_OF_TRAINING = "{games}"
 """In the name of a policy file: after so many games of training it is what was learned."""
 RANDOM = "random"
+_MADE = "made"
+"""The file that says that an entry's command has ended."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,14 @@ class PolicyCell(LadderCell):
         """The command of the entry, with this game and seed."""
         return split(self._filled(self.entry.command)) if self.entry.command else ()
 
+    def note_end(self) -> None:
+        """Note that the command ended well: files of one that was killed are not all that there should be."""
+        self.path.mkdir(exist_ok=True)
+        write_file(self.path / _MADE, b"")
+
     def is_done(self) -> bool:
-        """Whether there are files."""
-        return bool(self._files())
+        """Whether there are files, which are complete."""
+        return bool(self._files()) and (not self.entry.command or (self.path / _MADE).is_file())
 
     def measured(self, result: CellResult, measure: str) -> None:
         """Add NashConv of each file, and the hash of all."""
@@ -66,6 +74,7 @@ class PolicyCell(LadderCell):
 
     def _filled(self, text: str) -> str:
         texts = {"{game}": self.game.name, "{env}": self.game.env.id, "{seed}": str(self.seed)}
+        texts["{out}"] = str(self.out)
         for name, value in texts.items():
             text = text.replace(name, value)
         return text

@@ -48,8 +48,10 @@ def _play(cell: LadderCell, play: Play) -> str:
         return ""
     if not cell.words:
         return "there are no such files yet"
-    problem = play(cell.words_now)
-    return problem or ("" if cell.is_done() else STOPPED)
+    if problem := play(cell.words_now):
+        return problem
+    cell.note_end()
+    return "" if cell.is_done() else STOPPED
 
 
 class _Commands:
