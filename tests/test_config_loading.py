@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.config import Config, dump_config, load_config, preset_names
-from sparring.config.facts import FOR_GAMES, Only
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
 from sparring.config.fields import config_fields, is_list, models_in
 from sparring.config.loading import differences_text
 from sparring.core import InputError
@@ -249,7 +249,19 @@ def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
     )
 
 
-LISTS = {".".join(one.written) for one in config_fields() if is_list(one.info.annotation)} - {"envs"}
+def fields_only(fact):
+    return [
+        ".".join(one.written)
+        for one in config_fields()
+        if any(isinstance(known, Only) and known.why == fact.why for known in one.info.metadata)
+    ]
+
+
+LISTS = (
+    {".".join(one.written) for one in config_fields() if is_list(one.info.annotation)}
+    - {"envs"}
+    - {*fields_only(FOR_PROGRAMS)}
+)
 
 
 @pytest.mark.parametrize("field", sorted(one for one in LISTS if "*" not in one and "program" not in one))
@@ -259,18 +271,14 @@ def test_a_list_that_is_not_set_has_no_entry_to_change(field, tmp_path):
     assert str(refused.value) == f"{field}: is not set, so it has no entry to change. Use {field} = [...]"
 
 
-FOR_GAMES_ONLY = [
-    ".".join(one.written)
-    for one in config_fields()
-    if any(isinstance(fact, Only) and fact.why == FOR_GAMES.why for fact in one.info.metadata)
-]
-
-
-@pytest.mark.parametrize("field", FOR_GAMES_ONLY)
+@pytest.mark.parametrize(
+    ("preset", "field", "why"),
+    [("debate", field, FOR_GAMES.why) for field in fields_only(FOR_GAMES)]
+    + [("quickstart", field, FOR_PROGRAMS.why) for field in fields_only(FOR_PROGRAMS)],
+)
 @pytest.mark.parametrize("inside", ["", ".0", ".0.id"])
-def test_a_program_is_told_that_a_field_is_for_games_whatever_its_value(field, inside):
-    line = problem({f"{field}{inside}": '"x"'}, "debate")
-    assert line.startswith(f"{field}: is for games, but [program] replaces them. ")
+def test_a_field_that_is_only_for_games_or_programs_says_so_whatever_its_value(preset, field, why, inside):
+    assert problem({f"{field}{inside}": '"x"'}, preset).startswith(f"{field}: {why}. ")
 
 
 FREE = {"*", "program", "roles", "start", "frozen", "fields"}

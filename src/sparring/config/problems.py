@@ -33,10 +33,9 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         location = location[:-2]
     if context.get("field"):
         location = (*location, context["field"])
-    if data.get("program") is not None:
-        for end in range(1, len(location) + 1):
-            if fact := _for_games(location[:end]):
-                return InputError(dotted(location[:end], data), fact.why, fact.fix)
+    for end in range(1, len(location) + 1):
+        if fact := _refused(location[:end], data.get("program")):
+            return InputError(dotted(location[:end], data), fact.why, fact.fix)
     field = dotted(location, data)
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
@@ -134,11 +133,14 @@ def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[st
     return pattern
 
 
-def _for_games(location: Location) -> Only | None:
-    """Return the fact that a field is for games, if it is."""
+def _refused(location: Location, program: Any) -> Only | None:
+    """Return the fact that a field is for games and a program is played, or the other way round."""
     pattern = _pattern(location)
-    found = (fact for field in config_fields() if field.path == pattern for fact in field.info.metadata)
-    return next((one for one in found if isinstance(one, Only) and one.why == FOR_GAMES.why), None)
+    facts = [fact for field in config_fields() if field.path == pattern for fact in field.info.metadata]
+    for fact in facts:
+        if isinstance(fact, Only) and fact.other == FOR_GAMES.other and not fact.holds(program):
+            return fact
+    return None
 
 
 def _names_entries(value: Any) -> bool:
