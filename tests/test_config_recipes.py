@@ -7,6 +7,7 @@ from sparring.config import dump_active, load_config, recipe_names
 from sparring.config.rewards import RewardSettings
 from sparring.config.without_effect import without_effect
 from sparring.run.assembly import build_learner
+from sparring.run.checks import check_config
 from tiny_models import tiny_policy
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
@@ -147,3 +148,13 @@ def test_the_recipe_magnet_brings_the_constants_of_the_preset_kuhn(preset):
     differing = {name for name in ours if ours[name] != theirs[name]}
     assert differing <= {"steps", "learning_rate", "learning_rate_end"}
     assert (other.credit, other.rewards) == (kuhn.credit, kuhn.rewards)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_games_explore_only_under_a_recipe_whose_values_make_up_for_it(recipe):
+    config = load_config("kuhn", {}, recipe)
+    is_tree = getattr(config.learning.algorithm, "values", None) == "tree"
+    assert config.envs[0].explore == (0.2 if is_tree else 0.0)
+    check_config(config)
+    asked = load_config("kuhn", {"envs.0.explore": "0.1"}, recipe)
+    assert asked.envs[0].explore == 0.1

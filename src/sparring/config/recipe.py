@@ -44,7 +44,8 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     Its fields replace single fields, with two exceptions. ``learning.algorithm`` is replaced as a whole,
     because the fields of one loss mean nothing to another. A recipe that says how rewards become advantages,
     with ``learning.critic``, ``credit`` or ``rewards.sampling``, replaces all three. What it sets in
-    ``learning`` is for every policy, so policies lose such fields of their own.
+    ``learning`` is for every policy, so policies lose such fields of their own. Games that explore do so no
+    longer, unless the recipe's values are those of the tree, which alone make up for it.
     """
     learning, rewards = _table(recipe, "learning"), _table(recipe, "rewards")
     replaced = {name for name in learning if name != "policies"}
@@ -59,7 +60,16 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     for policy in policies:
         for name in replaced:
             _table(policies, policy).pop(name, None)
+    if "algorithm" in learning and _table(learning, "algorithm").get("values") != "tree":
+        for env in _entries(data, "envs"):
+            env.pop("explore", None)
     _merge(data, recipe)
+
+
+def _entries(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the tables of a list of tables."""
+    entries = data.get(name)
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
 
 
 def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
