@@ -20,8 +20,8 @@ SEVERAL = "Minutes are those of a machine that played several cells at a time, w
 OVER_SEEDS = "A value is the mean over seeds, beside it the smallest and the largest."
 BANDS = "Lines are means over seeds; bands reach from the smallest to the largest."
 REPLAY = (
-    "The same kind of processor with the same versions plays a cell again to the same bytes. The hash is the "
-    "SHA-256 of the adapter in its last checkpoint."
+    "The same kind of processor with the same versions plays a cell again to the same bytes. SHA-256 is that "
+    "of the adapter in its last checkpoint, or of its policy files."
 )
 
 
@@ -40,7 +40,7 @@ def standings_table(result: LadderResult, standings: Sequence[Standing]) -> Tabl
     ]
     heads = ("", "Equal games", "Equal minutes", "Rank", "Minutes", "Cells")
     problems = (f"{cell.name} failed: {cell.problem}" for cell in result.cells if cell.problem)
-    return Table(heads, [("", "", rows)], [*_notes(result), *problems])
+    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result), *problems]))
 
 
 def ladder_html(name: str, result: LadderResult, standings: Sequence[Standing]) -> str:
@@ -71,8 +71,9 @@ def _tiles(result: LadderResult, standings: Sequence[Standing]) -> list[tuple[st
             f"{failed} failed" if failed else "",
         ),
         ("Games of training", number_text(sum(one.games for one in standings)), ""),
-        ("Minutes", _minutes(sum(one.seconds for one in standings)), "of playing and learning"),
     ]
+    if seconds := sum(one.seconds for one in standings):
+        tiles.append(("Minutes", _minutes(seconds), "of playing and learning"))
     best = standings[0]
     if best.after_games is not None:
         tiles.append(("Best after equal games", best.entry, f"{best.after_games.mid:.3f}"))
@@ -107,7 +108,22 @@ def _page_standings(result: LadderResult, standings: Sequence[Standing]) -> Tabl
             ]
         )
     heads = ("Entry", "Equal games", "Equal minutes", "Mean rank", "Games", "Minutes", "")
-    return Table(heads, [("", "", rows)], [*_notes(result)])
+    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result)]))
+
+
+def _without_empty(table: Table) -> Table:
+    """Return a table without the columns in which no row has anything."""
+    rows = [row for _, _, group in table.groups for row in group]
+    kept = [place for place in range(len(table.heads)) if any(_text(row[place]) != NOTHING for row in rows)]
+    groups = [
+        (title, note, [[row[place] for place in kept] for row in group])
+        for title, note, group in table.groups
+    ]
+    return replace(table, heads=[table.heads[place] for place in kept], groups=groups)
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def _missing(one: Standing) -> str:
@@ -124,7 +140,8 @@ def _notes(result: LadderResult) -> Iterator[str]:
     yield "Rank: by the mean over seeds after equal games, in the mean over games."
     for game, limits in limits_of(result).items():
         if limits != Limits(None, None):
-            yield f"{game}: after {_limits_text(limits)} of playing and learning."
+            of = "" if limits.seconds is None else " of playing and learning"
+            yield f"{game}: after {_limits_text(limits)}{of}."
     if any(one.seconds is not None for one in limits_of(result).values()):
         yield SEVERAL
 
@@ -159,9 +176,8 @@ def _games_table(result: LadderResult, standings: Sequence[Standing]) -> Table:
         scale = result.scales[game]
         uniform = f"; uniform play {scale:.3f}" if result.measure == NASH_CONV else ""
         groups.append((game, f"{_limits_text(limits)}{uniform}", rows))
-    return Table(
-        ("", f"{result.measure}, equal games", "equal minutes", "Minutes a run"), groups, [OVER_SEEDS]
-    )
+    heads = ("", f"{result.measure}, equal games", "equal minutes", "Minutes a run")
+    return _without_empty(Table(heads, groups, [OVER_SEEDS]))
 
 
 def _over_seeds(points: Sequence[Point]) -> Cell:
