@@ -23,6 +23,11 @@ TIC_TAC_TOE_RULES = (
     "Tic-tac-toe. Cells are numbered 0 to 8, row by row. Three in a row win. You play {mark}. Answer with "
     "the number of a free cell only."
 )
+PHANTOM_RULES = (
+    "Tic-tac-toe on a board that you do not see. Cells are numbered 0 to 8, row by row. Three in a row win. "
+    "If a cell that you try is taken, you are told so, and {after}. You play {mark}. Answer with the number "
+    "of a cell that you have not tried yet."
+)
 OPENING = "Moves so far: none. Legal moves: check, bet. Your card: Q."
 BOX = "Think step by step, then give your final move inside \\boxed{}."
 TRY_TO_WIN = "This is a two-player zero-sum game. Play legal moves and try to win."
@@ -161,11 +166,23 @@ def test_the_examples_of_tic_tac_toe_are_the_same_positions_in_both_libraries(
             ".......\n.......\n.......\n.......\n.......\n...x...\nLegal moves: o0, o1, o2, o3, o4, o5, o6.",
         ),
         (
-            "phantom_ttt",  # imperfect information: with the player's own attempts
-            (4, 4),
-            "The game is Phantom Tic Tac Toe. You are player 1 of 2.",
-            "...\n.x.\n...\n1,4\nLegal moves: "
-            "o(0,0), o(0,1), o(0,2), o(1,0), o(1,2), o(2,0), o(2,1), o(2,2).",
+            "dark_hex(board_size=2)",  # imperfect information: with the player's own attempts
+            (0, 0),
+            "The game is Dark Hex. You are player 1 of 2.",
+            "x.\n..\n2\n1,0\nLegal moves: b1, a2, b2.",
+        ),
+        ("phantom_ttt", (), PHANTOM_RULES.format(after="you try another cell", mark="x"), "Your tries: none"),
+        (
+            "phantom_ttt",
+            (4, 4, 0, 8, 1, 0),
+            PHANTOM_RULES.format(after="you try another cell", mark="x"),
+            "Your tries: 4, 8, 0 taken",
+        ),
+        (
+            "phantom_ttt(gameversion=abrupt,obstype=reveal-numturns)",
+            (4, 4, 8),
+            PHANTOM_RULES.format(after="your turn is over", mark="o"),
+            "Your tries: they try, 4 taken, they try",
         ),
         (
             "tiny_hanabi",

@@ -164,6 +164,41 @@ class TicTacToeWording(Wording):
         return [str(action) for action in state.legal_actions()]
 
 
+class PhantomTicTacToeWording(Wording):
+    """Tic-tac-toe on a board that nobody sees, with cells 0 to 8: what a player tried, in this order.
+
+    Positions that differ in their last tries share the rest of their prompt. Legal moves are not listed: a
+    list would be most of what is not shared.
+    """
+
+    _TRY = re.compile(r"(\d),(\d|\?)")
+
+    def rules(self, game: Any, pid: int) -> str:
+        """Give the rules; the mark differs by seat."""
+        abrupt = game.get_parameters()["gameversion"] == "abrupt"
+        after = "your turn is over" if abrupt else "you try another cell"
+        return (
+            "Tic-tac-toe on a board that you do not see. Cells are numbered 0 to 8, row by row. Three in a "
+            f"row win. If a cell that you try is taken, you are told so, and {after}. You play {'xo'[pid]}. "
+            "Answer with the number of a cell that you have not tried yet."
+        )
+
+    def observation(self, state: Any, pid: int) -> str:
+        """Give the player's own tries, and those of the other if the game tells of them."""
+        *rows, said = state.information_state_string(pid).split("\n")
+        view, said_of = "".join(rows), []
+        for seat, cell in self._TRY.findall(said):
+            if int(seat) != pid:
+                said_of.append("they try")
+            else:
+                said_of.append(f"{cell} taken" if view[int(cell)] != "xo"[pid] else cell)
+        return f"Your tries: {', '.join(said_of) or 'none'}"
+
+    def moves(self, state: Any) -> list[str]:
+        """Give the numbers of the cells that were not tried."""
+        return [str(action) for action in state.legal_actions()]
+
+
 class NimWording(Wording):
     """Nim: stones in piles, and whose turn it is says nothing, so both seats share their prompts."""
 
@@ -197,6 +232,8 @@ def wording_for(short_name: str) -> Wording:
         return LeducWording()
     if short_name == "tic_tac_toe":
         return TicTacToeWording()
+    if short_name == "phantom_ttt":
+        return PhantomTicTacToeWording()
     if short_name == "nim":
         return NimWording()
     return PlainWording()
