@@ -45,20 +45,20 @@ class Row:
     @property
     def changes(self) -> str:
         """What differs from the loss alone."""
-        method, opening = self.training.method, f"opening {self.opening}" if self.opening else ""
-        return ", ".join(filter(None, [method.changes if method else "", opening]))
+        opening = f"opening {self.opening}" if self.opening else ""
+        return ", ".join(filter(None, [self.training.method.changes, opening]))
 
 
-def row(method: Method | None, rate: float = 1e-3, epochs: int = 2, opening: int = 0) -> Row:
-    """Return a row with the momentum of all losses but reinforce."""
-    return Row(Training(method, rate, epochs, momentum=0.0 if method is None else 0.8), opening)
+def row(method: Method, rate: float = 1e-3, epochs: int = 2, opening: int = 0) -> Row:
+    """Return a row with momentum."""
+    return Row(Training(method, rate, epochs), opening)
 
 
 CROSS_ENTROPY, POLICY, NEURD = (Method(loss, alpha=0.3) for loss in ("magnet", "policy", "neurd"))
 MORE = 0.8
 """The default alpha."""
 LOSSES = [
-    row(None, epochs=1),
+    Row(Training(Method("reinforce"), epochs=1, momentum=0.0)),
     *(row(one, rate) for one in (CROSS_ENTROPY, POLICY, NEURD) for rate in (1e-3, 3e-3)),
     *(row(replace(one, alpha=MORE), 3e-3) for one in (CROSS_ENTROPY, POLICY, NEURD)),
     row(replace(CROSS_ENTROPY, corrected=True), 3e-3),
@@ -79,7 +79,6 @@ TREE = [
     *(row(TODAY, 3e-3, opening=most) for most in (0, 2)),
     *(row(one, 3e-3) for one in EXPLORING),
     row(EXPLORING[1], 3e-3, opening=2),
-    row(replace(EXPLORING[1], loss="neurd"), 3e-3),
 ]
 """The rows of the table about the values of the tree of games and exploration."""
 ROWS = {"losses": LOSSES, "tree": TREE}
@@ -229,7 +228,7 @@ def main() -> None:
         held = [f"{100 * one.mean():.0f}% ({100 * one.min():.0f}%)" for one in runs.T[:-1]]
         training = row.training
         method, rate = training.method, f"{training.rate:g}"
-        loss = ["reinforce", ""] if method is None else [method.loss, f"{method.alpha:g}"]
+        loss = [method.loss, "" if method.loss == "reinforce" else f"{method.alpha:g}"]
         rows.append([*loss, row.changes, rate, str(training.epochs), *held, f"{runs.T[-1].mean():.2f}"])
         print(" ".join(rows[-1]), flush=True)
     after = [str(options.updates * part // 4) for part in range(1, 5)]

@@ -56,12 +56,12 @@ class States:
 
 @dataclass(frozen=True)
 class Training:
-    """A method, the rate of Adam's steps, its first beta, and the number of steps in an update.
+    """A method, the rate of Adam's steps, their number in an update, and Adam's first beta.
 
-    A ``method`` of ``None`` is reinforce.
+    The loss of a method may also be ``reinforce``, the plain policy gradient.
     """
 
-    method: Method | None
+    method: Method
     rate: float = 1e-3
     epochs: int = 2
     momentum: float = 0.8
@@ -73,7 +73,7 @@ class Learner:
     def __init__(self, states: States, training: Training, seed: int) -> None:
         torch.manual_seed(seed)
         self.states, self.training = states, training
-        self._method = training.method or Method("policy")
+        self._method = training.method
         self._features_SF = torch.tensor(states.features)
         self._output_SA = torch.from_numpy(states.output_SA)
         layers = [torch.nn.Linear(self._features_SF.shape[1], WIDTH), torch.nn.Linear(WIDTH, WIDTH)]
@@ -117,7 +117,7 @@ class Learner:
         for _ in range(self.training.epochs):
             logits = self._logits(self.network, met)
             policy = self._logarithms(logits, met)
-            if self.training.method is None:
+            if method.loss == "reinforce":
                 step = _reinforce(played, met, policy, legal_SA)
             else:
                 moves = step_of(method, alpha, policy, magnet, value_SA[met], legal_SA[met])
