@@ -20,6 +20,7 @@ GAMES = {
     "first_sealed_auction(max_value=4)": (2, 20, ("first_sealed_auction(max_value=4)", BIDS)),
 }
 """Seats, the token limit of an answer, and what the model is taught."""
+MAGNET = '{{type = "magnet", alpha = 0.6, uniform = 0.05, memory = 16, values = "{}"}}'
 
 
 def main() -> None:
@@ -35,9 +36,8 @@ def main() -> None:
             save_playing_model(model.with_suffix(".part"), *taught).rename(model)
         for values in ("returns", "tree"):
             given = [f"--model.name={model}", f"--envs.0.id={game}", f"--envs.0.num_players={seats}"]
-            given += [f"--inference.max_tokens={limit}"]
-            given += [f'--learning.algorithm={{type = "magnet", alpha = 0.6, values = "{values}"}}']
-            given += ["--learning.learning_rate=2e-3", "--evaluation.games=2"]
+            given += [f"--inference.max_tokens={limit}", "--envs.0.explore=0", "--evaluation.games=2"]
+            given += [f"--learning.algorithm={MAGNET.format(values)}", "--learning.learning_rate=2e-3"]
             name = f"{place}-{values}"
             curves = [train(name, "kuhn", *given, seed=seed, options=options) for seed in options.seeds]
             found = [[one.nash_conv[step] for one in curves] for step in (0, options.updates)]
