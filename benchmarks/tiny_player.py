@@ -1,7 +1,7 @@
 """Make a tiny Llama that answers legally in Kuhn and Leduc poker and liar's dice: for ``ladders/tiny.toml``.
 
 It begins with random weights and is taught a policy of each game that was drawn at random: in each
-information state, one answer is mostly the likeliest. So it reads positions and plays badly. Its chat
+information state, answers have probabilities of their own. So it reads positions and plays badly. Its chat
 template begins with the last question, so that rules and examples, which never change, cost nothing.
 
 Command:  python benchmarks/tiny_player.py DIRECTORY [--steps 2000]
@@ -77,7 +77,7 @@ def lessons_of(game: str, generator: random.Random) -> list[Lesson]:
     template, found = get_template(TEMPLATE), []
     for state in states_of(game):
         answers = list(map(template.answer, state.legal_actions))
-        weights = [generator.expovariate(1) ** 3 for _ in answers]
+        weights = [generator.expovariate(1) for _ in answers]
         found.append(Lesson(prompt_of(game, template, state), answers, weights))
     return found
 
