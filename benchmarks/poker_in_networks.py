@@ -25,13 +25,13 @@ from small_networks import Learner, Played, States, Training
 UPDATES = dict(zip(GAMES, ((60, 1024), (120, 4096), (80, 2048), (80, 2048)), strict=True))
 """The number of updates and of games in each."""
 MAGNET, NEURD = Method("magnet", alpha=0.6), Method("neurd")
-"""The constants of the preset ``kuhn`` and of the recipe ``neurd``."""
+"""Constants without the tree: those that the preset ``kuhn`` had until then, and those of ``neurd``."""
 TREE = replace(MAGNET, tree=True, explore=0.2)
 NEURD_TREE = replace(NEURD, tree=True, explore=0.2)
 ROWS = [
     *(Training(method, rate) for method in (MAGNET, TREE) for rate in (1e-3, 2e-3)),
     Training(replace(TREE, explore=0.0)),
-    Training(replace(TREE, alpha=0.5, uniform=0.02), rate=2e-3),
+    *(Training(replace(TREE, alpha=0.5, uniform=0.02), rate) for rate in (1e-3, 2e-3)),
     Training(NEURD_TREE, rate=2e-3),
     Training(NEURD, epochs=1, momentum=0.0),
     Training(replace(NEURD_TREE, alpha=0.5, uniform=0.02), epochs=1, momentum=0.0),
