@@ -17,7 +17,7 @@ model of two layers and width 32, with SmolLM2's tokenizer.
 Command:  python benchmarks/large_game.py uniform
           python benchmarks/large_game.py rate [--model smollm2-135m] [--seconds 400]
           python benchmarks/large_game.py whole --table FILE [--model NAME] [--start 4 0 8] [--device cuda]
-Needs:    this package, and 2 GB.
+Needs:    this package, and 2.3 GB.
 """
 
 import argparse
