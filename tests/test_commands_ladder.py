@@ -215,6 +215,67 @@ def test_the_command_of_an_entry_makes_its_policy_files_once(tmp_path):
     assert "lacks 11 of the 12 information states" in cell.problem, "the file was made, and read"
 
 
+def test_a_command_that_has_changed_makes_its_files_again(tmp_path):
+    text = POLICIES.replace("-{games}", "") + 'command = "python make.py {game}-{env}-{seed}.jsonl"\n'
+    for line in ("first", "second"):
+        Path("make.py").write_text(f"import sys\nopen(sys.argv[1], 'w').write({line!r})\n")
+        run_ladder(
+            write_ladder(tmp_path, text.replace('seed}.jsonl"\n', f'seed}}.jsonl {line}"\n')), Path("out")
+        )
+        assert Path("kuhn-kuhn_poker-0.jsonl").read_text() == line
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("no-such-program {out}", "no-such-program cannot be started"),
+        ("python fail.py {out}", "the directory is a b: " + "x" * 900),
+    ],
+)
+def test_a_command_that_fails_is_told_in_one_short_line_and_stops_no_other(tmp_path, command, said):
+    Path("fail.py").write_text(
+        "import sys\nsys.exit('error: the directory is ' + sys.argv[1] + ': ' + 'x' * 10**7)\n"
+    )
+    write_policy(
+        Path("kuhn.jsonl"), {one.info_state: {one.actions[0]: 1.0} for one in states_of("kuhn_poker")}
+    )
+    text = POLICIES.replace("{game}-{env}-{seed}-{games}", "other") + f'command = "{command}"\n'
+    file = write_ladder(tmp_path, text + '[entries.table]\npolicies = "kuhn.jsonl"\n')
+    failed, other = run_ladder(file, Path("a b")).cells
+    assert said in failed.problem
+    assert len(failed.problem) <= 1000
+    assert other.points
+
+
+def test_a_second_interrupt_ends_a_command_that_ignores_the_first(tmp_path):
+    Path("deaf.py").write_text(
+        "import os, signal\n"
+        "ask = lambda *given: os.kill(os.getppid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, ask)\n"
+        "ask()\n"
+        "while True:\n    signal.pause()\n"
+    )
+    file = write_ladder(tmp_path, POLICIES + 'command = "python deaf.py"\n')
+    words = [sys.executable, "-m", "sparring", "bench", str(file), "--out", "out"]
+    assert subprocess.run(words, timeout=120).returncode == 130
+
+
+def test_an_interrupt_does_not_wait_for_a_run_of_an_earlier_ladder(tmp_path):
+    Path("out", "kuhn.magnet.seed-0").mkdir(parents=True)
+    Path("out", RESULTS).write_text("")
+    lock = lock_directory(Path("out", "kuhn.magnet.seed-0"))
+    failed = []
+
+    def play(words):
+        failed.append(words)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_ladder(write_ladder(tmp_path), Path("out"), jobs=2, play=play)
+    os.close(lock)
+    assert failed
+
+
 def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
     text = (
         'seeds = [0]\nmeasure = "win rate against random"\n[base]\nconfig = "kuhn"\nevaluation.games = 60\n'
@@ -234,6 +295,7 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
         ('member = "x"\npolicies = "y"', "needs either policies or a member"),
         ('member = "vendor/model"', "a model behind an API gives no probabilities"),
         ('member = "optimal"\ncommand = "python make.py"', "makes policy files"),
+        ("policies = 'x'\ncommand = 'python \"make.py'", "is no command"),
     ],
 )
 def test_an_entry_that_cannot_be_measured_is_refused(tmp_path, entry, said):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from shlex import split
+from shlex import join, split
 
 import msgspec
 
@@ -27,7 +27,7 @@ GAMES_OF_TRAINING = "{games}"
 """In the name of a policy file: after so many games of training it is what was learned."""
 RANDOM = "random"
 _MADE = "made"
-"""The file that says that an entry's command has ended."""
+"""The file that says which command of an entry has ended."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,19 @@ class PolicyCell(LadderCell):
     @property
     def words(self) -> Sequence[str]:
         """The command of the entry, with this game and seed."""
-        return split(self._filled(self.entry.command)) if self.entry.command else ()
+        return [self._filled(word) for word in split(self.entry.command or "")]
 
     def note_end(self) -> None:
         """Note that the command ended well: files of one that was killed are not all that there should be."""
         self.path.mkdir(exist_ok=True)
-        write_file(self.path / _MADE, b"")
+        write_file(self.path / _MADE, join(self.words).encode())
 
     def is_done(self) -> bool:
-        """Whether there are files, which are complete."""
-        return bool(self._files()) and (not self.entry.command or (self.path / _MADE).is_file())
+        """Whether there are files, which are complete and of this command."""
+        made = self.path / _MADE
+        return bool(self._files()) and (
+            not self.words or (made.is_file() and made.read_bytes() == join(self.words).encode())
+        )
 
     def measured(self, result: CellResult, measure: str) -> None:
         """Add NashConv of each file, and the hash of all."""
@@ -152,11 +155,21 @@ def other_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) 
     ]
 
 
+def _words(command: str) -> list[str]:
+    """Return the words of a command; none if a quote is not closed."""
+    try:
+        return split(command)
+    except ValueError:
+        return []
+
+
 def _check(field: str, entry: EntrySettings, game: LadderGame) -> None:
     if (entry.policies is None) == (entry.member is None):
         raise InputError(field, "needs either policies or a member", "Name one of the two")
     if entry.command is not None and entry.policies is None:
         raise InputError(f"{field}.command", "makes policy files", "Leave it out, or name policies")
+    if entry.command is not None and not _words(entry.command):
+        raise InputError(f"{field}.command", "is no command", "Close its quotes, or leave it out")
     if game.figure is None:
         raise InputError(field, f"{game.name} is a program, in which only runs are compared", "Leave it out")
     if entry.policies is not None and not game.is_exact:

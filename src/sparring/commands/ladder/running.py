@@ -1,13 +1,13 @@
 """Play the cells of a ladder that are not complete, several at a time, each as a command of its own."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sparring.commands.ladder.cells import LadderCell
 from sparring.core.text import one_line
@@ -15,6 +15,8 @@ from sparring.core.text import one_line
 LOOK_SECONDS = 1.0
 """How often is looked whether the process of an earlier ladder has left a cell's run."""
 STOPPED = "was stopped; give the same command again"
+MOST_SHOWN = 1000
+"""So many characters of a command's error are kept."""
 
 Play = Callable[[Sequence[str]], str]
 """Runs one command; returns why it failed, or an empty text."""
@@ -27,23 +29,34 @@ def play_cells(
 ) -> None:
     """Play cells, ``jobs`` at a time; ``done`` is told of each, and why it failed if it did.
 
-    Interrupted, it lets the runs save their updates, and raises KeyboardInterrupt.
+    Interrupted, it lets the runs save their updates, and raises KeyboardInterrupt. A second interrupt kills
+    them.
     """
     with _Commands() as commands, ThreadPoolExecutor(jobs) as pool:
-        started = {pool.submit(_play, cell, play or commands.play): cell for cell in cells}
+        started = {pool.submit(_play, cell, play or commands.play, commands.stopped): cell for cell in cells}
         try:
             for future in as_completed(started):
                 done(started[future], future.result())
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            commands.stop()
+            _end(pool, commands)
             raise
 
 
-def _play(cell: LadderCell, play: Play) -> str:
+def _end(pool: ThreadPoolExecutor, commands: "_Commands") -> None:
+    """Ask all commands to end, and wait for them; a second Ctrl-C kills them."""
+    try:
+        pool.shutdown(wait=False, cancel_futures=True)
+        commands.stop()
+        pool.shutdown()
+    except KeyboardInterrupt:
+        commands.kill()
+
+
+def _play(cell: LadderCell, play: Play, stopped: threading.Event) -> str:
     """Play a cell or go on with it; return why it did not end, or an empty text."""
     while cell.is_in_use():  # a ladder was killed, and its runs go on
-        time.sleep(LOOK_SECONDS)
+        if stopped.wait(LOOK_SECONDS):
+            return STOPPED
     if cell.is_done():
         return ""
     if not cell.words:
@@ -61,9 +74,9 @@ class _Commands:
     """
 
     def __init__(self) -> None:
+        self.stopped = threading.Event()
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
-        self._is_stopped = False
 
     def __enter__(self) -> "_Commands":
         self._before = signal.getsignal(signal.SIGTERM)
@@ -77,20 +90,23 @@ class _Commands:
 
     def play(self, words: Sequence[str]) -> str:
         """Run a command; return the last line of its errors, or an empty text."""
-        with self._started(words) as process:
-            if process is None:
-                return STOPPED
-            _, said = process.communicate()
+        try:
+            with self._started(words) as process:
+                if process is None:
+                    return STOPPED
+                _, said = process.communicate()
+        except OSError as error:
+            return f"{words[0]} cannot be started ({error.strerror})"
         if process.returncode == 0:
             return ""
         lines = [line for line in said.splitlines() if line.strip()]
-        last = lines[-1] if lines else f"it ended with status {process.returncode}"
+        last = lines[-1][:MOST_SHOWN] if lines else f"it ended with status {process.returncode}"
         return one_line(last).removeprefix("error: ")
 
     @contextmanager
     def _started(self, words: Sequence[str]) -> Iterator[subprocess.Popen[str] | None]:
         with self._lock:
-            if self._is_stopped:
+            if self.stopped.is_set():
                 yield None
                 return
             process = subprocess.Popen(
@@ -112,6 +128,13 @@ class _Commands:
     def stop(self) -> None:
         """Ask all to save their update and end, and start no more."""
         with self._lock:
-            self._is_stopped = True
+            self.stopped.set()
             for process in self._running:
                 process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End all at once, with the processes that they have started."""
+        with self._lock:
+            for process in self._running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
