@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ladders import FILE, played_at_once, write_ladder
@@ -135,6 +135,7 @@ values = st.recursive(
 )
 
 
+@example(["\x7f"])
 @given(st.lists(values, max_size=3) | st.text(st.characters(exclude_categories=("Cc", "Cs"))))
 def test_a_value_of_the_file_is_the_same_on_the_command_line(value):
     (text,) = options_of({"config": "kuhn", "name": value})[2].values()
@@ -177,6 +178,26 @@ def test_a_ladder_that_is_stopped_goes_on_to_the_same_end(tmp_path, playing, how
     same, others = differing(*(LadderResult.read(Path(one, RESULTS)) for one in ("out", "whole")))
     assert len(same) == 2
     assert not others
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[recipes.magnet]", "[opponents]\n[recipes.magnet]", "opponents: must have at least one entry"),
+        ("[games.kuhn]", "[games.-x]", r"games\.-x: is not a plain name"),
+        ("[games.kuhn]", f"[games.{'a' * 190}]", "--name: has 20"),
+        ("[0, 1]", f"[{2**70}]", r"seeds\.0: must be at most"),
+        ('"magnet"', "3", "recipe: 3 is not a text"),
+        ("learning.steps", "seed = 3\nlearning.steps", "seed: is given by the ladder"),
+        ("[games.kuhn]", "run.directory = 'x'\n[games.kuhn]", r"run\.directory: is given by the ladder"),
+        ("[games.kuhn]", "[entries.magnet]\n[games.kuhn]", r"entries\.magnet: is also the name of a recipe"),
+    ],
+)
+def test_a_ladder_that_cannot_be_held_is_refused_in_one_line(tmp_path, old, new, said):
+    with pytest.raises(InputError, match=said):
+        run_ladder(
+            write_ladder(tmp_path, FILE.replace(old, new, 1)), Path("out"), play=played_at_once(falling)
+        )
 
 
 POLICIES = """

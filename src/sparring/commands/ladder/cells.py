@@ -25,6 +25,7 @@ from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import check_figure, is_kept_by, is_smaller_better
 from sparring.run.checks import check_config
 from sparring.run.run_directory import RunDirectory
+from sparring.run.run_names import check_plain_name
 
 MEASURE = "measure"
 """The field that names the figure."""
@@ -195,14 +196,16 @@ def run_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) ->
 def _cell(
     ladder: LadderSettings, game: LadderGame, recipe: str, opponents: str, seed: int, out: Path
 ) -> RunCell:
-    tables = (ladder.base, ladder.games[game.name], ladder.trained[recipe], ladder.opponents[opponents])
-    source, laid_over, fields = options_of(*tables)
     name = cell_name(game.name, recipe, opponents, seed)
+    tables = (ladder.base, ladder.games[game.name], ladder.trained[recipe], ladder.opponents[opponents])
+    with _naming(name):
+        source, laid_over, fields = options_of(*tables)
     fields |= {"model.threads": "1", "run.directory": str(out)}
     given = ["sparring", "train", source, "--name", name, "--seed", str(seed)]
     given += [] if laid_over is None else ["--recipe", laid_over]
     given += [f"--{field}={text}" for field, text in fields.items()]
     with _naming(name):
+        check_plain_name(name)
         config = load_config(source, fields | {"seed": str(seed)}, laid_over)
     return RunCell(game, recipe, opponents, seed, out, config, tuple(given))
 

@@ -19,7 +19,9 @@ CONFIG, RECIPE = "config", "recipe"
 """What a table may name besides fields: a configuration, and a recipe that is laid over it."""
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS_OF_TOML = ("true", "false", "inf", "nan")
-_NAME = re.compile(r"[\w-]+")
+_NAME = re.compile(r"\w[\w-]*")
+_OWN = ("seed", "model.threads", "run.directory")
+"""The fields that the ladder itself gives each run."""
 
 Fields = dict[str, Any]
 Tables = Annotated[dict[Name, Fields], Field(max_length=1000)]
@@ -39,7 +41,7 @@ class EntrySettings(Settings):
 class LadderSettings(Settings):
     """The file. Each table has fields of the configuration, ``config`` and ``recipe``; later tables win."""
 
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1000)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=1, max_length=1000)]
     """The seeds of each combination."""
     measure: Line = NASH_CONV
     """The figure that is compared; of a program's measure less is better if "smallest " is before it."""
@@ -49,7 +51,7 @@ class LadderSettings(Settings):
     """What is played."""
     recipes: Tables = Field(default={})
     """How is learned."""
-    opponents: Tables = Field(default={"": {}})
+    opponents: Annotated[Tables, Field(min_length=1)] = Field(default={"": {}})
     """Whom the policy meets."""
     entries: Annotated[dict[Name, EntrySettings], Field(max_length=1000)] = Field(default={})
     """What others made."""
@@ -77,7 +79,10 @@ def read_ladder(path: Path) -> LadderSettings:
     for section in ("games", "recipes", "opponents", "entries"):
         for name in data.get(section, ()):
             if not _NAME.fullmatch(name):
-                raise InputError(f"{section}.{name}", "is not a plain name", "Use letters, digits, _ and -")
+                fix = "Use letters, digits, _ and -, and begin with no -"
+                raise InputError(f"{section}.{name}", "is not a plain name", fix)
+    for name in settings.entries.keys() & settings.recipes.keys():
+        raise InputError(f"entries.{name}", "is also the name of a recipe", "Choose another")
     if len(set(settings.seeds)) < len(settings.seeds):
         raise InputError("seeds", "names one seed twice", "Name it once")
     return settings
@@ -87,7 +92,7 @@ def options_of(*tables: Mapping[str, Any]) -> tuple[str, str | None, dict[str, s
     """Return the configuration, the recipe and the fields of ``sparring train`` that tables ask for together.
 
     Raises:
-        InputError: no table names a configuration.
+        InputError: no table names a configuration, a recipe is no text, or a field is the ladder's own.
     """
     config, recipe, fields = "", None, dict[str, str]()
     for table in tables:
@@ -99,6 +104,13 @@ def options_of(*tables: Mapping[str, Any]) -> tuple[str, str | None, dict[str, s
             fields[name] = text
     if not config:
         raise InputError("base.config", "is missing", 'Name a preset or a .toml file: config = "kuhn"')
+    if not isinstance(recipe, str | None):
+        raise InputError(
+            RECIPE, f"{recipe!r} is not a text", 'Name a recipe or a .toml file: recipe = "magnet"'
+        )
+    for name in _OWN:
+        if name in fields:
+            raise InputError(name, "is given by the ladder", "Leave it out")
     return config, recipe, fields
 
 
@@ -137,10 +149,10 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # TOML allows no DEL
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
-        entries = (f"{json.dumps(key, ensure_ascii=False)} = {_toml(one)}" for key, one in value.items())
+        entries = (f"{_toml(key)} = {_toml(one)}" for key, one in value.items())
         return f"{{{', '.join(entries)}}}"
     return str(value)
