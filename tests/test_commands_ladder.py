@@ -200,6 +200,24 @@ def test_a_ladder_that_cannot_be_held_is_refused_in_one_line(tmp_path, old, new,
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("metrics.jsonl", "lacks update 2"),
+        ("evaluation/step-000002-nash-conv.json", "is damaged"),
+        ("checkpoints/step-000004/adapter_model.safetensors", "has no adapter"),
+    ],
+)
+def test_a_cell_whose_files_are_damaged_is_told_and_the_others_count(tmp_path, name, said):
+    file, play = write_ladder(tmp_path), played_at_once(falling)
+    run_ladder(file, Path("out"), jobs=1, play=play)
+    path = Path("out", "kuhn.neurd.seed-0", name)
+    path.write_text("{") if path.suffix == ".json" else path.unlink()
+    result = run_ladder(file, Path("out"), jobs=1, play=lambda words: "played again")
+    assert [one.name for one in result.cells if one.problem] == ["kuhn.neurd.seed-0"]
+    assert said in result.cells[1].problem
+
+
 POLICIES = """
 seeds = [0]
 [base]
@@ -307,6 +325,10 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
     (point,) = cell.points
     assert 0.4 < point.value < 0.9
     assert point.games is None
+    for name in ("games.jsonl", "tournament.json"):
+        Path("out", cell.name, name).write_text("{\n")
+        (damaged,) = run_ladder(write_ladder(tmp_path, text), Path("out")).cells
+        assert "damaged" in damaged.problem
 
 
 @pytest.mark.parametrize(

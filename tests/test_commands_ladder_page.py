@@ -64,6 +64,13 @@ def test_an_entry_that_lacks_a_game_has_no_score_and_comes_last():
     assert (half.after_games, half.after_minutes, half.rank) == (None, None, None)
 
 
+def test_an_evaluation_after_more_games_than_all_have_is_not_compared():
+    late = cell("late", 0, [(100, 1.0, 0.1), (200, 2.0, 0.0)])
+    ours, other = standings_of(ladder(cell("ours", 0, [(0, 0.0, 1.0), (10, 5.0, 0.4)]), late))
+    assert (ours.entry, ours.after_games.mid) == ("ours", 0.8)
+    assert (other.entry, other.after_games, other.rank) == ("late", None, None)
+
+
 def test_what_others_made_counts_without_games_and_minutes():
     policies = CellResult(
         game="kuhn", recipe="cfr", seed=0, command="", points=[Point(0.05)], smaller_is_better=True

@@ -62,10 +62,13 @@ def test_an_action_that_is_left_out_has_no_probability_and_other_states_do_not_m
         ('{"state": "0", "policy": {"0": 0.5}}', "the probabilities have the sum 0.5"),
         ('{"state": "0", "policy": {"0": 1.5, "1": -0.5}}', "the probabilities have the sum 1"),
         ('{"state": "0", "policy": {}}', "the probabilities have the sum 0"),
+        ('{"state": "0", "policy": {"0": NaN, "1": 1}}', "line 13: is no line of a policy"),
+        ('{"state": "0", "policy": {"0": 1e400, "1": 1}}', "line 13: "),
+        ('{"state": "0pb", "policy": {"0": 1}}', r"line 13: is about the same state as line \d+\. Keep one"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, said):
-    write_policy(tmp_path / "a.jsonl", uniform())
+    write_policy(tmp_path / "a.jsonl", {**dict([*uniform().items()][1:]), "of another game": {7: 1.0}})
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(InputError, match=said):

@@ -2,7 +2,8 @@
 
 Each line is a JSON object, ``{"state": "0pb", "policy": {"0": 0.25, "1": 0.75}}``. The state is the text of
 OpenSpiel's ``information_state_string``, and actions are OpenSpiel's numbers. Actions that are left out have
-probability 0; lines about other states are skipped. So any framework can have its policy measured.
+probability 0. A state has one line; lines about states of other games are skipped. So any framework can have
+its policy measured.
 """
 
 from collections.abc import Mapping
@@ -55,6 +56,9 @@ def read_policy(path: Path, env_id: str) -> list[list[float]]:
             except UNREADABLE as error:
                 example = '{"state": "0pb", "policy": {"0": 0.25, "1": 0.75}}'
                 raise InputError(where, "is no line of a policy", f"Write it like {example}") from error
+            if one.state in found:
+                first = found[one.state][0].removeprefix(f"{path}, ")
+                raise InputError(where, f"is about the same state as {first}", "Keep one of them")
             found[one.state] = where, one.policy
     states = states_of(env_id)
     missing = [state.info_state for state in states if state.info_state not in found]

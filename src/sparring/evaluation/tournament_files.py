@@ -115,8 +115,10 @@ class TournamentFiles:
             try:
                 remove_partial(path, _WRITTEN)
                 remove_partial(path / SAMPLES, r"game-\d+\.jsonl")
-                played, end = _read_games(path / GAMES)
-                measured = _read(path / NASH_CONVS, dict[str, float], "Delete it; it is measured again") or {}
+                played, end = read_games(path / GAMES)
+                measured = (
+                    read_content(path / NASH_CONVS, dict[str, float], "Delete it; it is measured again") or {}
+                )
                 if played:
                     _check_settings(path, settings)
                 write_file(path / SETTINGS, msgspec.json.format(msgspec.json.encode(settings), indent=1))
@@ -217,7 +219,7 @@ def lock_results(path: Path, marker: str, field: str, what: str) -> int:
 
 def _check_settings(path: Path, now: TournamentSettings) -> None:
     """Raise an InputError if the directory's tournament cannot go on with these settings."""
-    before = _read(path / SETTINGS, TournamentSettings, "Name another directory")
+    before = read_content(path / SETTINGS, TournamentSettings, "Name another directory")
     if before is None:
         raise InputError(str(path / SETTINGS), "is missing", "Name another directory")
     fix = "Ask for the same, or name another directory"
@@ -243,7 +245,7 @@ def _names(settings: TournamentSettings) -> str:
     return ", ".join(one.uid for one in settings.members)
 
 
-def _read(file: Path, kind: type[Content], fix: str) -> Content | None:
+def read_content(file: Path, kind: type[Content], fix: str) -> Content | None:
     """Return the content of a JSON file; ``None`` if there is none."""
     if not file.is_file():
         return None
@@ -253,7 +255,7 @@ def _read(file: Path, kind: type[Content], fix: str) -> Content | None:
         raise InputError(str(file), "is damaged", fix) from error
 
 
-def _read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
+def read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
     """Return the games by number, and the size of the complete lines in bytes."""
     content = file.read_bytes() if file.is_file() else b""
     end = content.rfind(b"\n") + 1

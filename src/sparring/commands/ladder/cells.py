@@ -112,13 +112,14 @@ class LadderCell(ABC):
             command=join(self.words),
             problem=problem,
         )
-        if not problem and self.is_done():
-            try:
-                self.measured(result, measure)
-            except InputError as error:
-                result.problem = str(error)
-            if not (result.points or result.problem):
-                result.problem = f"no evaluation measures {measure}"
+        try:
+            if problem or not self.is_done():
+                return result
+            self.measured(result, measure)
+        except InputError as error:
+            result.points, result.problem = [], str(error)
+        if not (result.points or result.problem):
+            result.problem = f"no evaluation measures {measure}"
         return result
 
 
@@ -236,6 +237,8 @@ def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, bool]]:
         games[line["step"]] = sum(int(line.get(name, 0)) for name in _PLAYED)
         seconds[line["step"]] = gone
     for update in evaluated_steps(run.evaluation):
+        if update not in games:
+            raise InputError(str(run.metrics_file), f"lacks update {update}", "Restore it, or delete the run")
         for figure in read_figures(run.evaluation, update):
             if is_kept_by(figure, measure):
                 point = Point(figure.value, games[update], seconds[update], figure.is_playable)
@@ -244,7 +247,10 @@ def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, bool]]:
 
 def _hash_of_end(run: RunDirectory) -> str:
     """Return the SHA-256 of the adapters in the last checkpoint: of their files in order of their names."""
-    digest = sha256()
-    for path in sorted(run.checkpoint(run.saved_steps()[-1]).rglob(ADAPTER_FILE)):
+    digest, checkpoint = sha256(), run.checkpoint(run.saved_steps()[-1])
+    paths = sorted(checkpoint.rglob(ADAPTER_FILE))
+    if not paths:
+        raise InputError(str(checkpoint), "has no adapter", "Restore it, or delete the run")
+    for path in paths:
         digest.update(path.read_bytes())
     return digest.hexdigest()

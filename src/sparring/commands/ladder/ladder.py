@@ -89,7 +89,7 @@ def run_ladder(
     lock = lock_results(out, RESULTS, "--out", "ladder")
     try:
         board = _Board(file.stem, ladder.measure, games, cells, out, progress)
-        missing = [cell for cell in cells if not cell.is_done()]
+        missing = [cell for cell, found in zip(cells, board.result.cells, strict=True) if not found.points]
         if missing:
             progress.say(f"{len(cells) - len(missing)} of {len(cells)} cells are complete")
             with progress.doing("playing", "cells", len(missing)) as count:

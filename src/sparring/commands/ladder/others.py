@@ -1,14 +1,11 @@
 """The cells of a ladder that others made: policy files of any framework, and models that play matches."""
 
 import glob
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from shlex import join, split
-
-import msgspec
 
 from sparring.commands.ladder.cells import LadderCell, LadderGame
 from sparring.commands.ladder.file import EntrySettings, LadderSettings
@@ -20,7 +17,15 @@ from sparring.evaluation.figures import MASS, figures_of
 from sparring.evaluation.nash_conv import nash_conv_of_table
 from sparring.evaluation.policy_file import read_policy
 from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
-from sparring.evaluation.tournament_files import GAMES, NASH_CONVS, PAYOFFS_JSON, PlayedGame
+from sparring.evaluation.tournament_files import (
+    GAMES,
+    NASH_CONVS,
+    PAYOFFS_JSON,
+    SETTINGS,
+    TournamentSettings,
+    read_content,
+    read_games,
+)
 from sparring.run.best import is_kept_by, is_smaller_better
 
 GAMES_OF_TRAINING = "{games}"
@@ -105,9 +110,15 @@ class MemberCell(LadderCell):
 
     def measured(self, result: CellResult, measure: str) -> None:
         """Add the figure of its games, or its NashConv."""
-        uid = json.loads((self.path / PAYOFFS_JSON).read_bytes())["members"][0]
+        settings = read_content(self.path / SETTINGS, TournamentSettings, "Name another --out")
+        if settings is None:
+            raise InputError(str(self.path / SETTINGS), "is missing", "Restore it, or name another --out")
+        uid = settings.members[0].uid
         if self.game.is_exact:
-            result.points = [Point(json.loads((self.path / NASH_CONVS).read_bytes())[uid])]
+            values = (
+                read_content(self.path / NASH_CONVS, dict[str, float], "Delete it and payoffs.json") or {}
+            )
+            result.points = [Point(values[uid])] if uid in values else []
             result.smaller_is_better = True
             return
         for figure in figures_of(self._match(uid)):
@@ -122,17 +133,16 @@ class MemberCell(LadderCell):
     def _match(self, uid: str) -> MatchResult:
         """Return the games as a match of the model; a tournament does not count moves."""
         env, config = self.game.env, self.game.config
-        lines = (self.path / GAMES).read_bytes().splitlines()
+        games, _ = read_games(self.path / GAMES)
         match = MatchResult(
             env_id=config.label(env),
             num_players=env.num_players,
             model=uid,
             opponent=self._opponent,
             seed=self.seed,
-            requested_games=len(lines),
+            requested_games=len(games),
         )
-        for line in lines:
-            game = msgspec.json.decode(line, type=PlayedGame)
+        for game in games.values():
             seat = game.players.index(uid)
             outcome = outcome_of(dict(enumerate(game.rewards)), seat)
             ended: Side | None = None

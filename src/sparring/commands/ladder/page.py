@@ -159,7 +159,7 @@ def _games_table(result: LadderResult, standings: Sequence[Standing]) -> Table:
         rows: list[Row] = []
         for place, one in enumerate(standings):
             cells = by_entry.get(one.entry, [])
-            points = [after_games(cell, limits) for cell in cells]
+            points = [point for cell in cells if (point := after_games(cell, limits)) is not None]
             timed = [point for cell in cells if (point := after_minutes(cell, limits)) is not None]
             playable = all(point.is_playable for point in points)
             badge = "" if playable else "cannot be played"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 
 from sparring.commands.ladder.cells import LadderCell
+from sparring.core import InputError
 from sparring.core.text import one_line
 
 LOOK_SECONDS = 1.0
@@ -57,8 +58,11 @@ def _play(cell: LadderCell, play: Play, stopped: threading.Event) -> str:
     while cell.is_in_use():  # a ladder was killed, and its runs go on
         if stopped.wait(LOOK_SECONDS):
             return STOPPED
-    if cell.is_done():
-        return ""
+    try:
+        if cell.is_done():
+            return ""
+    except InputError as error:
+        return str(error)
     if not cell.words:
         return "there are no such files yet"
     if problem := play(cell.words_now):

@@ -60,11 +60,14 @@ def _ends(cells: Sequence[CellResult]) -> list[float]:
     return [cell.points[-1].seconds for cell in cells if cell.points[-1].seconds is not None]
 
 
-def after_games(cell: CellResult, limits: Limits) -> Point:
-    """Return the last evaluation of a complete cell within the games of its game, or without games."""
+def after_games(cell: CellResult, limits: Limits) -> Point | None:
+    """Return the last evaluation of a complete cell within the games of its game, or without games.
+
+    ``None`` if its first is after more games.
+    """
     most = limits.games
     within = [point for point in cell.points if most is None or point.games is None or point.games <= most]
-    return within[-1] if within else cell.points[0]
+    return within[-1] if within else None
 
 
 def after_minutes(cell: CellResult, limits: Limits) -> Point | None:
