@@ -29,6 +29,8 @@ from sparring.run.run_names import check_plain_name
 
 MEASURE = "measure"
 """The field that names the figure."""
+ROUNDING = 1e-9
+"""NashConv of an equilibrium is not more than this."""
 _PLAYED = ("accounts/finished", "accounts/payoff_finished")
 _SECONDS = ("time/play_seconds", "time/learn_seconds")
 
@@ -53,8 +55,12 @@ class LadderGame:
         return self.figure is not None and self.figure.measure == NASH_CONV
 
     def scale(self) -> float:
-        """Return what figures are divided by: NashConv of uniform play, or 1 for other measures."""
-        return nash_conv_of_table(self.env.id) if self.is_exact else 1.0
+        """Return what figures are divided by: NashConv of uniform play.
+
+        It is 1 where uniform play is an equilibrium, and for other measures.
+        """
+        uniform = nash_conv_of_table(self.env.id) if self.is_exact else 1.0
+        return uniform if uniform > ROUNDING else 1.0
 
 
 @dataclass(frozen=True)
