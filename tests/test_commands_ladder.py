@@ -18,6 +18,7 @@ from sparring.cli.main import main
 from sparring.commands.ladder.file import options_of
 from sparring.commands.ladder.ladder import run_ladder
 from sparring.commands.ladder.results import RESULTS, LadderResult, differing
+from sparring.commands.ladder.standings import standings_of
 from sparring.config.loading import load_config
 from sparring.config.toml_files import parse_toml
 from sparring.core import InputError
@@ -244,6 +245,16 @@ def test_policy_files_of_others_are_measured_by_the_games_in_their_names(tmp_pat
     assert cell.entry == "cfr"
 
 
+def test_a_game_in_which_uniform_play_is_an_equilibrium_has_scores_too(tmp_path):
+    game = "turn_based_simultaneous_game(game=matrix_mp())"
+    text = f'seeds = [0]\n[base]\nconfig = "kuhn"\nenvs.0.id = "{game}"\nevaluation.opponents = []\n'
+    write_policy(Path("a.jsonl"), {one.info_state: {one.actions[0]: 1.0} for one in states_of(game)})
+    file = write_ladder(tmp_path, text + '[games.pennies]\n[entries.first]\npolicies = "a.jsonl"\n')
+    result = run_ladder(file, Path("out"))
+    assert result.scales == {"pennies": 1.0}
+    assert standings_of(result)[0].after_games.mid == 2.0
+
+
 def test_the_command_of_an_entry_makes_its_policy_files_once(tmp_path):
     line = '{"state": "0", "policy": {"0": 1}}'
     Path("make.py").write_text(f"import sys\nopen(sys.argv[1], 'w').write({line!r})\n")
@@ -325,6 +336,11 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
     (point,) = cell.points
     assert 0.4 < point.value < 0.9
     assert point.games is None
+    changed = text.replace("against random", "against optimal").replace(
+        'member = "optimal"', 'member = "random"'
+    )
+    (other,) = run_ladder(write_ladder(tmp_path, changed), Path("out")).cells
+    assert "has a tournament of optimal, random, not of random, optimal" in other.problem
     for name in ("games.jsonl", "tournament.json"):
         Path("out", cell.name, name).write_text("{\n")
         (damaged,) = run_ladder(write_ladder(tmp_path, text), Path("out")).cells
@@ -338,6 +354,7 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
         ('member = "x"\npolicies = "y"', "needs either policies or a member"),
         ('member = "vendor/model"', "a model behind an API gives no probabilities"),
         ('member = "optimal"\ncommand = "python make.py"', "makes policy files"),
+        (f"policies = 'x'\n[entries.{'a' * 190}]\npolicies = 'x'", "--name: has 20"),
         ("policies = 'x'\ncommand = 'python \"make.py'", "is no command"),
     ],
 )

@@ -27,6 +27,7 @@ from sparring.evaluation.tournament_files import (
     read_games,
 )
 from sparring.run.best import is_kept_by, is_smaller_better
+from sparring.run.run_names import check_plain_name
 
 GAMES_OF_TRAINING = "{games}"
 """In the name of a policy file: after so many games of training it is what was learned."""
@@ -36,27 +37,35 @@ _MADE = "made"
 
 
 @dataclass(frozen=True)
-class PolicyCell(LadderCell):
-    """Policy files of one game and seed: one, or one for each evaluation."""
+class OtherCell(LadderCell):
+    """An entry of others in one game, with one seed."""
 
     entry: EntrySettings
+
+    def note_end(self) -> None:
+        """Note which command ended well: what one left that was killed is not all that there should be."""
+        self.path.mkdir(exist_ok=True)
+        write_file(self.path / _MADE, join(self.words).encode())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this command ended well."""
+        made = self.path / _MADE
+        return made.is_file() and made.read_bytes() == join(self.words).encode()
+
+
+@dataclass(frozen=True)
+class PolicyCell(OtherCell):
+    """Policy files of one game and seed: one, or one for each evaluation."""
 
     @property
     def words(self) -> Sequence[str]:
         """The command of the entry, with this game and seed."""
         return [self._filled(word) for word in split(self.entry.command or "")]
 
-    def note_end(self) -> None:
-        """Note that the command ended well: files of one that was killed are not all that there should be."""
-        self.path.mkdir(exist_ok=True)
-        write_file(self.path / _MADE, join(self.words).encode())
-
     def is_done(self) -> bool:
         """Whether there are files, which are complete and of this command."""
-        made = self.path / _MADE
-        return bool(self._files()) and (
-            not self.words or (made.is_file() and made.read_bytes() == join(self.words).encode())
-        )
+        return bool(self._files()) and (self.has_ended or not self.words)
 
     def measured(self, result: CellResult, measure: str) -> None:
         """Add NashConv of each file, and the hash of all."""
@@ -89,10 +98,8 @@ class PolicyCell(LadderCell):
 
 
 @dataclass(frozen=True)
-class MemberCell(LadderCell):
+class MemberCell(OtherCell):
     """A model that plays against one opponent, as a tournament of these two."""
-
-    entry: EntrySettings
 
     @property
     def words(self) -> Sequence[str]:
@@ -105,8 +112,8 @@ class MemberCell(LadderCell):
         return ["sparring", "tournament", *who, *played, *games, *exact, "--out", str(self.path)]
 
     def is_done(self) -> bool:
-        """Whether it was held to the end."""
-        return (self.path / PAYOFFS_JSON).is_file()
+        """Whether this tournament was held to the end."""
+        return self.has_ended and (self.path / PAYOFFS_JSON).is_file()
 
     def measured(self, result: CellResult, measure: str) -> None:
         """Add the figure of its games, or its NashConv."""
@@ -157,12 +164,15 @@ def other_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) 
     for name, entry in ladder.entries.items():
         for game in games:
             _check(f"entries.{name}", entry, game)
-    return [
+    cells: list[LadderCell] = [
         (PolicyCell if entry.policies else MemberCell)(game, name, "", seed, out, entry)
         for seed in ladder.seeds
         for game in games
         for name, entry in ladder.entries.items()
     ]
+    for cell in cells:
+        check_plain_name(cell.name)
+    return cells
 
 
 def _words(command: str) -> list[str]:
