@@ -241,7 +241,8 @@ def test_the_error_for_an_unrecognisable_field_lists_the_fields_of_its_section()
 
 def test_the_error_for_a_field_of_another_type_of_entry_names_that_type():
     assert problem({"learning.algorithm.path": "mine.py:Loss"}) == (
-        'learning.algorithm.regulariser: there is no such field. It belongs to type "reinforce". '
+        'learning.algorithm.regulariser: there is no such field. It belongs to type "reinforce", "a2c", '
+        '"ppo", "gspo", "cispo", "sapo" or "dppo". '
         "Leave it out; --learning.algorithm '{type = \"...\"}' replaces the whole table"
     )
     assert problem({"rewards.final": '[{type = "role_advantage", win = 2}]'}) == (

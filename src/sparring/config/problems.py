@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -160,7 +160,7 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     siblings = [other.name for other in fields if other.path[:-1] == tuple(table)]
     owners = [other.path[-2] for other in fields if other.written == _written(field)]
     if owners:
-        belongs = f'It belongs to type "{owners[0]}"'
+        belongs = f"It belongs to type {_either(owners)}"
         section, _, _ = field.rpartition(".")
         whole = f"""--{section} '{{type = "..."}}' replaces the whole table"""
         return belongs if ANY_ENTRY in table else f"{belongs}. Leave it out; {whole}"
@@ -172,6 +172,12 @@ def _hint_for_unknown(location: Location, field: str) -> str:
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
     return f"Fields of this section: {', '.join(siblings)}"
+
+
+def _either(types: Sequence[str]) -> str:
+    """Return types of entries in quotes, the last after "or"."""
+    *others, last = (f'"{one}"' for one in dict.fromkeys(types))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def namesakes(name: str) -> list[str]:
