@@ -91,6 +91,13 @@ def test_in_a_file_the_start_of_each_activity_is_a_line_but_not_that_of_learning
     ]
 
 
+def test_the_line_of_an_update_says_how_many_values_come_from_the_tree_if_there_is_one():
+    console = to_file()
+    with RunProgress(console, 3, "games", 64) as progress:
+        progress.updated(1, {**FIGURES, "learner/tree_share": 0.85})
+    assert ", legal 100%, tree 85%, entropy" in written(console)[0]
+
+
 def test_an_evaluation_without_figures_has_no_line():
     console = to_file()
     with RunProgress(console, 3, "games", 64) as progress:

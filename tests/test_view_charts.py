@@ -101,6 +101,13 @@ def test_a_match_whose_counts_do_not_add_up_is_left_out_and_told(tmp_path):
     assert view.damaged_evaluations == [path.name]
 
 
+def test_a_run_with_values_by_the_tree_shows_what_the_tree_knows_and_how_much_was_explored():
+    view = view_of("learner/tree_share", "answers/explored_share/player_0", "answers/explored_share/player_1")
+    (known,), (explored,) = chart_sections(view)["Learning"], chart_sections(view)["Answers"]
+    assert (known.title, known.axis, known.bounds) == ("Values by the tree of games", "share", WHOLE)
+    assert [line.name for line in explored.lines] == ["seat 0", "seat 1"]
+
+
 def test_idle_shares_and_ages_of_records_are_shares():
     names = ["overlap/learner_idle_share", *(f"overlap/staleness_{age}" for age in (10, 0, 2))]
     found = chart_sections(view_of(*names))

@@ -153,6 +153,7 @@ def _figures(metrics: dict[str, float]) -> str:
             ("answers/cut_share", "cut", ".0%"),
             ("answers/tokens", "tokens", ".3g"),
             ("learner/legal_mass", "legal", ".0%"),
+            ("learner/tree_share", "tree", ".0%"),
             ("answers/entropy_estimate", "entropy", ".2g"),
             ("learner/mismatch", "mismatch", ".1g"),
             ("learner/stale_mismatch", "stale mismatch", ".1g"),

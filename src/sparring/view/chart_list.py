@@ -223,6 +223,11 @@ def _learning(run: RunView) -> Charts:
         "The rest goes to answers that the game rejects.",
         SMALL,
     )
+    yield share_chart(
+        "Values by the tree of games",
+        _of_learner(run, "tree_share", whole=True),
+        "Share of the values of answers that the tree knows; the others come from returns.",
+    )
     yield with_wide_axis(
         chart(
             "Log-probability mismatch",
@@ -330,6 +335,11 @@ def _variety(run: RunView) -> Charts:
 def _answers(run: RunView) -> Charts:
     yield share_chart(
         "Answers cut at the token limit", lines_of(run.answers("cut_share")), "Share of the answers."
+    )
+    yield share_chart(
+        "Explored answers",
+        lines_of(run.answers("explored_share")),
+        "Share of the answers that were random legal moves; the other charts here leave them out.",
     )
     yield chart(
         "Answer length",
