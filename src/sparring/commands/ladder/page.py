@@ -132,7 +132,7 @@ def _missing(one: Standing) -> str:
 
 def _notes(result: LadderResult) -> Iterator[str]:
     better = "less" if result.smaller_is_better else "more"
-    of_uniform = ", divided by that of uniform play" if result.measure == NASH_CONV else ""
+    of_uniform = ", divided by that of uniform play" if result.measure.startswith(NASH_CONV) else ""
     yield (
         f"{result.measure}{of_uniform}: {better} is better. The interquartile mean over seeds and games, "
         "with 95% stratified bootstrap intervals."
@@ -174,7 +174,7 @@ def _games_table(result: LadderResult, standings: Sequence[Standing]) -> Table:
                 ]
             )
         scale = result.scales[game]
-        uniform = f"; uniform play {scale:.3f}" if result.measure == NASH_CONV else ""
+        uniform = f"; uniform play {scale:.3f}" if result.measure.startswith(NASH_CONV) else ""
         groups.append((game, f"{_limits_text(limits)}{uniform}", rows))
     heads = ("", f"{result.measure}, equal games", "equal minutes", "Minutes a run")
     return _without_empty(Table(heads, groups, [OVER_SEEDS]))
