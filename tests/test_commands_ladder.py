@@ -235,7 +235,10 @@ def test_policy_files_of_others_are_measured_by_the_games_in_their_names(tmp_pat
     }
     always_first = {one.info_state: {one.actions[0]: 1.0} for one in states_of("kuhn_poker")}
     file = write_ladder(tmp_path, POLICIES)
-    assert run_ladder(file, Path("out")).cells[0].problem == "there are no such files yet"
+    assert (
+        run_ladder(file, Path("out")).cells[0].problem
+        == "there is no file kuhn-kuhn_poker-0-{games}.jsonl yet"
+    )
     write_policy(Path("kuhn-kuhn_poker-0-200.jsonl"), uniform)
     write_policy(Path("kuhn-kuhn_poker-0-20.jsonl"), always_first)
     Path("kuhn-kuhn_poker-0-x.jsonl").write_text("")
@@ -356,6 +359,7 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
         ('member = "optimal"\ncommand = "python make.py"', "makes policy files"),
         (f"policies = 'x'\n[entries.{'a' * 190}]\npolicies = 'x'", "--name: has 20"),
         ("policies = 'x'\ncommand = 'python \"make.py'", "is no command"),
+        ("policies = '{sed}.jsonl'", "{sed} stands for nothing"),
     ],
 )
 def test_an_entry_that_cannot_be_measured_is_refused(tmp_path, entry, said):

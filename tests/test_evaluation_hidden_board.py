@@ -23,7 +23,6 @@ SMALL = [
     ("phantom", PHANTOM, (0, 4, 4, 8, 0, 2, 3, 1, 7)),  # seat 1 is to move, and may win at once
     ("phantom", PHANTOM, (0, 4, 4, 8, 0, 2, 3)),
     ("phantom", PHANTOM, (4, 0, 8, 4, 2, 6, 7)),
-    ("phantom", PHANTOM, (4, 0, 8, 2, 6)),
     ("hex2x3", dark_hex(2, 3), ()),
 ]
 

@@ -93,6 +93,11 @@ class LadderCell(ABC):
         """The command that makes it, or goes on with it."""
         return self.words
 
+    @property
+    def awaited(self) -> str:
+        """The file that it waits for if no command makes it."""
+        return ""
+
     def is_in_use(self) -> bool:
         """Whether another process makes it."""
         return is_locked(self.path)

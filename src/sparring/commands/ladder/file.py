@@ -19,6 +19,9 @@ CONFIG, RECIPE = "config", "recipe"
 """What a table may name besides fields: a configuration, and a recipe that is laid over it."""
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS_OF_TOML = ("true", "false", "inf", "nan")
+PLACEHOLDERS = ("{game}", "{env}", "{seed}", "{out}", "{games}")
+"""What may stand in the name of a policy file."""
+_PLACEHOLDER = re.compile(r"\{\w*\}")
 _NAME = re.compile(r"\w[\w-]*")
 _OWN = ("seed", "model.threads", "run.directory")
 """The fields that the ladder itself gives each run."""
@@ -81,6 +84,11 @@ def read_ladder(path: Path) -> LadderSettings:
             if not _NAME.fullmatch(name):
                 fix = "Use letters, digits, _ and -, and begin with no -"
                 raise InputError(f"{section}.{name}", "is not a plain name", fix)
+    for name, entry in settings.entries.items():
+        for word in _PLACEHOLDER.findall(entry.policies or ""):
+            if word not in PLACEHOLDERS:
+                fix = f"Use {', '.join(PLACEHOLDERS)}"
+                raise InputError(f"entries.{name}.policies", f"{word} stands for nothing", fix)
     for name in settings.entries.keys() & settings.recipes.keys():
         raise InputError(f"entries.{name}", "is also the name of a recipe", "Choose another")
     if len(set(settings.seeds)) < len(settings.seeds):

@@ -63,6 +63,11 @@ class PolicyCell(OtherCell):
         """The command of the entry, with this game and seed."""
         return [self._filled(word) for word in split(self.entry.command or "")]
 
+    @property
+    def awaited(self) -> str:
+        """The policy file."""
+        return self._filled(self.entry.policies or "")
+
     def is_done(self) -> bool:
         """Whether there are files, which are complete and of this command."""
         return bool(self._files()) and (self.has_ended or not self.words)
@@ -78,7 +83,7 @@ class PolicyCell(OtherCell):
 
     def _files(self) -> list[tuple[int | None, Path]]:
         """Return the files that there are, each with the games of training before it, fewest first."""
-        before, games, after = self._filled(self.entry.policies or "").partition(GAMES_OF_TRAINING)
+        before, games, after = self.awaited.partition(GAMES_OF_TRAINING)
         if not games:
             path = Path(before)
             return [(None, path)] if path.is_file() else []

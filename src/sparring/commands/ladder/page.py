@@ -6,7 +6,13 @@ from html import escape
 from statistics import fmean
 
 from sparring.commands.ladder.results import CellResult, LadderResult, Point, entries_of
-from sparring.commands.ladder.standings import Limits, Standing, after_games, after_minutes, limits_of
+from sparring.commands.ladder.standings import (
+    EntryStanding,
+    GameLimits,
+    after_games,
+    after_minutes,
+    limits_of,
+)
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted, number_text
 from sparring.evaluation.figures import NASH_CONV
@@ -16,7 +22,7 @@ from sparring.view.report.plotly import PlotlyFigure, figure_of
 from sparring.view.tables import Bar, Cell, Row, Table, ends_of
 
 NOTHING = "-"
-SEVERAL = "Minutes are those of a machine that played several cells at a time, which slow each other down."
+SEVERAL = "Cells that are played at a time slow each other down: minutes count only with --jobs 1."
 OVER_SEEDS = "A value is the mean over seeds, beside it the smallest and the largest."
 BANDS = "Lines are means over seeds; bands reach from the smallest to the largest."
 REPLAY = (
@@ -25,7 +31,7 @@ REPLAY = (
 )
 
 
-def standings_table(result: LadderResult, standings: Sequence[Standing]) -> Table:
+def standings_table(result: LadderResult, standings: Sequence[EntryStanding]) -> Table:
     """Return the entries for a terminal, best first, with notes on what the numbers are."""
     rows: list[Row] = [
         [
@@ -43,7 +49,7 @@ def standings_table(result: LadderResult, standings: Sequence[Standing]) -> Tabl
     return _without_empty(Table(heads, [("", "", rows)], [*_notes(result), *problems]))
 
 
-def ladder_html(name: str, result: LadderResult, standings: Sequence[Standing]) -> str:
+def ladder_html(name: str, result: LadderResult, standings: Sequence[EntryStanding]) -> str:
     """Return the whole page. All text is escaped."""
     seeds = {cell.seed for cell in result.cells}
     parts = [counted(len(result.scales), "game"), _entries_text(len(standings)), counted(len(seeds), "seed")]
@@ -62,7 +68,7 @@ def _entries_text(number: int) -> str:
     return f"{number} entries" if number != 1 else "1 entry"
 
 
-def _tiles(result: LadderResult, standings: Sequence[Standing]) -> list[tuple[str, str, str]]:
+def _tiles(result: LadderResult, standings: Sequence[EntryStanding]) -> list[tuple[str, str, str]]:
     failed = sum(bool(cell.problem) for cell in result.cells)
     tiles = [
         (
@@ -85,7 +91,7 @@ def _tiles(result: LadderResult, standings: Sequence[Standing]) -> list[tuple[st
     return tiles
 
 
-def _page_standings(result: LadderResult, standings: Sequence[Standing]) -> Table:
+def _page_standings(result: LadderResult, standings: Sequence[EntryStanding]) -> Table:
     known = [one.after_games for one in standings if one.after_games is not None]
     low, high = ends_of(known, (0.0, float("inf"))) if known else (0.0, 1.0)
     rows: list[Row] = []
@@ -126,7 +132,7 @@ def _text(cell: Cell | str) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _missing(one: Standing) -> str:
+def _missing(one: EntryStanding) -> str:
     return "" if one.done == one.cells else f"{one.done} of {one.cells} cells"
 
 
@@ -139,20 +145,20 @@ def _notes(result: LadderResult) -> Iterator[str]:
     )
     yield "Rank: by the mean over seeds after equal games, in the mean over games."
     for game, limits in limits_of(result).items():
-        if limits != Limits(None, None):
+        if limits != GameLimits(None, None):
             of = "" if limits.seconds is None else " of playing and learning"
             yield f"{game}: after {_limits_text(limits)}{of}."
     if any(one.seconds is not None for one in limits_of(result).values()):
         yield SEVERAL
 
 
-def _limits_text(limits: Limits) -> str:
+def _limits_text(limits: GameLimits) -> str:
     parts = [] if limits.games is None else [counted(limits.games, "game")]
     parts += [] if limits.seconds is None else [f"{limits.seconds / 60:.1f} minutes"]
     return ", or ".join(parts)
 
 
-def _games_table(result: LadderResult, standings: Sequence[Standing]) -> Table:
+def _games_table(result: LadderResult, standings: Sequence[EntryStanding]) -> Table:
     groups = []
     for game, limits in limits_of(result).items():
         by_entry = entries_of(cell for cell in result.done if cell.game == game)
@@ -188,7 +194,7 @@ def _over_seeds(points: Sequence[Point]) -> Cell:
     return Cell(f"{fmean(values):.3f}", spread, strong=True)
 
 
-def _charts(result: LadderResult, game: str, standings: Sequence[Standing]) -> Iterator[PlotlyFigure]:
+def _charts(result: LadderResult, game: str, standings: Sequence[EntryStanding]) -> Iterator[PlotlyFigure]:
     by_entry = entries_of(cell for cell in result.done if cell.game == game)
     axes: dict[str, Callable[[Point], float | None]] = {
         "games": lambda point: point.games,

@@ -10,6 +10,7 @@ import msgspec
 from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError
 from sparring.core.files import write_file
+from sparring.evaluation.figures import NASH_CONV
 
 RESULTS, PAGE = "ladder.json", "ladder.html"
 _CPUS = Path("/proc/cpuinfo")
@@ -89,7 +90,7 @@ class LadderResult(msgspec.Struct, kw_only=True):
     @property
     def smaller_is_better(self) -> bool:
         """Whether less of the measure is better."""
-        return any(cell.smaller_is_better for cell in self.cells)
+        return self.measure == NASH_CONV or any(cell.smaller_is_better for cell in self.cells)
 
     @property
     def done(self) -> list[CellResult]:

@@ -64,7 +64,7 @@ def _play(cell: LadderCell, play: Play, stopped: threading.Event) -> str:
     except InputError as error:
         return str(error)
     if not cell.words:
-        return "there are no such files yet"
+        return f"there is no file {cell.awaited} yet"
     if problem := play(cell.words_now):
         return problem
     cell.note_end()

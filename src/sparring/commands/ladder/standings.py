@@ -9,7 +9,7 @@ from sparring.evaluation.aggregates import interquartile_interval, mean_ranks
 
 
 @dataclass(frozen=True)
-class Standing:
+class EntryStanding:
     """An entry over all games. What is ``None`` is not known: a game has no complete cell, or no minutes.
 
     Attributes:
@@ -31,14 +31,14 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Limits:
+class GameLimits:
     """Where a game's entries are compared: so many games, and so many seconds; ``None`` if nobody has any."""
 
     games: int | None
     seconds: float | None
 
 
-def limits_of(result: LadderResult) -> dict[str, Limits]:
+def limits_of(result: LadderResult) -> dict[str, GameLimits]:
     """Return where the entries of each game are compared; without games of which no cell is complete.
 
     Games are as many as all cells have. Seconds are what the fastest entry needs for all of its games, with
@@ -52,7 +52,7 @@ def limits_of(result: LadderResult) -> dict[str, Limits]:
         last = [cell.points[-1].games for cells in entries.values() for cell in cells]
         games = min((one for one in last if one is not None), default=None)
         slowest = [max(ends) for ends in map(_ends, entries.values()) if ends]
-        found[game] = Limits(games, min(slowest, default=None))
+        found[game] = GameLimits(games, min(slowest, default=None))
     return found
 
 
@@ -60,7 +60,7 @@ def _ends(cells: Sequence[CellResult]) -> list[float]:
     return [cell.points[-1].seconds for cell in cells if cell.points[-1].seconds is not None]
 
 
-def after_games(cell: CellResult, limits: Limits) -> Point | None:
+def after_games(cell: CellResult, limits: GameLimits) -> Point | None:
     """Return the last evaluation of a complete cell within the games of its game, or without games.
 
     ``None`` if its first is after more games.
@@ -70,7 +70,7 @@ def after_games(cell: CellResult, limits: Limits) -> Point | None:
     return within[-1] if within else None
 
 
-def after_minutes(cell: CellResult, limits: Limits) -> Point | None:
+def after_minutes(cell: CellResult, limits: GameLimits) -> Point | None:
     """Return the last evaluation of a complete cell within the seconds of its game; ``None`` without."""
     most = limits.seconds
     if most is None:
@@ -79,7 +79,7 @@ def after_minutes(cell: CellResult, limits: Limits) -> Point | None:
     return within[-1] if within else None
 
 
-def standings_of(result: LadderResult) -> list[Standing]:
+def standings_of(result: LadderResult) -> list[EntryStanding]:
     """Return the entries, the best after equal games first, and those with incomplete games last."""
     limits = limits_of(result)
     every = entries_of(result.cells)
@@ -92,7 +92,7 @@ def standings_of(result: LadderResult) -> list[Standing]:
     )
     ranks = dict(zip(whole, ranked, strict=True))
     found = [
-        Standing(
+        EntryStanding(
             entry,
             _interval(by_games[entry]),
             _interval(by_minutes[entry]),
@@ -109,7 +109,11 @@ def standings_of(result: LadderResult) -> list[Standing]:
 
 
 def _by_game(
-    result: LadderResult, cells: Sequence[CellResult], limits: Mapping[str, Limits], *, timed: bool = False
+    result: LadderResult,
+    cells: Sequence[CellResult],
+    limits: Mapping[str, GameLimits],
+    *,
+    timed: bool = False,
 ) -> dict[str, list[float]]:
     """Return the scores of an entry's complete cells by game; none where there is none."""
     found: dict[str, list[float]] = {game: [] for game in result.scales}

@@ -113,7 +113,7 @@ class OverAnswers(BaseAlgo):
         self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
         if self.needs_answers_before:
             self._games = RecordedGames(records)
-            self._asked = False
+            self._asked, self._known = False, 0.0
 
     def answers_before(self, batches: list[Batch]) -> FloatArray:
         """Return the probabilities of the legal answers, and how often each was there."""
