@@ -84,8 +84,8 @@ def read_ladder(path: Path) -> LadderSettings:
             if not _NAME.fullmatch(name):
                 fix = "Use letters, digits, _ and -, and begin with no -"
                 raise InputError(f"{section}.{name}", "is not a plain name", fix)
-    for name, entry in settings.entries.items():
-        for word in _PLACEHOLDER.findall(entry.policies or ""):
+    for name, made in settings.entries.items():
+        for word in _PLACEHOLDER.findall(made.policies or ""):
             if word not in PLACEHOLDERS:
                 fix = f"Use {', '.join(PLACEHOLDERS)}"
                 raise InputError(f"entries.{name}.policies", f"{word} stands for nothing", fix)
