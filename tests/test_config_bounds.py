@@ -64,6 +64,10 @@ MAY_REPEAT = {"policies", "weights", "seats"}
 """Of lists with an entry for each of something."""
 
 
+PLAYED = {"program": {"type": "debate"}}
+"""A section is checked by itself, and some of its fields have names that at the top are for programs only."""
+
+
 def refusal(model: type[BaseModel], name: str, value: Any) -> str | None:
     """The line that a user gets for a value of a field; ``None`` if it is taken."""
     tags = tags_of(model) if "type" in model.model_fields else []
@@ -76,7 +80,7 @@ def refusal(model: type[BaseModel], name: str, value: Any) -> str | None:
         return str(error)
     except ValidationError as error:
         if any(detail["loc"][:1] == (name,) for detail in error.errors(include_url=False)):
-            return str(first_problem(error, data))
+            return str(first_problem(error, data | PLAYED))
     return None
 
 
