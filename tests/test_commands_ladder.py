@@ -118,7 +118,7 @@ def test_later_tables_win_and_a_list_is_replaced_as_a_whole():
     source, laid_over, fields = options_of(base, game, recipe)
     assert (source, laid_over) == ("kuhn", "magnet")
     assert list(fields.items()) == [
-        ("envs", '[{"id" = "leduc_poker"}]'),
+        ("envs", '[{id = "leduc_poker"}]'),
         ("envs.0.explore", "0.2"),
         ("learning.steps", "8"),
     ]
@@ -172,6 +172,7 @@ def test_a_ladder_that_is_stopped_goes_on_to_the_same_end(tmp_path, playing, how
     subprocess.run([*python, file, "--out", "whole"], check=True)
     process = subprocess.Popen([*python, file, "--out", "out"])
     while not any(Path("out").glob("*/checkpoints/step-*")):
+        assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(how)
     process.wait()
@@ -366,3 +367,19 @@ def test_an_entry_that_cannot_be_measured_is_refused(tmp_path, entry, said):
     text = f'seeds = [0]\n[base]\nconfig = "kuhn"\n[games.kuhn]\n[entries.other]\n{entry}\n'
     with pytest.raises(InputError, match=said):
         run_ladder(write_ladder(tmp_path, text), Path("out"))
+
+
+def test_a_result_without_a_cell_of_the_ladder_cannot_be_compared(tmp_path, capsys):
+    file = write_ladder(tmp_path, POLICIES)
+    write_policy(
+        Path("kuhn-kuhn_poker-0-20.jsonl"),
+        {one.info_state: {one.actions[0]: 1.0} for one in states_of("kuhn_poker")},
+    )
+    assert main(["bench", str(file), "--out", "out"]) == 0
+    results = Path("out", RESULTS)
+    assert main(["bench", str(file), "--out", "out", "--against", str(results)]) == 0
+    other = Path("other.json")
+    other.write_text(results.read_text().replace('"cfr"', '"other"'))
+    capsys.readouterr()
+    assert main(["bench", str(file), "--out", "out", "--against", str(other)]) == 2
+    assert "--against: other.json has none of the complete cells" in capsys.readouterr().err

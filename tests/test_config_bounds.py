@@ -64,8 +64,9 @@ MAY_REPEAT = {"policies", "weights", "seats"}
 """Of lists with an entry for each of something."""
 
 
-PLAYED = {"program": {"type": "debate"}}
-"""A section is checked by itself, and some of its fields have names that at the top are for programs only."""
+OF_PROGRAMS = {"roles": {"program": {"type": "debate"}}}
+"""What else is set where a field of a section, which is checked by itself, has the name of a field at the top
+that is for programs only."""
 
 
 def refusal(model: type[BaseModel], name: str, value: Any) -> str | None:
@@ -80,7 +81,7 @@ def refusal(model: type[BaseModel], name: str, value: Any) -> str | None:
         return str(error)
     except ValidationError as error:
         if any(detail["loc"][:1] == (name,) for detail in error.errors(include_url=False)):
-            return str(first_problem(error, data | PLAYED))
+            return str(first_problem(error, data | OF_PROGRAMS.get(name, {})))
     return None
 
 

@@ -270,6 +270,9 @@ def test_a_list_that_is_not_set_has_no_entry_to_change(field, tmp_path):
     with pytest.raises(InputError) as refused:
         load(KUHN, {f"{field}.0.type": "x"}, folder=tmp_path)
     assert str(refused.value) == f"{field}: is not set, so it has no entry to change. Use {field} = [...]"
+    with pytest.raises(InputError) as refused:
+        load(KUHN, {field: "{}"}, folder=tmp_path)
+    assert "is not set" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

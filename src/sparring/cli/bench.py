@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sparring.core import SparringError
+from sparring.core import InputError, SparringError
 from sparring.core.text import counted
 
 _OUT_HELP = "The directory of its runs and results; by default runs/ladder- and the file's name."
@@ -42,6 +42,8 @@ def bench(
     print_line(console, f"page: {directory / PAGE}")
     if earlier is not None:
         same, others = differing(result, earlier)
+        if not (same or others):
+            raise InputError("--against", f"{against} has none of the complete cells", "Name another")
         print_line(console, f"{counted(len(same), 'cell')} with the same bytes at the end as in {against}")
         for name in others:
             print_line(console, f"another end than in {against}: {name}")

@@ -145,7 +145,7 @@ def _refused(location: Location, program: Any) -> Only | None:
 
 def _names_entries(value: Any) -> bool:
     """Return whether a value is a table of numbers, as ``--envs.0.id`` makes it where there is no list."""
-    return isinstance(value, dict) and all(name.isdigit() for name in value)
+    return isinstance(value, dict) and bool(value) and all(name.isdigit() for name in value)
 
 
 def _holds_tables(location: Location) -> bool:

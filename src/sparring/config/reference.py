@@ -1,6 +1,5 @@
 """Generate docs/configuration.md from the fields: ``python -m sparring.config.reference > FILE``."""
 
-import json
 from inspect import get_annotations
 from typing import Any, get_args
 
@@ -21,6 +20,7 @@ from sparring.config.fields import (
 )
 from sparring.config.loading import preset_names
 from sparring.config.problems import number_text
+from sparring.config.toml_files import toml_text
 
 _HEAD = """# Configuration
 
@@ -144,19 +144,16 @@ def _default(info: FieldInfo) -> str:
         return "required"
     if info.default is None:
         return "none"
-    return f"`{_toml(info.default)}`"
+    return f"`{toml_text(_plain(info.default))}`"
 
 
-def _toml(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    """Return sections as tables, without the fields that have their default."""
     if isinstance(value, BaseModel):
         given = {name: getattr(value, name) for name in type(value).model_fields}
         default = {name: info.default for name, info in type(value).model_fields.items()}
-        shown = {name: one for name, one in given.items() if name == "type" or one != default[name]}
-        fields = (f"{name} = {_toml(one)}" for name, one in shown.items())
-        return f"{{{', '.join(fields)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(entry) for entry in value)}]"
-    return str(value) if isinstance(value, float) else json.dumps(value)
+        return {name: _plain(one) for name, one in given.items() if name == "type" or one != default[name]}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _text(docstring: str | None) -> str:

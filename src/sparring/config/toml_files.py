@@ -1,5 +1,6 @@
 """TOML files: those of users, and those that come with the package, such as presets."""
 
+import json
 import re
 import tomllib
 from importlib.resources import files
@@ -16,6 +17,26 @@ MAX_KEYS = 50
 _LONG_NAME = re.compile(
     rf"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*\.[ \t]*){{{MAX_KEYS}}}[\w"'-]"""
 )
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(value: Any) -> str:
+    """Return a value as TOML has it in one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # TOML allows no DEL
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_text, value))}]"
+    if isinstance(value, dict):
+        entries = (
+            f"{key if _BARE.fullmatch(key) else toml_text(key)} = {toml_text(one)}"
+            for key, one in value.items()
+        )
+        return f"{{{', '.join(entries)}}}"
+    return str(value)
 
 
 def bundled_names(folder: str) -> list[str]:

@@ -1,6 +1,5 @@
 """A ladder's file: games, recipes and rules of choosing opponents, each as fields of the configuration."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from sparring.config.base import FilePath, Line, Name, Settings
 from sparring.config.problems import first_problem
-from sparring.config.toml_files import read_toml
+from sparring.config.toml_files import read_toml, toml_text
 from sparring.core import InputError
 from sparring.evaluation.figures import NASH_CONV
 
@@ -149,18 +148,4 @@ def _flat(value: Any, name: str) -> dict[str, str]:
 def _option(value: Any) -> str:
     """Return a value as an option of the command line has it: most texts need no quotes."""
     is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value not in _WORDS_OF_TOML
-    return value if is_plain else _toml(value)
-
-
-def _toml(value: Any) -> str:
-    """Return a value of TOML in one line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # TOML allows no DEL
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, dict):
-        entries = (f"{_toml(key)} = {_toml(one)}" for key, one in value.items())
-        return f"{{{', '.join(entries)}}}"
-    return str(value)
+    return value if is_plain else toml_text(value)
