@@ -43,13 +43,13 @@ def write_ladder(directory: Path, text: str = FILE) -> Path:
 
 def played_at_once(
     curve: Callable[[str, int], Curve], played: list[list[str]] | None = None
-) -> Callable[[Sequence[str]], str]:
+) -> Callable[[Sequence[str], Sequence[int]], str]:
     """What plays a cell: its run has the ``curve`` of its name and seed, and its name as its weights.
 
     An update takes three seconds of playing and as many of learning. Commands are added to ``played``.
     """
 
-    def play(words: Sequence[str]) -> str:
+    def play(words: Sequence[str], inherited: Sequence[int]) -> str:
         if played is not None:
             played.append(list(words))
         given = dict(zip(words[3::2], words[4::2], strict=False))

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from sparring.commands.ladder.standings import standings_of
 from sparring.config.loading import load_config
 from sparring.config.toml_files import parse_toml
 from sparring.core import InputError
-from sparring.core.files import lock_directory
+from sparring.core.files import is_locked, lock_directory
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
 
@@ -79,8 +80,10 @@ def test_runs_of_another_file_are_not_taken_for_its_own(tmp_path):
 def test_a_cell_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path):
     play, file = played_at_once(falling), write_ladder(tmp_path)
 
-    def failing(words):
-        return "model.name: there is none" if words[4] == "kuhn.magnet.seed-0" else play(words)
+    def failing(words, inherited):
+        if words[4] == "kuhn.magnet.seed-0":
+            return "model.name: there is none"
+        return play(words, inherited)
 
     first = run_ladder(file, Path("out"), jobs=1, play=failing)
     assert [cell.problem for cell in first.cells] == ["model.name: there is none", "", "", ""]
@@ -215,7 +218,7 @@ def test_a_cell_whose_files_are_damaged_is_told_and_the_others_count(tmp_path, n
     run_ladder(file, Path("out"), jobs=1, play=play)
     path = Path("out", "kuhn.neurd.seed-0", name)
     path.write_text("{") if path.suffix == ".json" else path.unlink()
-    result = run_ladder(file, Path("out"), jobs=1, play=lambda words: "played again")
+    result = run_ladder(file, Path("out"), jobs=1, play=lambda words, inherited: "played again")
     assert [one.name for one in result.cells if one.problem] == ["kuhn.neurd.seed-0"]
     assert said in result.cells[1].problem
 
@@ -314,13 +317,33 @@ def test_a_second_interrupt_ends_a_command_that_ignores_the_first(tmp_path):
     assert subprocess.run(words, timeout=120).returncode == 130
 
 
+def test_a_command_that_outlives_its_ladder_is_not_run_twice_at_a_time(tmp_path):
+    Path("make.py").write_text(
+        "import socket\nasks = socket.socket(socket.AF_UNIX)\nasks.connect('asked')\nasks.recv(1)\n"
+    )
+    file = write_ladder(tmp_path, POLICIES + 'command = "python make.py"\n')
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.bind("asked")
+        asked.listen()
+        asked.settimeout(120)
+        ladder = subprocess.Popen([sys.executable, "-m", "sparring", "bench", str(file), "--out", "out"])
+        command, _ = asked.accept()
+        ladder.kill()
+        ladder.wait()
+        assert is_locked(Path("out", "kuhn.cfr.seed-0"))
+        command.close()
+    ran = []
+    run_ladder(file, Path("out"), play=lambda words, inherited: ran.append(words) or "")
+    assert ran == [["python", "make.py"]], "it began after the first had ended"
+
+
 def test_an_interrupt_does_not_wait_for_a_run_of_an_earlier_ladder(tmp_path):
     Path("out", "kuhn.magnet.seed-0").mkdir(parents=True)
     Path("out", RESULTS).write_text("")
     lock = lock_directory(Path("out", "kuhn.magnet.seed-0"))
     failed = []
 
-    def play(words):
+    def play(words, inherited):
         failed.append(words)
         raise KeyboardInterrupt
 

@@ -102,6 +102,11 @@ class LadderCell(ABC):
         """Whether another process makes it."""
         return is_locked(self.path)
 
+    @contextmanager
+    def locked(self) -> Iterator[Sequence[int]]:
+        """Lock it while its command runs, which inherits these descriptors; most commands lock it."""
+        yield ()
+
     def note_end(self) -> None:  # noqa: B027 - most cells know by themselves
         """Take note that its command has ended without an error."""
 

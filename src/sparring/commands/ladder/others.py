@@ -1,7 +1,9 @@
 """The cells of a ladder that others made: policy files of any framework, and models that play matches."""
 
 import glob
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +13,7 @@ from sparring.commands.ladder.cells import LadderCell, LadderGame
 from sparring.commands.ladder.file import EntrySettings, LadderSettings
 from sparring.commands.ladder.results import CellResult, Point
 from sparring.core import InputError
-from sparring.core.files import write_file
+from sparring.core.files import lock_directory, write_file
 from sparring.engine.api_models import is_api_model
 from sparring.evaluation.figures import MASS, figures_of
 from sparring.evaluation.nash_conv import nash_conv_of_table
@@ -67,6 +69,16 @@ class PolicyCell(OtherCell):
     def awaited(self) -> str:
         """The policy file."""
         return self._filled(self.entry.policies or "")
+
+    @contextmanager
+    def locked(self) -> Iterator[Sequence[int]]:
+        """Lock its directory: a command outlives a ladder that is killed, and is not run twice at a time."""
+        self.path.mkdir(exist_ok=True)
+        lock = lock_directory(self.path)
+        try:
+            yield (lock,)
+        finally:
+            os.close(lock)
 
     def is_done(self) -> bool:
         """Whether there are files, which are complete and of this command."""

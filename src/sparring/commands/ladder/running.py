@@ -19,8 +19,8 @@ STOPPED = "was stopped; give the same command again"
 MOST_SHOWN = 1000
 """So many characters of a command's error are kept."""
 
-Play = Callable[[Sequence[str]], str]
-"""Runs one command; returns why it failed, or an empty text."""
+Play = Callable[[Sequence[str], Sequence[int]], str]
+"""Runs one command, which inherits these descriptors; returns why it failed, or an empty text."""
 _PROGRAMS = {"sparring": (sys.executable, "-m", "sparring"), "python": (sys.executable,)}
 """What a command's first word means here: no other installation is used."""
 
@@ -65,9 +65,10 @@ def _play(cell: LadderCell, play: Play, stopped: threading.Event) -> str:
         return str(error)
     if not cell.words:
         return f"there is no file {cell.awaited} yet"
-    if problem := play(cell.words_now):
-        return problem
-    cell.note_end()
+    with cell.locked() as locks:
+        if problem := play(cell.words_now, locks):
+            return problem
+        cell.note_end()
     return "" if cell.is_done() else STOPPED
 
 
@@ -92,10 +93,10 @@ class _Commands:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._before)
 
-    def play(self, words: Sequence[str]) -> str:
+    def play(self, words: Sequence[str], inherited: Sequence[int]) -> str:
         """Run a command; return the last line of its errors, or an empty text."""
         try:
-            with self._started(words) as process:
+            with self._started(words, inherited) as process:
                 if process is None:
                     return STOPPED
                 _, said = process.communicate()
@@ -108,7 +109,9 @@ class _Commands:
         return one_line(last).removeprefix("error: ")
 
     @contextmanager
-    def _started(self, words: Sequence[str]) -> Iterator[subprocess.Popen[str] | None]:
+    def _started(
+        self, words: Sequence[str], inherited: Sequence[int]
+    ) -> Iterator[subprocess.Popen[str] | None]:
         with self._lock:
             if self.stopped.is_set():
                 yield None
@@ -121,6 +124,7 @@ class _Commands:
                 text=True,
                 errors="replace",
                 start_new_session=True,
+                pass_fds=inherited,
             )
             self._running.add(process)
         try:
