@@ -1,4 +1,4 @@
-"""A command in a terminal of its own, answered by the test."""
+"""Commands in a terminal of their own, answered by the test, or in the background of a script."""
 
 import io
 import os
@@ -15,6 +15,9 @@ SECONDS = 60.0
 
 IN_CONTROL = "import os, sys; os.login_tty(0); os.execvp(sys.argv[1], sys.argv[1:])"
 """Makes the terminal that of a session of its own, so that a typed Ctrl-C interrupts the command."""
+
+IN_BACKGROUND = ("sh", "-c", 'trap \'\' INT; exec "$0" "$@"')
+"""Goes before a command, which then ignores SIGINT, as with ``&`` in a script."""
 
 
 def in_terminal(command: list[str], *replies: tuple[bytes, bytes], status: int = 0) -> bytes:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.envs.catalog import list_environments, make_game
 from sparring.run.checks import checked_seats
-from terminal_sessions import in_terminal
+from terminal_sessions import IN_BACKGROUND, in_terminal
 from tiny_models import roomy_model, tiny_model
 
 HEAVY = ("torch", "transformers", "textarena")
@@ -243,6 +244,14 @@ def test_an_interrupt_is_status_130_and_no_line(capsys, monkeypatch):
     capsys.readouterr()
     assert main(["play", model, "--env", "kuhn_poker", "--seat", "0"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_sigterm_is_as_ctrl_c_also_in_own_code_and_in_the_background_of_a_script():
+    Path("own.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nprint('went on')\n")
+    Path("own.toml").write_text('[[envs]]\nid = "own.py:Game"\nnum_players = 1\n')
+    command = [*IN_BACKGROUND, sys.executable, "-m", "sparring", "train", "own.toml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from sparring.core import InputError
 from sparring.core.files import is_locked, lock_directory
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
+from terminal_sessions import IN_BACKGROUND
 
 FALLING = {0: 1.1, 2: 0.6, 4: 0.3}
 
@@ -335,6 +336,17 @@ def test_a_command_that_outlives_its_ladder_is_not_run_twice_at_a_time(tmp_path)
     ran = []
     run_ladder(file, Path("out"), play=lambda words, inherited: ran.append(words) or "")
     assert ran == [["python", "make.py"]], "it began after the first had ended"
+
+
+def test_sigterm_ends_a_ladder_and_its_commands_also_in_the_background_of_a_script(tmp_path):
+    Path("patient.py").write_text(
+        "import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nwhile True:\n    signal.pause()\n"
+    )
+    file = write_ladder(tmp_path, POLICIES + 'command = "python patient.py"\n')
+    words = [sys.executable, "-m", "sparring", "bench", str(file), "--out", "out"]
+    ended = subprocess.run([*IN_BACKGROUND, *words], timeout=120, capture_output=True, text=True)
+    assert ended.returncode == 130
+    assert "stopped; give the same command again, and it goes on" in " ".join(ended.stdout.split())
 
 
 def test_an_interrupt_does_not_wait_for_a_run_of_an_earlier_ladder(tmp_path):

@@ -16,6 +16,7 @@ from sparring.cli.main import main
 from sparring.config import load_config
 from sparring.config.finetune import parameters_of
 from sparring.config.loading import dump_config
+from terminal_sessions import IN_BACKGROUND
 
 AGENTS = """
 [program]
@@ -121,11 +122,17 @@ def test_a_dry_run_shows_the_configuration_and_what_it_would_do(runs, capsys):
     assert "the protocol has no agent judge" in capsys.readouterr().err
 
 
-async def test_an_interrupted_run_says_how_to_continue_it(runs):
+@pytest.mark.parametrize(
+    ("asked_by", "start"),
+    [(signal.SIGINT, ()), (signal.SIGTERM, IN_BACKGROUND)],
+    ids=["Ctrl-C", "SIGTERM in the background"],
+)
+async def test_an_interrupted_run_says_how_to_continue_it(runs, asked_by, start):
     async with serving(None) as server:
         address = f"http://127.0.0.1:{server.port}/v1"
         words = words_of(SMALL | {"finetune.provider.base_url": address})
         command = [
+            *start,
             sys.executable,
             "-c",
             "from sparring.cli.main import run; run()",
@@ -139,7 +146,7 @@ async def test_an_interrupted_run_says_how_to_continue_it(runs):
         async with asyncio.timeout(120):
             while not server.lines:
                 await asyncio.sleep(0.05)
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, asked_by)
             said, _ = await process.communicate()
     assert process.returncode == 130
     lines = said.decode().splitlines()

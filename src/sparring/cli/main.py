@@ -21,6 +21,7 @@ from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
 from sparring.core import InputError, SparringError
 from sparring.core.errors import message_of
+from sparring.core.interrupts import interrupt_by_sigterm
 from sparring.core.own_code import is_from_outside, own_failure, runs_own_code
 from sparring.core.text import one_line
 
@@ -104,6 +105,7 @@ def _note(problem: str, error: BaseException | None) -> None:
 
 def run() -> None:
     """Entry point of the ``sparring`` command."""
+    interrupt_by_sigterm()
     threading.excepthook = lambda failed: _note("a thread failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _note("an error that nobody can catch", failed.exc_value)
     if "OMP_WAIT_POLICY" not in os.environ:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from sparring.config.run import RaySettings
 from sparring.core import InputError, SparringError
 from sparring.core.errors import first_line, imported
+from sparring.core.interrupts import interrupt_by_sigterm
 from sparring.core.text import is_loopback
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -186,6 +187,7 @@ def connected(settings: RaySettings, namespace: str) -> Iterator[None]:
         if settings.address is None:
             raise SparringError(f"Ray cannot start on this machine ({first_line(error)})") from error
         raise no_cluster(settings.address, why_not_joined(error)) from error
+    interrupt_by_sigterm()  # Ray has set a handler that ends the program with a traceback
     try:
         yield
     finally:

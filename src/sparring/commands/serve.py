@@ -1,7 +1,6 @@
 """``sparring serve``: serve a model or a run with an OpenAI-compatible server."""
 
 import asyncio
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -189,8 +188,6 @@ def _serve_on_ray(
     with ExitStack() as stack:
         with working(console, f"joining Ray {where}"):
             stack.enter_context(cluster.joined())
-        # Ray has set a handler that ends the program with a traceback.
-        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
         with suppress(KeyboardInterrupt):
             asyncio.run(run())
 

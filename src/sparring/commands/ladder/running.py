@@ -33,7 +33,8 @@ def play_cells(
     Interrupted, it lets the runs save their updates, and raises KeyboardInterrupt. A second interrupt kills
     them.
     """
-    with _Commands() as commands, ThreadPoolExecutor(jobs) as pool:
+    commands = _Commands()
+    with ThreadPoolExecutor(jobs) as pool:
         started = {pool.submit(_play, cell, play or commands.play, commands.stopped): cell for cell in cells}
         try:
             for future in as_completed(started):
@@ -73,25 +74,12 @@ def _play(cell: LadderCell, play: Play, stopped: threading.Event) -> str:
 
 
 class _Commands:
-    """The commands that run, each in a session of its own: a terminal's Ctrl-C reaches only this process.
-
-    SIGTERM is as Ctrl-C: it is passed on to them.
-    """
+    """The commands that run, each in a session of its own: a terminal's Ctrl-C reaches only this process."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
-
-    def __enter__(self) -> "_Commands":
-        self._before = signal.getsignal(signal.SIGTERM)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)
 
     def play(self, words: Sequence[str], inherited: Sequence[int]) -> str:
         """Run a command; return the last line of its errors, or an empty text."""
@@ -135,10 +123,13 @@ class _Commands:
 
     def stop(self) -> None:
         """Ask all to save their update and end, and start no more."""
+        # In a shell's background, this process ignores SIGINT, and so do those that it starts.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        asked = signal.SIGTERM if ignored else signal.SIGINT
         with self._lock:
             self.stopped.set()
             for process in self._running:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(asked)
 
     def kill(self) -> None:
         """End all at once, with the processes that they have started."""
