@@ -18,6 +18,8 @@ from sparring.learn.policy import TRAINED
 from sparring.learn.recorded_games import RecordedGames
 from sparring.learn.tree_values import TreeValues
 from sparring.learn.trie import bytes_of
+from sparring.run.learners import learn
+from sparring.view.warnings import warnings_of
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
 from tree_records import BET, MOVES, PASS, move, played, tree_games
 
@@ -91,6 +93,22 @@ def test_games_with_rewards_on_the_way_have_the_values_of_returns():
         assert by_tree.update(games(seed))["tree_share"] == 0
         by_returns.update(games(seed))
     assert equal(weights(by_tree), weights(by_returns))
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize(
+    ("values", "stake", "warns"), [("tree", 1.0, False), ("tree", 0.0, True), ("returns", 1.0, True)]
+)
+def test_advantages_of_0_are_warned_of_unless_the_tree_finds_other_values(values, stake, warns, minibatches):
+    learner = learner_of(AllActions, values, minibatches, memory=0.0)
+    said = []
+    for seed in range(2):
+        games = [replace(one, advantage=0.0, reward=stake * one.reward) for one in tree_games(seed, 6)]
+        figures = learn(
+            {"default": learner}, {"default": games}, lambda _, some: learner.update(some)
+        ).figures
+        said = [one.text for one in warnings_of(figures)]
+    assert said == ["every advantage is 0, so the rewards teach nothing"] * warns
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])

@@ -210,6 +210,11 @@ class ActionValues:
             sum(self.scales[asked] * steps for asked, steps in self.steps.items()) / number if number else 1.0
         )
 
+    @property
+    def are_zero(self) -> bool:
+        """Whether no answer is worth more than another."""
+        return all(abs(value) <= NO_ADVANTAGE for one in self.values.values() for value in one.values())
+
     @classmethod
     def of(
         cls,

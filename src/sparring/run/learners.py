@@ -143,8 +143,12 @@ def learn(
             ages += [learner.version - answer.policy_version for answer in answers]
             metrics[policy] = update(policy, records[policy])
     seconds = perf_counter() - started
-    critics = {policy for policy, learner in learners.items() if learner.critic is not None}
-    of_answers = answer_figures((one for of_policy in records.values() for one in of_policy), critics)
+    judged = {
+        policy
+        for policy, learner in learners.items()
+        if learner.critic is not None or not learner.algorithm.learns_from_advantages
+    }
+    of_answers = answer_figures((one for of_policy in records.values() for one in of_policy), judged)
     return Learned(
         figures=staleness_shares(ages) | of_answers | learned_figures(metrics, alone=len(learners) == 1),
         seconds=seconds,

@@ -148,25 +148,24 @@ class _Counts:
         return figures
 
 
-def answer_figures(records: Iterable[TrainingRecord], critics: Collection[str] = ()) -> dict[str, float]:
+def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = ()) -> dict[str, float]:
     """Return the figures of all records as ``answers/NAME``, and of each role as ``answers/NAME/ROLE``.
 
     ``zero_advantage_share``: the share of answers whose advantage is 0; nothing is learned from them. Answers
-    of the policies in ``critics`` count as others: their records have rewards. It is missing if all are
-    theirs. ``explored_share``: the share of answers that were random legal ones, which the figures after it
-    leave out; missing if there is none. ``cut_share``: the share of answers that were cut at the token limit.
-    ``going_on_share``: the share that was cut after beginning with a legal answer; missing if there is none.
-    ``tokens``: mean length of an answer, its stop token included. ``entropy_estimate``: mean of -log p over
-    the sampled tokens, in nats per token; its expectation is the mean entropy of the distributions that they
-    were sampled from.
+    of the policies in ``judged``, which learn from the values of a critic or of the tree of games, count as
+    others. It is missing if all are theirs. ``explored_share``: the share of answers that were random legal
+    ones, which the figures after it leave out; missing if there is none. ``cut_share``: the share of answers
+    that were cut at the token limit. ``going_on_share``: the share that was cut after beginning with a legal
+    answer; missing if there is none. ``tokens``: mean length of an answer, its stop token included.
+    ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token; its expectation is the
+    mean entropy of the distributions that they were sampled from.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
     for record in records:
         for answer in record.answers:
-            judged = record.policy in critics
-            everything.add(answer, judged=judged)
-            by_role[record.role_id].add(answer, judged=judged)
+            everything.add(answer, judged=record.policy in judged)
+            by_role[record.role_id].add(answer, judged=record.policy in judged)
     if not everything.answers:
         return {}
     figures = {f"answers/{name}": value for name, value in everything.figures().items()}

@@ -53,6 +53,8 @@ class BaseAlgo(ABC):
     """AdamW's second beta."""
     needs_answers_before = False
     """Whether an update begins with a pass for the policy's probabilities of all legal answers."""
+    learns_from_advantages = True
+    """Whether the last update learned from the advantages of its records, and not from other values."""
     counts_hits = False
     """Whether ``accuracy`` is measured: the share of drawn tokens that are the likeliest ones."""
 

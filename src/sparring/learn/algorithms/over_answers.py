@@ -113,7 +113,7 @@ class OverAnswers(BaseAlgo):
         self._values = ActionValues.of(records, scales, corrected=self.linear, memory=self._memory)
         if self.needs_answers_before:
             self._games = RecordedGames(records)
-            self._asked, self._known = False, 0.0
+            self._asked, self._known, self.learns_from_advantages = False, 0.0, True
 
     def answers_before(self, batches: list[Batch]) -> FloatArray:
         """Return the probabilities of the legal answers, and how often each was there."""
@@ -125,6 +125,7 @@ class OverAnswers(BaseAlgo):
         self._values = self._values.with_tree(found)
         known, steps = sum(one.known * one.games for one in found.values()), sum(self._values.steps.values())
         self._known = known / steps if steps else 0.0
+        self.learns_from_advantages = self._values.are_zero
         self._asked = True
 
     def loss(self, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
