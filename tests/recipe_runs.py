@@ -44,6 +44,7 @@ def assert_trained(path, steps):
     if "learner/value_loss" in lines[0]:
         assert max(line["learner/value_loss"] for line in lines) > 0
     else:
-        assert min(line["answers/zero_advantage_share"] for line in lines) < 1
+        # Missing where the tree of games has found values.
+        assert min(line.get("answers/zero_advantage_share", 0.0) for line in lines) < 1
     first, last = adapter(path, 0), adapter(path, steps)
     assert any((first[name] != last[name]).any() for name in first)
