@@ -297,6 +297,22 @@ def test_opponents_that_no_seat_is_left_for_are_a_note(policies, mode, noted):
     assert (expected in notes) == noted
 
 
+@pytest.mark.parametrize("kind", ["magnet", "all_actions"])
+@pytest.mark.parametrize(("explore", "values"), [("0.2", "returns"), ("0.2", "tree"), ("0", "returns")])
+def test_explored_games_whose_values_are_of_the_exploring_seats_are_a_note(kind, explore, values):
+    second = f'{{type = "{kind}", values = "{values}"}}'
+    changes = {
+        "envs": f'[{{id = "kuhn_poker", policies = ["first", "second"], explore = {explore}}}]',
+        "learning.algorithm": '{type = "all_actions", values = "tree"}',
+        "learning.momentum": "0.8",
+        "learning.policies.second.algorithm": second,
+    }
+    notes = [note for note in notes_on(load_config("quickstart", changes)) if "explore" in note]
+    assert [note.partition(",")[0] for note in notes] == ["with envs.0.explore"] * len(notes)
+    named = ['learning.policies.second.algorithm.values = "tree"' in note for note in notes]
+    assert named == [True] * (explore != "0" and values == "returns")
+
+
 def test_one_player_needs_no_opponent():
     found = check(
         envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"

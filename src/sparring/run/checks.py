@@ -148,8 +148,7 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
             build_algorithm(algorithm, field)
             found.append(f"algorithm {name_of(algorithm.path)}")
     for index, env in enumerate(config.envs):
-        playing = [one for one in policies if one in env.seats or config.league is not None]
-        for field, algorithm in config.learning.algorithms_of(playing).items():
+        for field, algorithm in _algorithms_in(config, env, policies).items():
             if isinstance(algorithm, OverAnswersSettings):
                 check_models_end_answers(env, field, fix)
                 if not tells_moves(env.id):
@@ -158,6 +157,12 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
             if env.explore:
                 _check_explores(f"envs.{index}.explore", env, field, algorithm)
     return found
+
+
+def _algorithms_in(config: Config, env: EnvSettings, policies: Sequence[str]) -> dict[str, Algorithm]:
+    """Return the algorithms, by their fields, of the policies that learn from a game."""
+    playing = [one for one in policies if one in env.seats or config.league is not None]
+    return config.learning.algorithms_of(playing)
 
 
 def _check_roles_list_answers(config: Config, program: Arena) -> None:
@@ -252,7 +257,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 def notes_on(config: Config) -> list[str]:
     """Return what a user who starts a run with this configuration should know, one line each."""
-    notes = [*_note_on_lags(config.population), *_note_on_seats(config)]
+    notes = [*_note_on_lags(config.population), *_note_on_seats(config), *_notes_on_exploration(config)]
     if config.evaluation.opponents is not None:
         return notes
     open_ = [game for game in config.evaluated if game.opponents is None]
@@ -279,3 +284,14 @@ def _note_on_seats(config: Config) -> list[str]:
     if any(sum(policy in trained for policy in env.seats) > 1 for env in config.envs):
         return []
     return [f"population.sample_mode {mode} draws no opponents: no game has two seats that are trained"]
+
+
+def _notes_on_exploration(config: Config) -> list[str]:
+    """Return a note for each algorithm that takes explored answers for those of the policy."""
+    return [
+        f"with envs.{index}.explore, answers are worth what they earn where trained seats also answer at "
+        f'random, and not what the policy alone would earn by them; that needs {field}.values = "tree"'
+        for index, env in enumerate(config.envs)
+        for field, algorithm in _algorithms_in(config, env, config.policies).items()
+        if env.explore and isinstance(algorithm, OverAnswersSettings) and algorithm.values == "returns"
+    ]
