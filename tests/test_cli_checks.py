@@ -4,12 +4,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from itertools import combinations
 
 import pytest
 
 from sparring.config import load_config
 from sparring.core import InputError
 from sparring.core.adapters import ALL_LINEAR
+from sparring.core.client import CANNOT_GIVE
 from sparring.envs.catalog import list_environments
 from sparring.learn.model_files import check_model_name
 from sparring.run.checks import check_config, notes_on
@@ -164,10 +166,26 @@ def test_a_seat_that_cannot_learn_from_explored_answers_is_named():
         check(**seats, learning__policies__second__algorithm='{type = "ppo"}')
 
 
-def test_vllm_gives_no_answers_that_it_did_not_draw():
-    on_vllm = MAGNET | {"run__runtime": "ray", "inference__engine": "vllm"}
-    with pytest.raises(InputError, match=r"envs.0.explore: vLLM has .* Set 0, or inference.engine = .embedd"):
-        check(**on_vllm)
+OF_VLLM = {
+    'run.runtime = "ray"': {"run__runtime": "local"},
+    f"envs.0.explore = 0, envs.1.explore = 0 (it {CANNOT_GIVE})": {
+        "envs": '[{id = "kuhn_poker", explore = 0.2}, {id = "leduc_poker", explore = 0.1}]'
+    },
+    'model.quantization = "none" (it would answer with another base than the one that learns)': {
+        "model__quantization": "nf4"
+    },
+}
+
+
+@pytest.mark.parametrize("wrong", [some for n in range(1, 4) for some in combinations(OF_VLLM, n)])
+def test_all_that_vllm_does_not_take_is_one_message(wrong):
+    changes = {"run__runtime": "ray", "inference__engine": "vllm", "learning__algorithm": '{type = "magnet"}'}
+    for one in wrong:
+        changes |= OF_VLLM[one]
+    with pytest.raises(InputError) as refused:
+        check(**changes)
+    assert refused.value.field == "inference.engine"
+    assert refused.value.problem == f"vllm needs {', '.join(wrong)}"
 
 
 OWN_LOSSES = """

@@ -253,23 +253,28 @@ class Config(Settings):
             raise InputError(field, problem, f"Name one for each seat: {', '.join(self.policies)}")
 
     def _check_engine(self) -> None:
-        uses_vllm = self.inference.engine == "vllm"
-        if uses_vllm and self.run.runtime == "local":
-            raise InputError("inference.engine", "vllm needs the Ray runtime", 'Set run.runtime = "ray"')
-        for place, env in enumerate(self.envs):
-            if uses_vllm and env.explore:
-                fix = 'Set 0, or inference.engine = "embedded"'
-                raise InputError(f"envs.{place}.explore", f"vLLM {CANNOT_GIVE}", fix)
-        if self.model.quantization == "none":
-            return
-        if uses_vllm:
-            problem = "vLLM would answer with another base than the one that learns"
-            fix = 'Leave it out, or set inference.engine = "embedded"'
-            raise InputError("model.quantization", problem, fix)
-        if self.ray.shard_base:
+        if self.inference.engine == "vllm" and (needed := self._needed_by_vllm()):
+            fix = 'Do so, or set inference.engine = "embedded"'
+            raise InputError("inference.engine", f"vllm needs {', '.join(needed)}", fix)
+        if self.model.quantization != "none" and self.ray.shard_base:
             problem = "a base of four bits cannot be shared among learners"
             fix = "Leave out model.quantization or ray.shard_base"
             raise InputError("model.quantization", problem, fix)
+
+    def _needed_by_vllm(self) -> list[str]:
+        """Return what else must be set for vLLM, and why."""
+        no_explore = ", ".join(
+            f"envs.{place}.explore = 0" for place, env in enumerate(self.envs) if env.explore
+        )
+        needed = [
+            (self.run.runtime != "ray", 'run.runtime = "ray"'),
+            (no_explore, f"{no_explore} (it {CANNOT_GIVE})"),
+            (
+                self.model.quantization != "none",
+                'model.quantization = "none" (it would answer with another base than the one that learns)',
+            ),
+        ]
+        return [one for is_due, one in needed if is_due]
 
     def check_policies(self, policies: Sequence[str]) -> None:
         """Raise an InputError unless the policies that are trained can learn as configured.
