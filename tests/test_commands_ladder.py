@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ladders import FILE, played_at_once, write_ladder
+from run_files import match
 from sparring.cli.main import main
 from sparring.commands.ladder.file import options_of
 from sparring.commands.ladder.ladder import run_ladder
@@ -24,6 +25,8 @@ from sparring.config.loading import load_config
 from sparring.config.toml_files import parse_toml
 from sparring.core import InputError
 from sparring.core.files import is_locked, lock_directory
+from sparring.evaluation import write_evaluation
+from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
 from terminal_sessions import IN_BACKGROUND
@@ -59,6 +62,33 @@ def test_a_cell_has_its_figures_by_games_and_seconds_and_the_hash_of_its_weights
     assert [(one.games, one.seconds) for one in cell.points] == [(0, 0.0), (20, 12.0), (40, 24.0)]
     assert [one.value for one in cell.points] == pytest.approx([1.2, 0.7, 0.4])
     assert cell.sha256 == hashlib.sha256(b"kuhn.magnet.seed-1").hexdigest()
+
+
+def test_the_win_rate_of_a_run_is_a_share_and_said_in_percent_with_the_time_it_took(tmp_path):
+    play = played_at_once(falling)
+
+    def with_matches(words, inherited):
+        problem = play(words, inherited)
+        for update, wins in ((0, 4), (4, 9)):
+            results = Path("out", words[4], "evaluation")
+            write_evaluation(results, update, "random", match(wins, 20))
+        return problem
+
+    said = []
+
+    class Said(Progress):
+        def say(self, line):
+            said.append(line)
+
+    text = FILE.replace("[0, 1]", '[0]\nmeasure = "win rate against random"')
+    text = text.replace("evaluation.opponents = []", 'evaluation.opponents = ["random"]').split(
+        "[recipes.neurd]"
+    )[0]
+    (cell,) = run_ladder(
+        write_ladder(tmp_path, text), Path("out"), jobs=1, play=with_matches, progress=Said()
+    ).cells
+    assert (cell.is_share, [one.value for one in cell.points]) == (True, [0.2, 0.45])
+    assert said[-1] == "kuhn.magnet.seed-0: win rate against random 45.0% after 40 games, 24 s"
 
 
 def test_what_is_complete_is_not_played_again_and_more_may_be_asked_for(tmp_path):
@@ -374,6 +404,7 @@ def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
     assert cell.command.startswith("sparring tournament optimal random --env kuhn_poker --players 2")
     (point,) = cell.points
     assert 0.4 < point.value < 0.9
+    assert cell.is_share
     assert point.games is None
     changed = text.replace("against random", "against optimal").replace(
         'member = "optimal"', 'member = "random"'

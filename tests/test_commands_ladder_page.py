@@ -89,6 +89,56 @@ def test_of_other_measures_more_may_be_better():
     assert standings_of(result)[0].rank == (1, 1, 1)
 
 
+def test_entries_whose_intervals_overlap_that_of_the_best_are_tied_and_none_is_called_best():
+    ends = {"first": (0.10, 0.12), "second": (0.11, 0.13), "third": (0.2, 0.3)}
+    runs = [cell(name, seed, [(10, 1.0, end[seed])]) for name, end in ends.items() for seed in (0, 1)]
+    result = ladder(*runs)
+    standings = standings_of(result)
+    text = " ".join(Page(ladder_html("a", result, standings)).text)
+    assert "Best after equal games 2 entries not told apart" in " ".join(text.split())
+    table = standings_table(result, standings)
+    assert [row[1].badge for row in table.groups[0][2]] == ["tied", "tied", ""]
+    for one in result.cells[2:4]:
+        one.points[0].value += 1
+    (first, *others) = standings_table(result, standings_of(result)).groups[0][2]
+    assert (first[0], [row[1].badge for row in (first, *others)]) == ("first", ["", "", ""])
+
+
+def test_entries_that_were_run_once_are_not_told_apart():
+    result = ladder(cell("first", 0, [(10, 1.0, 0.1)]), cell("second", 0, [(10, 1.0, 0.4)]))
+    table = standings_table(result, standings_of(result))
+    assert [(row[1].text, row[1].note, row[1].badge) for row in table.groups[0][2]] == [
+        ("0.200", "", "tied"), ("0.800", "", "tied")
+    ]  # fmt: skip
+    assert any("run once" in note for note in table.notes)
+
+
+def test_win_rates_are_in_percent_on_an_axis_of_all_shares():
+    cells = [cell("one", seed, [(10, 1.0, 0.5 + seed / 10)], is_share=True) for seed in (0, 1)]
+    result = LadderResult(measure="win rate against optimal", scales={"kuhn": 1.0}, cells=cells)
+    standings = standings_of(result)
+    (row,) = standings_table(result, standings).groups[0][2]
+    assert (row[1].text, row[1].note) == ("55.0%", "50.0 to 60.0")
+    html = ladder_html("a", result, standings)
+    assert "<span>0%</span><span>50%</span><span>100%</span>" in html
+    assert "0.55" not in " ".join(Page(html).text)
+    assert figures_of(html)[0]["layout"]["yaxis"]["tickformat"] == ".2~%"
+
+
+@pytest.mark.parametrize(
+    ("values", "measure", "ends"),
+    [((0.13, 0.41), "NashConv", ("0", "1")), ((-0.13, 0.41), "mean reward against random", ("-0.2", "0.5"))],
+)
+def test_the_axis_of_bars_ends_at_round_numbers_and_is_the_same_for_all(values, measure, ends):
+    cells = [cell(name, 0, [(10, 1.0, value)]) for name, value in zip(("one", "two"), values, strict=True)]
+    scale = 0.5 if measure == "NashConv" else 1.0
+    result = LadderResult(measure=measure, scales={"kuhn": scale}, cells=cells)
+    html = ladder_html("a", result, standings_of(result))
+    low, high = ends
+    assert html.count(f"<span>{low}</span><span>{high}</span>") == 2
+    assert ("1 is uniform play" in html) == (measure == "NashConv")
+
+
 @pytest.fixture
 def played(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -105,18 +155,18 @@ def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
     Console(file=text, width=80).print(table_text(standings_table(played, standings_of(played))))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["Equal", "games", "Equal", "minutes", "Rank", "Minutes", "Cells"]
+    assert lines[0].split() == ["Equal", "games", "Equal", "minutes", "Rank", "Time"]
     assert lines[1].startswith("neurd, mirror ")
-    assert lines[1].rstrip().endswith("4 of 4")
+    assert lines[1].rstrip().endswith("1 min 36 s")
     said = " ".join(" ".join(lines).split())
-    assert "NashConv, divided by that of uniform play: less is better." in said
-    assert "kuhn: after 40 games, or 0.4 minutes of playing and learning." in said
+    assert "so that 1 is uniform play and 0 an equilibrium: less is better." in said
+    assert "kuhn: after 40 games, or 24 s of playing and learning." in said
 
 
 def test_the_page_has_curves_of_every_game_and_the_command_and_hash_of_every_cell(played):
     html = Path("out", PAGE).read_text()
     text = " ".join(Page(html).text)
-    titles = ("kuhn by games", "kuhn by minutes", "leduc by games", "leduc by minutes")
+    titles = ("kuhn by games", "kuhn by seconds", "leduc by games", "leduc by seconds")
     assert all(title in text for title in titles)
     assert [len(one["layout"]) > 0 for one in figures_of(html)] == [True] * 4
     first = figures_of(html)[0]["traces"]

@@ -178,7 +178,7 @@ def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
     assert '<b>10.0%</b> <span class="muted">5.5 to 17.4</span>' in html
     assert '<b>60.0%</b> <span class="muted">50.2 to 69.1</span>' in html
     assert '<b>0.467</b> <span class="muted">0.401 to 0.532</span>' in html
-    assert '<div class="range-ends"><span>-0.0132</span><span>0.532</span></div>' in html
+    assert '<div class="range-ends"><span>-0.1</span><span>0.6</span></div>' in html
     assert "nothing" not in text_of(html)
     ((figure, _),) = figure_sections(load_run(tmp_path)).values()
     band, line = figure.traces

@@ -100,11 +100,11 @@ def _fields_table(entries: Sequence[ComparedEntry], most: int | None = None) -> 
 
 def _figures_table(entries: Sequence[ComparedEntry]) -> Table:
     names = figure_names(entries)
-    groups = [
-        (text, "", [*_figure_rows(entries, [entry.last(name) for entry in entries])])
-        for name, text in names.items()
-    ]
-    return Table(("", "Value", "Measured in", ""), [one for one in groups if one[2]], list(_notes(entries)))
+    found = {text: [entry.last(name) for entry in entries] for name, text in names.items()}
+    groups = [(text, "", [*_figure_rows(entries, values)]) for text, values in found.items()]
+    has_shares = any(one is not None and one.kind == "share" for values in found.values() for one in values)
+    heads = ("", "Value", "Measured in", "")
+    return Table(heads, [one for one in groups if one[2]], list(_notes(entries)), has_shares)
 
 
 def _figure_rows(entries: Sequence[ComparedEntry], found: Sequence[Summary | None]) -> Iterator[Row]:

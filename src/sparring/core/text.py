@@ -112,6 +112,11 @@ def duration_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def precise_duration_text(seconds: float) -> str:
+    """Return a time span as ``duration_text`` does, below ten seconds with tenths."""
+    return f"{seconds:.1f} s" if seconds < 10 else duration_text(seconds)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural where needed."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from sparring.config import Config
 from sparring.config.play import Games
-from sparring.core.text import counted, duration_text, shell_command
+from sparring.core.text import counted, duration_text, precise_duration_text, shell_command
 from sparring.evaluation.match import Count, Progress
 from sparring.run.progress_views import print_line, view_of
 from sparring.view.warnings import WarningLog
@@ -50,7 +50,7 @@ class TimeEstimate:
         self._told = True
         each = (now - started) / (step - first)
         return (
-            f"an update takes about {duration_text(each) if each >= 10 else f'{each:.1f} s'} here, "
+            f"an update takes about {precise_duration_text(each)} here, "
             f"so the {counted(left, 'update')} left will take about {duration_text(left * each)}, "
             "without evaluations; often less, as the first ones tend to be slower"
         )

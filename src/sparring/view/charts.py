@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil, floor, log10
 from typing import Literal
 
 from sparring.core.confidence_intervals import Interval
@@ -91,6 +92,18 @@ def share_chart(
 ) -> Chart | None:
     """Return a chart of shares; ``None`` without lines."""
     return chart(title, lines, caption, axis="share", bounds=bounds)
+
+
+def round_range(low: float, high: float) -> tuple[float, float, float]:
+    """Return round numbers that enclose a range, and the distance between round numbers in it."""
+    step = _round_step((high - low) / 4)
+    return step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9), step
+
+
+def _round_step(size: float) -> float:
+    """Return the largest number not above ``size`` that is 1, 2 or 5 times a power of ten."""
+    power: float = 10 ** floor(log10(size))
+    return power * (5 if size >= 5 * power else 2 if size >= 2 * power else 1)
 
 
 def with_wide_axis(found: Chart | None) -> Chart | None:

@@ -22,6 +22,7 @@ from sparring.evaluation.figures import (
 )
 from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
+from sparring.view.charts import round_range
 from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program
 from sparring.view.fine_tuning import FineTuneJob
 from sparring.view.run_view import RunView
@@ -88,10 +89,13 @@ def figure_cell(interval: Interval, kind: Kind, *, exactly: bool = False, is_pla
 
 
 def ends_of(intervals: Sequence[Interval], bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return the range of bars: all that is possible, or as much of it as the intervals need."""
+    """Return the range of bars: all that is possible, or to the round numbers that enclose the intervals."""
     low = min(one.low for one in intervals) if isinf(bounds[0]) else bounds[0]
     high = max(one.high for one in intervals) if isinf(bounds[1]) else bounds[1]
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        low, high = low - 0.5, high + 0.5
+    round_low, round_high, _ = round_range(low, high)
+    return round_low if isinf(bounds[0]) else low, round_high if isinf(bounds[1]) else high
 
 
 def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:

@@ -19,7 +19,7 @@ from sparring.config.play import EvaluatedGameSettings
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.core.files import is_locked
-from sparring.evaluation.figures import NASH_CONV, FigureName, read_figures
+from sparring.evaluation.figures import NASH_CONV, Figure, FigureName, kind_of, read_figures
 from sparring.evaluation.nash_conv import nash_conv_of_table
 from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import check_figure, is_kept_by, is_smaller_better
@@ -173,7 +173,8 @@ class RunCell(LadderCell):
         """Add its evaluations, and the hash of its last adapters."""
         points = list(_points(self.run, measure))
         result.points = [point for point, _ in points]
-        result.smaller_is_better = any(smaller for _, smaller in points)
+        result.smaller_is_better = any(is_smaller_better(figure, measure) for _, figure in points)
+        result.is_share = kind_of(figure for _, figure in points) == "share"
         result.sha256 = _hash_of_end(self.run)
 
 
@@ -245,8 +246,8 @@ def _check_same(cell: RunCell) -> None:
         raise InputError("--out", problem, "Name another directory, or undo the change")
 
 
-def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, bool]]:
-    """Yield what was measured after each evaluation, and whether less of it is better."""
+def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, Figure]]:
+    """Yield what was measured after each evaluation."""
     games, seconds, gone = {0: 0}, {0: 0.0}, 0.0
     for line in read_metrics(run.metrics_file):
         gone += sum(line.get(name, 0.0) for name in _SECONDS)
@@ -257,8 +258,7 @@ def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, bool]]:
             raise InputError(str(run.metrics_file), f"lacks update {update}", "Restore it, or delete the run")
         for figure in read_figures(run.evaluation, update):
             if is_kept_by(figure, measure):
-                point = Point(figure.value, games[update], seconds[update], figure.is_playable)
-                yield point, is_smaller_better(figure, measure)
+                yield Point(figure.value, games[update], seconds[update], figure.is_playable), figure
 
 
 def _hash_of_end(run: RunDirectory) -> str:

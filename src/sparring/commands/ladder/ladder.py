@@ -9,12 +9,12 @@ from sparring.commands.ladder.cells import LadderCell, LadderGame, games_of, run
 from sparring.commands.ladder.file import read_ladder
 from sparring.commands.ladder.others import other_cells
 from sparring.commands.ladder.page import ladder_html
-from sparring.commands.ladder.results import PAGE, RESULTS, CellResult, LadderResult, machine
+from sparring.commands.ladder.results import PAGE, RESULTS, CellResult, LadderResult, machine, value_text
 from sparring.commands.ladder.running import Play, play_cells
 from sparring.commands.ladder.standings import standings_of
 from sparring.core import SparringError
 from sparring.core.files import write_file
-from sparring.core.text import counted, one_line
+from sparring.core.text import counted, one_line, precise_duration_text
 from sparring.evaluation.match import Progress
 from sparring.evaluation.tournament_files import lock_results
 from sparring.run.hardware import available_cores
@@ -118,5 +118,6 @@ def _outcome(cell: CellResult, measure: str) -> str:
         return f"failed: {one_line(cell.problem)}"
     last = cell.points[-1]
     after = [] if last.games is None else [counted(last.games, "game")]
-    after += [] if last.seconds is None else [f"{last.seconds / 60:.1f} minutes"]
-    return f"{measure} {last.value:.3f}" + (f" after {', '.join(after)}" if after else "")
+    after += [] if last.seconds is None else [precise_duration_text(last.seconds)]
+    value = value_text(last.value, is_share=cell.is_share)
+    return f"{measure} {value}" + (f" after {', '.join(after)}" if after else "")

@@ -149,6 +149,7 @@ class MemberCell(OtherCell):
             if is_kept_by(figure, measure):
                 result.points = [Point(figure.value)]
                 result.smaller_is_better = is_smaller_better(figure, measure)
+                result.is_share = figure.kind == "share"
 
     @property
     def _opponent(self) -> str:

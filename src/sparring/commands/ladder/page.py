@@ -2,27 +2,35 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
+from math import inf
 from statistics import fmean
 
-from sparring.commands.ladder.results import CellResult, LadderResult, Point, entries_of
+from sparring.commands.ladder.results import CellResult, LadderResult, Point, entries_of, value_text
 from sparring.commands.ladder.standings import (
     EntryStanding,
     GameLimits,
     after_games,
     after_minutes,
+    best_of,
     limits_of,
 )
 from sparring.core.confidence_intervals import Interval
-from sparring.core.text import counted, number_text
-from sparring.evaluation.figures import NASH_CONV
-from sparring.view.charts import COLOURS, Chart, Line, banded_line, with_wide_axis
+from sparring.core.text import counted, number_text, precise_duration_text
+from sparring.evaluation.figures import ANY, NASH_CONV
+from sparring.view.charts import COLOURS, WHOLE, Chart, Line, banded_line, with_wide_axis
 from sparring.view.report.html import Page, badge_html
 from sparring.view.report.plotly import PlotlyFigure, figure_of
 from sparring.view.tables import Bar, Cell, Row, Table, ends_of
 
 NOTHING = "-"
-SEVERAL = "Cells that are played at a time slow each other down: minutes count only with --jobs 1."
+SEVERAL = "Cells that are played at a time slow each other down: times count only with --jobs 1."
+Scored = tuple[EntryStanding, Cell, Cell, Cell]
+"""An entry with its scores after equal games and equal minutes, and its rank."""
+TIED = "tied"
+TIES = "Tied: the interval overlaps that of the best, so the two are not told apart."
+ONCE = "What was run once in a game has no interval, and is not told apart from the best."
 OVER_SEEDS = "A value is the mean over seeds, beside it the smallest and the largest."
 BANDS = "Lines are means over seeds; bands reach from the smallest to the largest."
 REPLAY = (
@@ -33,20 +41,14 @@ REPLAY = (
 
 def standings_table(result: LadderResult, standings: Sequence[EntryStanding]) -> Table:
     """Return the entries for a terminal, best first, with notes on what the numbers are."""
+    scored = [*_scored(result, standings)]
     rows: list[Row] = [
-        [
-            one.entry,
-            _score(one.after_games),
-            Cell(_score(one.after_minutes).text),
-            Cell(_score(one.rank, ".1f").text),
-            _minutes(one.seconds),
-            f"{one.done} of {one.cells}",
-        ]
-        for one in standings
+        [one.entry, games, minutes.text, rank.text, _time(one.seconds)]
+        for one, games, minutes, rank in scored
     ]
-    heads = ("", "Equal games", "Equal minutes", "Rank", "Minutes", "Cells")
+    heads = ("", "Equal games", "Equal minutes", "Rank", "Time")
     problems = (f"{cell.name} failed: {cell.problem}" for cell in result.cells if cell.problem)
-    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result), *problems]))
+    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result, scored), *problems]))
 
 
 def ladder_html(name: str, result: LadderResult, standings: Sequence[EntryStanding]) -> str:
@@ -79,42 +81,70 @@ def _tiles(result: LadderResult, standings: Sequence[EntryStanding]) -> list[tup
         ("Games of training", number_text(sum(one.games for one in standings)), ""),
     ]
     if seconds := sum(one.seconds for one in standings):
-        tiles.append(("Minutes", _minutes(seconds), "of playing and learning"))
-    best = standings[0]
-    if best.after_games is not None:
-        tiles.append(("Best after equal games", best.entry, f"{best.after_games.mid:.3f}"))
-    timed = [one for one in standings if one.after_minutes is not None]
-    if timed:
-        sign = 1 if result.smaller_is_better else -1
-        quick = min(timed, key=lambda one: sign * one.after_minutes.mid if one.after_minutes else 0.0)
-        tiles.append(("Best after equal minutes", quick.entry, _score(quick.after_minutes).text))
+        tiles.append(("Time", _time(seconds), "of playing and learning"))
+    for name, score in (("games", _games_score), ("minutes", _minutes_score)):
+        best = best_of(standings, score, smaller_is_better=result.smaller_is_better)
+        if len(best) > 1:
+            tiles.append((f"Best after equal {name}", f"{len(best)} entries", "not told apart"))
+        elif best and (value := score(best[0])) is not None:
+            text = value_text(value.mid, is_share=result.is_share)
+            tiles.append((f"Best after equal {name}", best[0].entry, text))
     return tiles
 
 
 def _page_standings(result: LadderResult, standings: Sequence[EntryStanding]) -> Table:
     known = [one.after_games for one in standings if one.after_games is not None]
-    low, high = ends_of(known, (0.0, float("inf"))) if known else (0.0, 1.0)
+    is_exact = result.measure.startswith(NASH_CONV)
+    bounds = WHOLE if result.is_share else (0.0, inf) if is_exact else ANY
+    low, high = ends_of(known, bounds) if known else WHOLE
     rows: list[Row] = []
-    for place, one in enumerate(standings):
+    scored = [*_scored(result, standings)]
+    for place, (one, games, minutes, rank) in enumerate(scored):
         colour = COLOURS[place % len(COLOURS)]
-        bars = (
-            ()
-            if one.after_games is None
-            else (Bar(one.after_games, min(low, one.after_games.low), high, colour),)
-        )
-        rows.append(
-            [
-                Cell(one.entry, key=colour, badge=_missing(one), tone="warn"),
-                _score(one.after_games),
-                _score(one.after_minutes),
-                _score(one.rank, ".1f"),
-                number_text(one.games),
-                _minutes(one.seconds),
-                Cell(bars=bars),
-            ]
-        )
-    heads = ("Entry", "Equal games", "Equal minutes", "Mean rank", "Games", "Minutes", "")
-    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result)]))
+        bars = () if one.after_games is None else (Bar(one.after_games, low, high, colour),)
+        name = Cell(one.entry, key=colour, badge=_missing(one), tone="warn")
+        rows.append([name, games, minutes, rank, number_text(one.games), Cell(bars=bars)])
+    scale = "" if result.is_share else "Equal games; 1 is uniform play" if is_exact else "Equal games"
+    heads = ("Entry", "Equal games", "Equal minutes", "Mean rank", "Games", scale)
+    return _without_empty(Table(heads, [("", "", rows)], [*_notes(result, scored)], result.is_share))
+
+
+def _scored(result: LadderResult, standings: Sequence[EntryStanding]) -> Iterator[Scored]:
+    smaller, text = result.smaller_is_better, partial(value_text, is_share=result.is_share)
+    games = _score_cells(standings, _games_score, text, smaller_is_better=smaller)
+    minutes = _score_cells(standings, _minutes_score, text, smaller_is_better=smaller)
+    ranks = _score_cells(standings, lambda one: one.rank, "{:.1f}".format, smaller_is_better=True)
+    yield from zip(standings, games, minutes, ranks, strict=True)
+
+
+def _games_score(one: EntryStanding) -> Interval | None:
+    return one.after_games
+
+
+def _minutes_score(one: EntryStanding) -> Interval | None:
+    return one.after_minutes
+
+
+def _score_cells(
+    standings: Sequence[EntryStanding],
+    score: Callable[[EntryStanding], Interval | None],
+    text: Callable[[float], str],
+    *,
+    smaller_is_better: bool,
+) -> Iterator[Cell]:
+    """Yield a score of every entry with its interval, and a mark if it is tied for the best."""
+    best = best_of(standings, score, smaller_is_better=smaller_is_better)
+    for one in standings:
+        found = score(one)
+        if found is None:
+            yield Cell(NOTHING)
+            continue
+        between = _between(found.low, found.high, text) if one.is_repeated else ""
+        yield Cell(text(found.mid), between, TIED if len(best) > 1 and one in best else "", strong=True)
+
+
+def _between(low: float, high: float, text: Callable[[float], str]) -> str:
+    return f"{text(low).removesuffix('%')} to {text(high).removesuffix('%')}"
 
 
 def _without_empty(table: Table) -> Table:
@@ -136,14 +166,19 @@ def _missing(one: EntryStanding) -> str:
     return "" if one.done == one.cells else f"{one.done} of {one.cells} cells"
 
 
-def _notes(result: LadderResult) -> Iterator[str]:
+def _notes(result: LadderResult, scored: Sequence[Scored]) -> Iterator[str]:
     better = "less" if result.smaller_is_better else "more"
-    of_uniform = ", divided by that of uniform play" if result.measure.startswith(NASH_CONV) else ""
+    scaled = ", divided by that of uniform play, so that 1 is uniform play and 0 an equilibrium"
+    of_uniform = scaled if result.measure.startswith(NASH_CONV) else ""
     yield (
         f"{result.measure}{of_uniform}: {better} is better. The interquartile mean over seeds and games, "
         "with 95% stratified bootstrap intervals."
     )
     yield "Rank: by the mean over seeds after equal games, in the mean over games."
+    if any(cell.badge for _, *cells in scored for cell in cells):
+        yield TIES
+    if any(one.after_games is not None and not one.is_repeated for one, *_ in scored):
+        yield ONCE
     for game, limits in limits_of(result).items():
         if limits != GameLimits(None, None):
             of = "" if limits.seconds is None else " of playing and learning"
@@ -154,7 +189,7 @@ def _notes(result: LadderResult) -> Iterator[str]:
 
 def _limits_text(limits: GameLimits) -> str:
     parts = [] if limits.games is None else [counted(limits.games, "game")]
-    parts += [] if limits.seconds is None else [f"{limits.seconds / 60:.1f} minutes"]
+    parts += [] if limits.seconds is None else [precise_duration_text(limits.seconds)]
     return ", or ".join(parts)
 
 
@@ -174,31 +209,36 @@ def _games_table(result: LadderResult, standings: Sequence[EntryStanding]) -> Ta
             rows.append(
                 [
                     Cell(one.entry, key=key, badge=badge, tone="warn"),
-                    _over_seeds(points),
-                    _over_seeds(timed),
-                    _minutes(fmean(seconds)) if seconds else NOTHING,
+                    _over_seeds(points, is_share=result.is_share),
+                    _over_seeds(timed, is_share=result.is_share),
+                    _time(fmean(seconds)) if seconds else NOTHING,
                 ]
             )
         scale = result.scales[game]
-        uniform = f"; uniform play {scale:.3f}" if result.measure.startswith(NASH_CONV) else ""
+        uniform = f"; uniform play {scale:.3f}" if result.measure.startswith(NASH_CONV) and scale != 1 else ""
         groups.append((game, f"{_limits_text(limits)}{uniform}", rows))
-    heads = ("", f"{result.measure}, equal games", "equal minutes", "Minutes a run")
+    heads = ("", f"{result.measure}, equal games", "equal minutes", "Time a run")
     return _without_empty(Table(heads, groups, [OVER_SEEDS]))
 
 
-def _over_seeds(points: Sequence[Point]) -> Cell:
-    values = [point.value for point in points]
+def _over_seeds(points: Sequence[Point], *, is_share: bool) -> Cell:
+    values, text = [point.value for point in points], partial(value_text, is_share=is_share)
     if not values:
         return Cell(NOTHING)
-    spread = f"{min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
-    return Cell(f"{fmean(values):.3f}", spread, strong=True)
+    return Cell(
+        text(fmean(values)), _between(min(values), max(values), text) * (len(values) > 1), strong=True
+    )
 
 
 def _charts(result: LadderResult, game: str, standings: Sequence[EntryStanding]) -> Iterator[PlotlyFigure]:
     by_entry = entries_of(cell for cell in result.done if cell.game == game)
+    longest = max(
+        point.seconds or 0.0 for cells in by_entry.values() for cell in cells for point in cell.points
+    )
+    unit_of_time, seconds_of_it = ("seconds", 1) if longest < 60 else ("minutes", 60)
     axes: dict[str, Callable[[Point], float | None]] = {
         "games": lambda point: point.games,
-        "minutes": lambda point: None if point.seconds is None else point.seconds / 60,
+        unit_of_time: lambda point: None if point.seconds is None else point.seconds / seconds_of_it,
     }
     for unit, place_of in axes.items():
         lines = [
@@ -206,10 +246,18 @@ def _charts(result: LadderResult, game: str, standings: Sequence[EntryStanding])
             for colour, one in enumerate(standings)
             if (line := _line(one.entry, by_entry.get(one.entry, []), place_of)) is not None
         ]
-        chart = with_wide_axis(Chart(f"{game} by {unit}", lines, f"{result.measure}.")) if lines else None
+        chart = _chart(f"{game} by {unit}", lines, result) if lines else None
         if chart is not None:
             figure = figure_of(chart)
             yield replace(figure, layout={**figure.layout, "xaxis": {"title": {"text": unit, "standoff": 4}}})
+
+
+def _chart(title: str, lines: list[Line], result: LadderResult) -> Chart | None:
+    """Return a chart of shares, of values that are not below 0, or of any."""
+    if result.is_share:
+        return Chart(title, lines, f"{result.measure}.", "share", WHOLE)
+    chart = Chart(title, lines, f"{result.measure}.")
+    return chart if any(min(line.values) < 0 for line in lines) else with_wide_axis(chart)
 
 
 def _line(name: str, cells: Sequence[CellResult], place_of: Callable[[Point], float | None]) -> Line | None:
@@ -227,7 +275,7 @@ def _line(name: str, cells: Sequence[CellResult], place_of: Callable[[Point], fl
 
 
 def _cell_html(cell: CellResult) -> str:
-    value = f"{cell.points[-1].value:.4f}" if cell.points else ""
+    value = value_text(cell.points[-1].value, is_share=cell.is_share) if cell.points else ""
     badge = badge_html("failed", "bad") if cell.problem else "" if cell.points else badge_html("missing")
     problem = f'<p class="bad">{escape(cell.problem)}</p>' if cell.problem else ""
     end = f'<p class="muted line">SHA-256 {escape(cell.sha256)}</p>' if cell.sha256 else ""
@@ -237,12 +285,5 @@ def _cell_html(cell: CellResult) -> str:
     )
 
 
-def _score(score: Interval | None, form: str = ".3f") -> Cell:
-    if score is None:
-        return Cell(NOTHING)
-    low, mid, high = (f"{one:{form}}" for one in score)
-    return Cell(mid, f"{low} to {high}", strong=True)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f}" if seconds else NOTHING
+def _time(seconds: float) -> str:
+    return precise_duration_text(seconds) if seconds else NOTHING

@@ -39,6 +39,7 @@ class CellResult(msgspec.Struct, kw_only=True):
     command: str
     points: list[Point] = []
     smaller_is_better: bool = False
+    is_share: bool = False
     sha256: str = ""
     problem: str = ""
 
@@ -93,9 +94,19 @@ class LadderResult(msgspec.Struct, kw_only=True):
         return self.measure == NASH_CONV or any(cell.smaller_is_better for cell in self.cells)
 
     @property
+    def is_share(self) -> bool:
+        """Whether the measure is a share of what was counted, and is written in percent."""
+        return bool(self.done) and all(cell.is_share for cell in self.done)
+
+    @property
     def done(self) -> list[CellResult]:
         """The cells that are complete."""
         return [cell for cell in self.cells if cell.points]
+
+
+def value_text(value: float, *, is_share: bool) -> str:
+    """Return a figure as text, a share in percent."""
+    return f"{100 * value:.1f}%" if is_share else f"{value:.3f}"
 
 
 def machine() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What a ladder's cells come to: each entry's score after equal games and equal minutes, rank and cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sparring.commands.ladder.results import CellResult, LadderResult, Point, entries_of
@@ -18,6 +18,7 @@ class EntryStanding:
         rank: by the mean score of a game after equal games, in the mean over games.
         seconds: of playing and learning, of all its complete cells.
         done: its complete cells; ``cells`` are all.
+        is_repeated: whether each game has several complete cells. Otherwise intervals say nothing.
     """
 
     entry: str
@@ -28,6 +29,7 @@ class EntryStanding:
     seconds: float
     done: int
     cells: int
+    is_repeated: bool
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,36 @@ def standings_of(result: LadderResult) -> list[EntryStanding]:
             sum(_ends([cell for cell in cells if cell.points])),
             sum(bool(cell.points) for cell in cells),
             len(cells),
+            all(len(runs) > 1 for runs in by_games[entry].values()),
         )
         for entry, cells in every.items()
     ]
     sign = 1 if smaller else -1
     return sorted(found, key=lambda one: sign * one.after_games.mid if one.after_games else float("inf"))
+
+
+def best_of(
+    standings: Sequence[EntryStanding],
+    score: Callable[[EntryStanding], Interval | None],
+    *,
+    smaller_is_better: bool,
+) -> list[EntryStanding]:
+    """Return the best entry by a score, and after it those that are tied with it; none without any score.
+
+    Tied is whoever's interval overlaps that of the best. What was run once has no interval, so it is tied.
+    """
+    scores = [(found, one) for one in standings if (found := score(one)) is not None]
+    if not scores:
+        return []
+    sign = 1 if smaller_is_better else -1
+    (low, _, high), best = min(scores, key=lambda scored: sign * scored[0].mid)
+    tied = [
+        one
+        for found, one in scores
+        if one is not best
+        and ((found.low <= high and low <= found.high) or not (one.is_repeated and best.is_repeated))
+    ]
+    return [best, *tied]
 
 
 def _by_game(

@@ -18,6 +18,10 @@ FEW_STEPS = 12
 """Up to this many steps, the axis has a tick for each; with more, Plotly chooses whole steps by itself."""
 
 
+_SHARE_ENDS = '<div class="range-ends narrow"><span>0%</span><span>100%</span></div>'
+"""The ends of bars where the table's head, which has them, is folded away."""
+
+
 class Page:
     """A page that is put together from top to bottom. It loads nothing and runs only its own scripts.
 
@@ -138,15 +142,17 @@ def _group_html(table: Table, title: str, note: str, rows: Sequence[Row]) -> str
         f'<tr class="group"><th colspan="{len(table.heads)}">{escape(title)} '
         f'<span class="muted">{escape(note)}</span></th></tr>'
     )
-    return head * bool(title) + "".join(f"<tr>{''.join(map(_cell_html, row))}</tr>" for row in rows)
+    return head * bool(title) + "".join(
+        f"<tr>{''.join(_cell_html(cell, table) for cell in row)}</tr>" for row in rows
+    )
 
 
-def _cell_html(cell: Cell | str) -> str:
+def _cell_html(cell: Cell | str, table: Table) -> str:
     if isinstance(cell, str):
         return f"<td>{escape(cell)}</td>"
     if cell.bars:
         first = cell.bars[0]
-        ends = "" if (first.low, first.high) == (0, 1) else _ends_html(first)
+        ends = _SHARE_ENDS if table.of_shares and (first.low, first.high) == (0, 1) else _ends_html(first)
         return f'<td class="range">{"".join(map(_bar_html, cell.bars))}{ends}</td>'
     text = f"<b>{escape(cell.text)}</b>" if cell.strong else escape(cell.text)
     key = f'<span class="key" style="background:{cell.key}"></span> ' if cell.key else ""

@@ -9,7 +9,7 @@ from operator import itemgetter
 from textual.content import Content
 
 from sparring.core.text import number_text, printable
-from sparring.view.charts import COLOURS, Chart, Line
+from sparring.view.charts import COLOURS, Chart, Line, round_range
 
 MUTED = "$foreground 60%"
 TINY = 1e-200
@@ -128,9 +128,7 @@ def _round_axis(chart: Chart) -> _Axis:
         low, high = 0.0, 1.0
     elif high - low < 1e-9 * size:
         low, high = low - size / 2, high + size / 2
-    step = _round_step((high - low) / 4)
-    limits = step * floor(low / step + 1e-9), step * ceil(high / step - 1e-9)
-    return _Axis(*limits, step, percent=chart.axis == "share")
+    return _Axis(*round_range(low, high), percent=chart.axis == "share")
 
 
 def _log_axis(chart: Chart) -> _Axis:
@@ -138,12 +136,6 @@ def _log_axis(chart: Chart) -> _Axis:
     values = [value for line in chart.lines for value in line.values if value > TINY] or [1.0]
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     return _Axis(10.0**low, 10.0 ** max(high, low + 1), 0.0)
-
-
-def _round_step(size: float) -> float:
-    """Return the largest number not above ``size`` that is 1, 2 or 5 times a power of ten."""
-    power: float = 10 ** floor(log10(size))
-    return power * (5 if size >= 5 * power else 2 if size >= 2 * power else 1)
 
 
 def _steps(chart: Chart) -> tuple[float, float]:
