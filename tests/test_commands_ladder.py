@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ladders import FILE, played_at_once, write_ladder
+from psro_runs import SHORT, configuration, state_of
 from run_files import match
 from sparring.cli.main import main
 from sparring.commands.ladder.file import options_of
@@ -197,6 +198,35 @@ def test_the_command_of_a_cell_ends_with_the_same_bytes(tmp_path, capsys, playin
     assert main(words) == 0
     (weights,) = Path("again", cell.name, "checkpoints", "step-000003").glob("adapter_model.safetensors")
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == cell.sha256
+
+
+def test_a_psro_is_measured_by_the_mixture_of_each_iteration_and_counts_its_payoff_games(tmp_path, playing):
+    game = configuration(tmp_path, SHORT, playing)
+    text = f'seeds = [1]\n[base]\nconfig = "{game}"\n[games.kuhn]\n[recipes.magnet]\nrecipe = "magnet"\n'
+    file = write_ladder(tmp_path, text + "[opponents.psro]\npsro.iterations = 1\n")
+    (cell,) = run_ladder(file, Path("out")).cells
+    words = f"sparring psro {game} --name kuhn.magnet.psro.seed-1 --seed 1 --recipe magnet"
+    assert cell.command.startswith(words)
+    first, second = state_of(Path("out", cell.name))["iterations"]
+    assert [one.value for one in cell.points] == [first["nash_conv"], second["nash_conv"]]
+    assert [one.games for one in cell.points] == [0, 2 * 8 + 20]
+    assert len(cell.sha256) == 64
+    played = []
+    assert run_ladder(file, Path("out"), play=lambda words, inherited: played.append(words) or "").cells == [
+        cell
+    ]
+    assert not played, "it is complete"
+    changed = write_ladder(tmp_path, text + "[opponents.psro]\npsro.iterations = 1\npsro.payoff_games = 40\n")
+    with pytest.raises(InputError, match=r"differs in psro\.payoff_games"):
+        run_ladder(changed, Path("out"))
+
+
+def test_a_psro_is_compared_by_nash_conv_only(tmp_path):
+    text = FILE.replace("[0, 1]", '[0]\nmeasure = "win rate against random"').replace(
+        "evaluation.opponents = []", 'evaluation.opponents = ["random"]'
+    )
+    with pytest.raises(InputError, match=r"kuhn\.magnet\.psro\.seed-0: psro: a PSRO is measured by NashConv"):
+        run_ladder(write_ladder(tmp_path, text + "[opponents.psro]\npsro.iterations = 1\n"), Path("out"))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from sparring.cli.options import (
     Env,
     Player,
     Players,
+    Recipe,
     RuntimeName,
     Seed,
     SeedOrNone,
@@ -83,6 +84,7 @@ def psro(
     name: Annotated[
         str | None, typer.Option(help="Name of the directory; by default psro- and the configuration's.")
     ] = None,
+    recipe: Recipe = None,
     runtime: RuntimeName = None,
     address: Address = None,
 ) -> None:
@@ -107,11 +109,12 @@ def psro(
     from sparring.view.watch.text import table_text
 
     source, overrides = config_of(arguments, "psro kuhn", seed=seed, runtime=runtime, address=address)
-    config = load_config(source, overrides)
+    config = load_config(source, overrides, recipe)
     check_psro(config)
+    stems = (Path(one).stem for one in (source, recipe) if one is not None)
     if name is not None:
         check_plain_name(name)
-    path = Path(config.run.directory) / (name or f"psro-{Path(source).stem}")
+    path = Path(config.run.directory) / (name or "-".join(["psro", *stems]))
     if not (path / PSRO_FILE).exists():
         check_config(config)
     console, tables = Console(), console_of_tables()

@@ -89,6 +89,11 @@ def _meant(option: str) -> str:
     return f"Did you mean --{meant[0]}?"
 
 
+Recipe = Annotated[
+    str | None, typer.Option(help="A published algorithm, such as grpo, or a .toml file of your own.")
+]
+
+
 def config_of(
     arguments: list[str] | None,
     command: str,

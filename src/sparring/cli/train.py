@@ -10,6 +10,7 @@ from rich.text import Text
 from sparring.cli.options import (
     Address,
     ConfigWords,
+    Recipe,
     RuntimeName,
     SeedOrNone,
     config_of,
@@ -29,9 +30,7 @@ def train(
     arguments: ConfigWords = None,
     seed: SeedOrNone = None,
     name: RunName = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="A published algorithm, such as grpo, or a .toml file of your own.")
-    ] = None,
+    recipe: Recipe = None,
     dry_run: DryRun = False,
     resume: Annotated[
         str | None,

@@ -1,7 +1,7 @@
-"""The cells of a ladder that are runs: one of ``sparring train`` for each combination and seed."""
+"""The cells of a ladder that are runs: of ``sparring train``, or ``psro``, for each combination and seed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from shlex import join
 
+import msgspec
+
 from sparring.collection import read_metrics
 from sparring.commands.best_response import is_trained, without_places
 from sparring.commands.ladder.file import LadderSettings, options_of
 from sparring.commands.ladder.results import CellResult, Point, cell_name
+from sparring.commands.psro import check_psro
 from sparring.config import Config
 from sparring.config.loading import differences_text, load_config
 from sparring.config.play import EvaluatedGameSettings
@@ -21,10 +24,12 @@ from sparring.core.adapters import ADAPTER_FILE
 from sparring.core.files import is_locked
 from sparring.evaluation.figures import NASH_CONV, Figure, FigureName, kind_of, read_figures
 from sparring.evaluation.nash_conv import nash_conv_of_table
+from sparring.evaluation.psro import read_state
 from sparring.evaluation.results import evaluated_steps
 from sparring.run.best import check_figure, is_kept_by, is_smaller_better
 from sparring.run.checks import check_config
 from sparring.run.run_directory import RunDirectory
+from sparring.run.run_layout import PSRO_FILE
 from sparring.run.run_names import check_plain_name
 
 MEASURE = "measure"
@@ -154,16 +159,22 @@ class RunCell(LadderCell):
     @property
     def words_now(self) -> Sequence[str]:
         """The command of a new run, or of one that has begun."""
-        return (
-            ["sparring", "train", "--resume", str(self.path)]
-            if self.run.config_file.is_file()
-            else self.given
-        )
+        return ["sparring", "train", "--resume", str(self.path)] if self.config_file.is_file() else self.given
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration with which it began."""
+        return self.run.config_file
 
     @cached_property
     def run(self) -> RunDirectory:
         """The directory of its run."""
         return RunDirectory(self.path)
+
+    def check(self, measure: str) -> None:
+        """Raise an InputError if it cannot start, or does not measure what is compared."""
+        check_config(self.config)
+        check_figure(self.config, measure, MEASURE)
 
     def is_done(self) -> bool:
         """Whether it was trained to the end."""
@@ -176,6 +187,52 @@ class RunCell(LadderCell):
         result.smaller_is_better = any(is_smaller_better(figure, measure) for _, figure in points)
         result.is_share = kind_of(figure for _, figure in points) == "share"
         result.sha256 = _hash_of_end(self.run)
+
+
+class PsroCell(RunCell):
+    """A PSRO, whose mixture is measured after each iteration.
+
+    Its games are those of training and of the payoffs, of which no seconds are known.
+    """
+
+    @property
+    def words_now(self) -> Sequence[str]:
+        """The command, which goes on where it was stopped."""
+        return self.given
+
+    @property
+    def config_file(self) -> Path:
+        """The configuration with which it began."""
+        return self.path / PSRO_FILE
+
+    def check(self, measure: str) -> None:
+        """Raise an InputError if it cannot start, or does not measure what is compared."""
+        super().check(measure)
+        check_psro(self.config)
+        figure = check_figure(self.config, measure, MEASURE)
+        if figure is None or figure.measure != NASH_CONV:
+            problem = f"a PSRO is measured by NashConv, not by {measure}"
+            raise InputError("psro", problem, 'Leave it out, or set measure = "NashConv"')
+
+    def is_done(self) -> bool:
+        """Whether all iterations were made."""
+        state, settings = read_state(self.path), self.config.psro
+        return state is not None and settings is not None and len(state.iterations) > settings.iterations
+
+    def measured(self, result: CellResult, measure: str) -> None:
+        """Add NashConv of each mixture, and the hash of all adapters and of the last mixture."""
+        state, games, digest = read_state(self.path), 0, sha256()
+        for number, one in enumerate(state.iterations if state is not None else ()):
+            if number:
+                run = RunDirectory(self.path / one.member)
+                games += _played(read_metrics(run.metrics_file)[-1])
+                digest.update(_hash_of_end(run).encode())
+            digest.update(msgspec.json.encode(one.mixture))
+            if one.nash_conv is not None:
+                played = games + one.payoff_games
+                result.points.append(Point(one.nash_conv, played, is_playable=one.is_playable))
+        result.smaller_is_better = True
+        result.sha256 = digest.hexdigest()
 
 
 def games_of(ladder: LadderSettings) -> list[LadderGame]:
@@ -205,8 +262,7 @@ def run_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) ->
     for cell in cells:
         with _naming(cell.name):
             if cell.seed == ladder.seeds[0]:
-                check_config(cell.config)
-                check_figure(cell.config, ladder.measure, MEASURE)
+                cell.check(ladder.measure)
             _check_same(cell)
     return cells
 
@@ -219,13 +275,14 @@ def _cell(
     with _naming(name):
         source, laid_over, fields = options_of(*tables)
     fields |= {"model.threads": "1", "run.directory": str(out)}
-    given = ["sparring", "train", source, "--name", name, "--seed", str(seed)]
-    given += [] if laid_over is None else ["--recipe", laid_over]
-    given += [f"--{field}={text}" for field, text in fields.items()]
     with _naming(name):
         check_plain_name(name)
         config = load_config(source, fields | {"seed": str(seed)}, laid_over)
-    return RunCell(game, recipe, opponents, seed, out, config, tuple(given))
+    kind, command = (RunCell, "train") if config.psro is None else (PsroCell, "psro")
+    given = ["sparring", command, source, "--name", name, "--seed", str(seed)]
+    given += [] if laid_over is None else ["--recipe", laid_over]
+    given += [f"--{field}={text}" for field, text in fields.items()]
+    return kind(game, recipe, opponents, seed, out, config, tuple(given))
 
 
 @contextmanager
@@ -238,9 +295,9 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _check_same(cell: RunCell) -> None:
-    if not cell.run.config_file.is_file():
+    if not cell.config_file.is_file():
         return
-    found = without_places(load_config(str(cell.run.config_file), {}))
+    found = without_places(load_config(str(cell.config_file), {}))
     if found != (wanted := without_places(cell.config)):
         problem = f"{cell.path} holds another run, which differs in {differences_text(found, wanted)}"
         raise InputError("--out", problem, "Name another directory, or undo the change")
@@ -251,7 +308,7 @@ def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, Figure]]:
     games, seconds, gone = {0: 0}, {0: 0.0}, 0.0
     for line in read_metrics(run.metrics_file):
         gone += sum(line.get(name, 0.0) for name in _SECONDS)
-        games[line["step"]] = sum(int(line.get(name, 0)) for name in _PLAYED)
+        games[line["step"]] = _played(line)
         seconds[line["step"]] = gone
     for update in evaluated_steps(run.evaluation):
         if update not in games:
@@ -259,6 +316,11 @@ def _points(run: RunDirectory, measure: str) -> Iterator[tuple[Point, Figure]]:
         for figure in read_figures(run.evaluation, update):
             if is_kept_by(figure, measure):
                 yield Point(figure.value, games[update], seconds[update], figure.is_playable), figure
+
+
+def _played(line: Mapping[str, float]) -> int:
+    """Return the games that were played until an update, by its metrics."""
+    return sum(int(line.get(name, 0)) for name in _PLAYED)
 
 
 def _hash_of_end(run: RunDirectory) -> str:
