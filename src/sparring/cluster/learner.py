@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.adapters import TRAINED
 from sparring.core.files import Epoch, finish_replacements, remove_directory
+from sparring.run.answer_lengths import AnswerLimits
 from sparring.run.learners import Records, Saved, UpdateBatch
 from sparring.run.local_learners import PolicyLearners
 from sparring.run.run_directory import RunDirectory
@@ -38,6 +39,7 @@ class LearnerService(PolicyLearners):
         started: the policies that start from an adapter; the others play as the base model until their first
             update.
         may_start_again: the policies that :meth:`start_again` is for.
+        limits: see :class:`PolicyLearners`.
 
     Raises InputError if the saved updates are damaged or do not fit.
     """
@@ -50,12 +52,13 @@ class LearnerService(PolicyLearners):
         *,
         started: Collection[str] = (),
         may_start_again: Collection[str] = (),
+        limits: AnswerLimits | None = None,
         epoch: Epoch | None = None,
     ) -> None:
         run = RunDirectory(directory)
         run.epoch = epoch
         run.check_epoch()
-        super().__init__(group.learners, run, base_name, may_start_again)
+        super().__init__(group.learners, run, base_name, may_start_again, limits)
         self.group = group
         self.alone = list(self.learners) == [TRAINED]
         self.started = started

@@ -40,6 +40,7 @@ from sparring.config.play import Games
 from sparring.core.adapters import AdapterRef
 from sparring.core.files import Epoch
 from sparring.run import assembly
+from sparring.run.answer_lengths import answer_limits
 from sparring.run.programs import build_program
 from sparring.run.rewards import build_buffer
 
@@ -114,6 +115,7 @@ def build_learner(
         config.model.name,
         started=list(config.start),
         may_start_again=[] if config.league is None else config.league.exploiters,
+        limits=answer_limits(config),
         epoch=epoch,
     )
 

@@ -1,7 +1,8 @@
 """Whether a model fits a run, as far as the files of its directory say, which are read without torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,9 @@ def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> 
     both = config | (text if isinstance(text, dict) else {})
     own = next((both[name] for name in _CONTEXT if isinstance(both.get(name), int)), max_context)
     limit = min(own, max_context)
-    file = directory / "tokenizer.json"
-    if not calls or not file.is_file():
+    tokenizer = _tokenizer(directory)
+    if not calls or tokenizer is None:
         return []
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(file))
     contents = {one["content"] for messages, _ in calls for one in messages}  # a conversation repeats them
     tokens = {text: len(tokenizer.encode(text, add_special_tokens=False).ids) for text in contents}
     lengths = [sum(tokens[one["content"]] for one in messages) + answer for messages, answer in calls]
@@ -76,6 +74,31 @@ def _check_context(directory: Path, calls: Sequence[Call], max_context: int) -> 
         fix = "Choose shorter answers or prompts, or a model with a longer context"
         raise InputError("inference.max_tokens", f"{min(lengths)} {problem} {limit}", fix)
     return [f"{max(lengths)} {problem} {limit}, later in an episode"] if max(lengths) > limit else []
+
+
+def answer_tokens(directory: Path, answers: Iterable[str]) -> dict[str, int]:
+    """Return the number of tokens of each answer, the one that ends it included.
+
+    Where a template writes a space before an answer, there may be one or two more. There is none without a
+    tokenizer's file.
+    """
+    tokenizer = _tokenizer(directory)
+    if tokenizer is None:
+        return {}
+
+    def tokens(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return {answer: tokens(f"\n{answer}") - tokens("\n") + 1 for answer in answers}
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(directory: Path) -> Any:
+    """Return the tokenizer in a directory; ``None`` without its file."""
+    from tokenizers import Tokenizer
+
+    file = directory / "tokenizer.json"
+    return Tokenizer.from_file(str(file)) if file.is_file() else None
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -5,12 +5,14 @@ torch is imported by who computes, not with this module.
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.own_code import is_own, own_code
 from sparring.learn.saved_states import newest_whole
+from sparring.run.answer_lengths import AnswerLimits, lengths_in, notes_on_lengths
 from sparring.run.learners import Records, Saved, State, UpdateBatch, learn
 from sparring.run.run_directory import RunDirectory
 from sparring.run.saved_state import STATE_FORMAT, read_saved_state
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 class PolicyLearners:
     """The learners of a run's policies, which share a model.
 
-    ``may_start_again`` are the policies that may begin again, whose beginnings are kept in memory.
+    ``may_start_again`` are the policies that may begin again, whose beginnings are kept in memory. After
+    the first update, the model's notes say which legal answers are longer than ``limits`` allow.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class PolicyLearners:
         directory: RunDirectory,
         base_name: str,
         may_start_again: Collection[str] = (),
+        limits: AnswerLimits | None = None,
     ) -> None:
         self.learners = learners
         self.model = next(iter(learners.values())).policy
         self.directory = directory
         self.base_name = base_name
+        self._limits = limits
         self._beginnings = {policy: learners[policy].tensors() for policy in may_start_again}
         self._last: dict[str, Any] = {
             "step": 0,
@@ -105,6 +110,9 @@ class PolicyLearners:
 
     def _learn(self, step: int, records: Records) -> dict[str, Any]:
         """Make update ``step``, and return what to remember of it."""
+        if self._limits is not None:  # once, since a batch may have millions of legal answers
+            self.model.notes += notes_on_lengths(self._limits, lengths_in(chain(*records.values())))
+            self._limits = None
         learned = learn(self.learners, records, self._update)
         before = self._last["trained_records"]
         return {**vars(learned), "step": step, "trained_records": before + learned.trained_records}

@@ -46,7 +46,8 @@ from sparring.envs.game import Game
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import PromptTemplate
 from sparring.learn.model_files import model_directory
-from sparring.learn.model_fit import Call, check_model_fits
+from sparring.learn.model_fit import Call, answer_tokens, check_model_fits
+from sparring.run.answer_lengths import answer_limits, notes_on_lengths
 from sparring.run.evaluation_opponents import evaluation_opponents
 from sparring.run.programs import build_program, measured
 from sparring.run.rewards import build_buffer
@@ -62,11 +63,13 @@ MOST_CALLS = 1000
 
 @dataclass
 class Rehearsal:
-    """What a rehearsal found: lines about what went well, notes, and the calls of the model."""
+    """What a rehearsal found: lines about what went well, notes, and the calls of the model. ``legal`` are
+    legal answers, each with its game's name."""
 
     found: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    legal: list[tuple[str, str]] = field(default_factory=list)
 
 
 def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
@@ -87,6 +90,9 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
     room += [settings.max_cached_tokens] if settings.engine == "embedded" else []
     limit = min(room, default=10**9)
     notes += check_model_fits(name, directory, config.lora.target_modules, rehearsal.calls, limit)
+    tokens = answer_tokens(directory, {answer for _, answer in rehearsal.legal})
+    lengths = ((game, answer, tokens[answer]) for game, answer in rehearsal.legal if tokens)
+    notes += notes_on_lengths(answer_limits(config), lengths)
     return [*found, f"tokenizer, layers and context of {name}"], notes
 
 
@@ -189,16 +195,18 @@ class _MadeUp(MockInferenceClient):
 
 
 class _Prompter(PromptTemplate):
-    """A template that remembers which answers would be legal moves."""
+    """A template that remembers which answers would be legal moves now, and which were seen."""
 
     def __init__(self, template: PromptTemplate) -> None:
         self.template = template
         self.name, self.strict = template.name, template.strict
         self.legal: list[str] = []
+        self.seen: set[str] = set()
 
     def messages(self, game: Game, pid: int) -> Messages:
         """Note the legal answers."""
         self.legal = [self.template.answer(move) for move in game.legal_actions() or []]
+        self.seen.update(self.legal)
         return self.template.messages(game, pid)
 
     def extract(self, text: str) -> tuple[str, bool]:
@@ -234,6 +242,7 @@ async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> Gene
     arena.add_episode(episode.episode_type, episode)
     spec = PlaySpec(episode.name, env.num_players, agents, config.seed)
     result = await arena.try_episode(episode.episode_type, spec, {"seed": config.seed})
+    rehearsal.legal += [(env.name, answer) for answer in sorted(template.seen)]
     reason = result.rollout.error or _raised(result.rollout.extras)
     if reason and (library_of(env.id) == "python" or result.rollout.error):
         problem = f"an episode of {env.name} with made-up answers failed: {reason}"

@@ -13,6 +13,7 @@ from sparring.collection.sinks import further_sinks
 from sparring.config import Config
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.run import assembly
+from sparring.run.answer_lengths import answer_limits
 from sparring.run.game_source import GameSource
 from sparring.run.given_adapters import find_given, load_given, with_own_copies
 from sparring.run.hardware import available_cores
@@ -71,7 +72,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     metrics = RunMetrics(LocalHandle(log))
     results = {policy: learner.result for policy, learner in learners.items()}
     exploiters = [] if config.league is None else config.league.exploiters
-    saving = LocalLearners(learners, directory, config.model.name, exploiters)
+    saving = LocalLearners(learners, directory, config.model.name, exploiters, answer_limits(config))
     serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
     for name in config.frozen:
         engine.publish(name, name, 0)
