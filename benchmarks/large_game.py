@@ -6,17 +6,11 @@
   and 0.832804. It is C++ that visits all histories, in about 75 s on 16 threads.
 - ``rate``: how fast a model is asked, on blocks of neighbours from all over the game, until ``--seconds``
   have passed or 1% is done, and how long the whole would take at that rate, on one thread.
-- ``whole``: ask for all states, streamed to ``--table``, and measure the model. Killed and started again, it
-  goes on.
 
 Times are seconds of the processor, which other processes may use too.
 
-``--start`` are the actions after which the game starts, for a smaller one. ``--model random`` is a random
-model of two layers and width 32, with SmolLM2's tokenizer.
-
 Command:  python benchmarks/large_game.py uniform
           python benchmarks/large_game.py rate [--model smollm2-135m] [--seconds 400]
-          python benchmarks/large_game.py whole --table FILE [--model NAME] [--start 4 0 8] [--device cuda]
 Needs:    this package, and 2.3 GB.
 """
 
@@ -24,26 +18,20 @@ import argparse
 import asyncio
 import os
 import resource
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
-
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from measuring import pin_one_thread, print_table
 from record_batches import auto_dtype
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.engine.engine import EmbeddedEngine
 from sparring.envs.templates import get_template
-from sparring.evaluation.board_policy import AnswersInOrder, board_rules, fill_table, policy_of
+from sparring.evaluation.board_policy import AnswersInOrder, board_rules
 from sparring.evaluation.hidden_board import BoardRules, HiddenBoard, dark_hex
-from sparring.evaluation.hidden_board_gains import BoardGains, gains, uniform_policy
-from sparring.evaluation.policy_table import PolicyTable, TableHeader, read_table
-from sparring.learn.model_files import load_tokenizer, resolve_model
+from sparring.evaluation.hidden_board_gains import gains, uniform_policy
+from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
-GAME, TEMPLATE, RANDOM = "phantom_ttt", "fewshot-chat", "random"
+GAME, TEMPLATE = "phantom_ttt", "fewshot-chat"
 BLOCK_ROWS = 1024
 SHARE = 0.01
 
@@ -73,41 +61,10 @@ def uniform() -> None:
     print_table([*header, "build", "measure", "peak memory"], rows)
 
 
-def random_model(directory: Path) -> str:
-    """Save a tiny model with random weights and SmolLM2's tokenizer; return its directory."""
-    tokenizer = load_tokenizer(resolve_model(BUNDLED_MODEL, print))
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
-
-
-def load(name: str, device: str, scratch: Path) -> PolicyModel:
-    model = random_model(scratch) if name == RANDOM else resolve_model(name, print)
-    dtype = torch.float32 if name == RANDOM else auto_dtype() if device == "cpu" else torch.bfloat16
-    return PolicyModel(model, LoraSettings(), dtype=dtype, device=device)
-
-
-def asking(engine: EmbeddedEngine, board: HiddenBoard) -> AnswersInOrder:
-    engine.publish(TRAINED, TRAINED, 0)
-    return AnswersInOrder(engine, board, GAME, get_template(TEMPLATE), TRAINED)
-
-
 async def rate(engine: EmbeddedEngine, board: HiddenBoard, limit: float) -> None:
-    asked, rows = asking(engine, board), sum(map(len, board.states))
+    engine.publish(TRAINED, TRAINED, 0)
+    asked = AnswersInOrder(engine, board, GAME, get_template(TEMPLATE), (TRAINED, TRAINED))
+    rows = sum(map(len, board.states))
     blocks = rows // BLOCK_ROWS
     count = max(1, round(SHARE * blocks))
     # Every part of the game comes early, however soon time is over.
@@ -137,67 +94,22 @@ async def rate(engine: EmbeddedEngine, board: HiddenBoard, limit: float) -> None
     )
 
 
-def print_gains(exact: BoardGains) -> None:
-    print_table(
-        ["seat", "value", "best response", "gain"],
-        [
-            [
-                str(seat),
-                *(
-                    f"{one[seat]:.6f}"
-                    for one in (exact.values, exact.best_response_values, exact.exploitability)
-                ),
-            ]
-            for seat in (0, 1)
-        ],
-    )
-    print(f"NashConv {exact.nash_conv:.6f}")
-
-
-async def whole(engine: EmbeddedEngine, name: str, board: HiddenBoard, path: Path) -> None:
-    model, rows = engine.model, sum(map(len, board.states))
-    header = TableHeader(
-        GAME, TEMPLATE, name, dict(model.base), str(model.dtype), rows, board.rules.cells,
-        BLOCK_ROWS, board.start,
-    )  # fmt: skip
-    with PolicyTable(path, header) as table:
-        before, started = table.done, perf_counter()
-        await fill_table(table, asking(engine, board))
-        seconds = perf_counter() - started
-        print(f"{table.done - before:,} of {rows:,} information states in {seconds:,.0f} s")
-    started = perf_counter()
-    policy = policy_of(board, read_table(path)[1])
-    exact = gains(board, policy.policies)
-    print(f"read and measured in {perf_counter() - started:.0f} s; legal mass {policy.legal_mass:.4f}")
-    print_gains(exact)
-    print("uniform play:")
-    print_gains(gains(board, (uniform_policy(board.states[0]), uniform_policy(board.states[1]))))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["uniform", "rate", "whole"])
+    parser.add_argument("what", choices=["uniform", "rate"])
     parser.add_argument("--model", default=BUNDLED_MODEL)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=400.0)
-    parser.add_argument("--start", type=int, nargs="*", default=[])
-    parser.add_argument("--table", type=Path)
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     if given.what == "uniform":
         uniform()
         return
-    if given.device == "cpu":
-        pin_one_thread()
-    with TemporaryDirectory() as scratch:
-        engine = EmbeddedEngine(load(given.model, given.device, Path(scratch)))
-        started = perf_counter()
-        board = HiddenBoard.build(board_rules(GAME), given.start)
-        print(f"built in {perf_counter() - started:.0f} s")
-        if given.what == "rate":
-            asyncio.run(rate(engine, board, given.seconds))
-        else:
-            asyncio.run(whole(engine, given.model, board, given.table or Path(scratch) / "table"))
+    pin_one_thread()
+    model = PolicyModel(resolve_model(given.model, print), LoraSettings(), dtype=auto_dtype())
+    started = perf_counter()
+    board = HiddenBoard.build(board_rules(GAME))
+    print(f"built in {perf_counter() - started:.0f} s")
+    asyncio.run(rate(EmbeddedEngine(model), board, given.seconds))
 
 
 if __name__ == "__main__":

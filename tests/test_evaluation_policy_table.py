@@ -114,7 +114,7 @@ def table_header(board: HiddenBoard) -> TableHeader:
 
 
 def asking(client, board) -> AnswersInOrder:
-    return AnswersInOrder(client, board, "phantom_ttt", TEMPLATE, "hero")
+    return AnswersInOrder(client, board, "phantom_ttt", TEMPLATE, ("hero", "hero"))
 
 
 async def test_a_stopped_model_goes_on_and_its_table_says_what_it_does_in_each_state(tmp_path):

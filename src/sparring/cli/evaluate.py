@@ -36,6 +36,9 @@ _GAMES_HELP = (
     "default 200, or 20."
 )
 _BUDGET_HELP = "Games in total. After the first games, the rest go to the pairs whose order is still open."
+_MAX_STATES_HELP = (
+    "NashConv of phantom_ttt: stop after about this number of information states. The same command goes on."
+)
 _NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
 
 
@@ -54,6 +57,7 @@ def evaluate(
     nash_conv: Annotated[
         bool, typer.Option("--nash-conv", help="Compute NashConv exactly too; for OpenSpiel games.")
     ] = False,
+    max_states: Annotated[int | None, typer.Option(min=1, metavar="N", help=_MAX_STATES_HELP)] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON; all else goes to stderr.")
     ] = False,
@@ -76,12 +80,13 @@ def evaluate(
         if env is None:
             of_games = {"--opponent": opponent, "--games": games, "--template": template}
             of_games |= {"--players": players, "--temperature": temperature != 1, "--nash-conv": nash_conv}
+            of_games |= {"--max-states": max_states}
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:
             _check_no_role(bool(role), env)
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
-            options |= {"temperature": temperature, "nash_conv": nash_conv}
+            options |= {"temperature": temperature, "nash_conv": nash_conv, "max_states": max_states}
             values = _played(model, env, opponent, games, options)
     text = json_text(values)
     if out is not None:
@@ -127,7 +132,8 @@ def _played(
     from sparring.view.watch.text import table_text
 
     console = Console()
-    with renaming(GAME_OPTIONS | {"opponent": "--opponent", "nash_conv": "--nash-conv"}):
+    renamed = {"opponent": "--opponent", "nash_conv": "--nash-conv", "max_states": "--max-states"}
+    with renaming(GAME_OPTIONS | renamed):
         played = play(model, env, opponent, games or GAMES, **options, progress=ConsoleProgress(console))
     results = [one for one in (played.result, played.exact) if one is not None]
     console.print(table_text(results_table(results, played.kept)))

@@ -1,21 +1,24 @@
 """A match of any model, adapter, run or mixture, and its exact measure."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparring.commands.board_nash_conv import BoardNashConv
 from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
 from sparring.commands.model_source import find_player
-from sparring.commands.serving import serving
+from sparring.commands.serving import MembersClient, serving
 from sparring.core import Arena, InputError, Rollout
 from sparring.core.adapters import BASE
 from sparring.core.own_code import absolute
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
 from sparring.evaluation import KeptValue, MatchResult, NashConvResult, kept_value, play_match
+from sparring.evaluation.board_policy import is_hidden_board
 from sparring.evaluation.kept_value import solved_game
-from sparring.evaluation.match import Progress
+from sparring.evaluation.match import Mixture, Progress
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow
 from sparring.evaluation.nash_conv import nash_conv as exact_nash_conv
 from sparring.evaluation.venues import GameVenue
@@ -70,6 +73,7 @@ def evaluate(
     seed: int = 0,
     temperature: float = 1.0,
     nash_conv: bool = False,
+    max_states: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluated:
     """Play a match. Each policy of a run plays its seats.
@@ -85,6 +89,8 @@ def evaluate(
         num_players: number of seats; by default as the run trained, or two where that is possible.
         temperature: the model's; an opponent's is 1.
         nash_conv: compute NashConv too.
+        max_states: about how many information states to ask for before NashConv is left for the next time,
+            in a game of millions.
 
     Raises:
         InputError: the model, environment or opponent is not available, or NashConv cannot be computed.
@@ -97,7 +103,10 @@ def evaluate(
             progress.say(f"note: {why_base(env_id)}")
     if seats > 1:
         check_match_opponent(opponent, env_id)
-    if nash_conv:
+    of_board = nash_conv and is_hidden_board(env_id)
+    if max_states is not None and not of_board:
+        raise InputError("max_states", "is for NashConv of phantom_ttt", "Leave it out")
+    if nash_conv and not of_board:
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     source = find_player(name)
@@ -107,6 +116,9 @@ def evaluate(
         check_models_end_answers(env, "nash_conv", "Leave it out")
     venue = GameVenue(env)
     models = model.models(venue, "MODEL_OR_RUN")
+    named = [one for one in models if not isinstance(one, Mixture)]
+    if of_board and len(named) < len(models):
+        raise InputError("nash_conv", f"{env_id} is too large for a mixture", "Name one of its members")
     agents = None if other is None else other.agents(venue, "opponent")
     turns: list[tuple[int, list[dict[str, Any]]]] = []
     is_solved = solved_game(env_id) is not None
@@ -114,33 +126,39 @@ def evaluate(
     def keep(index: int, rollout: Rollout) -> None:
         turns.append((index % env.num_players, rollout.extras["turns"]))
 
+    async def measure(client: MembersClient, board: BoardNashConv | None) -> NashConvResult | None:
+        if board is not None:
+            return await board.measure(client, max_states)
+        if not nash_conv:
+            return None
+        try:
+            prompts = get_template(env.template)
+            return await exact_nash_conv(
+                client, env.id, prompts, model=models, timeout=LONG_LIMIT, progress=progress
+            )
+        except TooSlow as error:  # the match that was played counts too
+            progress.say(f"note: NashConv is left out: {error.problem}")
+            return None
+
     async def play() -> tuple[MatchResult, NashConvResult | None]:
         async with serving([model, *([] if other is None else [other])], seed, progress) as client:
+            board = BoardNashConv(model, env, named, progress) if of_board else None
             doing = f"playing {env_id} against {'the environment' if other is None else opponent}"
-            with progress.doing(doing, "games", games) as count:
-                result = await play_match(
-                    Arena(client),
-                    build_episode(env),
-                    model=models,
-                    opponent=agents,
-                    games=games,
-                    seed=seed,
-                    temperature=temperature,
-                    max_tokens=source.max_tokens,
-                    on_game=count,
-                    on_rollout=keep if is_solved else None,
-                )
-            if not nash_conv:
-                return result, None
-            prompts = get_template(env.template)
-            try:
-                exact = await exact_nash_conv(
-                    client, env.id, prompts, model=models, timeout=LONG_LIMIT, progress=progress
-                )
-            except TooSlow as error:  # the match that was played counts too
-                progress.say(f"note: NashConv is left out: {error.problem}")
-                return result, None
-            return result, exact
+            with nullcontext() if board is None else board.table:
+                with progress.doing(doing, "games", games) as count:
+                    result = await play_match(
+                        Arena(client),
+                        build_episode(env),
+                        model=models,
+                        opponent=agents,
+                        games=games,
+                        seed=seed,
+                        temperature=temperature,
+                        max_tokens=source.max_tokens,
+                        on_game=count,
+                        on_rollout=keep if is_solved else None,
+                    )
+                return result, await measure(client, board)
 
     result, exact = asyncio.run(play())
     return Evaluated(

@@ -40,7 +40,7 @@ async def serving(
     progress: Progress,
     serve: Serve | None = None,
     frozen: Mapping[str, Path] | None = None,
-) -> AsyncIterator[InferenceClient]:
+) -> AsyncIterator["MembersClient"]:
     """Yield a client that answers for every member, each of whose names it knows.
 
     ``serve`` serves the members' adapters, and those of ``frozen``; without it, this process does.
@@ -49,21 +49,28 @@ async def serving(
     models = [one for one in members if one.kind == "model"]
     adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen or {})
     if not models:
-        yield _MembersClient(None, apis)
+        yield MembersClient(None, apis)
     elif serve is None:
         inference = InferenceSettings(max_tokens=max(one.max_tokens or 1 for one in models))
-        yield _MembersClient(build_engine(base_of(models), adapters, inference, seed, progress), apis)
+        yield MembersClient(build_engine(base_of(models), adapters, inference, seed, progress), apis)
     else:
         async with serve(adapters) as client:
-            yield _MembersClient(client, apis)
+            yield MembersClient(client, apis)
 
 
-class _MembersClient(InferenceClient):
+class MembersClient(InferenceClient):
     """Passes each call to the client of its model: one of ``apis`` by the member's name, or ``local``."""
 
     def __init__(self, local: InferenceClient | None, apis: Mapping[str, InferenceClient]) -> None:
         self.local = local
         self.apis = apis
+
+    def forget_contexts(self) -> None:
+        """Let answers of this process's engine not depend on earlier requests."""
+        from sparring.engine.engine import EmbeddedEngine
+
+        if isinstance(self.local, EmbeddedEngine):
+            self.local.forget_contexts()
 
     async def complete(
         self, messages: Messages, *asked: Any, model: str | None = None, **options: Any

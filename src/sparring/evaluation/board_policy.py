@@ -6,12 +6,16 @@ last ones, and so do their prompts, whose common beginning the engine computes o
 
 import asyncio
 import math
+from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
 from sparring.core import InferenceClient, InputError, SparringError
 from sparring.core.concurrency import all_results
+from sparring.core.text import duration_text
+from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import game_at, load_game
 from sparring.envs.templates import PromptTemplate
 from sparring.evaluation.hidden_board import (
@@ -26,16 +30,17 @@ from sparring.evaluation.nash_conv import SCORED_AT_ONCE
 from sparring.evaluation.policy_table import Float32Array, PolicyTable
 
 
-def board_rules(env_id: str) -> BoardRules:
-    """Return the rules of an OpenSpiel game on a hidden board.
+def is_hidden_board(env_id: str) -> bool:
+    """Return whether a game is ``phantom_ttt``, and tells the seats no more than their own tries."""
+    if library_of(env_id) != "openspiel":
+        return False
+    game, known = load_game(env_id), {"gameversion": "classical", "obstype": "reveal-nothing"}
+    return bool(game.get_type().short_name == "phantom_ttt" and game.get_parameters() == known)
 
-    Raises:
-        InputError: it is another game than ``phantom_ttt``, or tells the seats more than their own tries.
-    """
-    game = load_game(env_id)
-    parameters = game.get_parameters()
-    known = {"gameversion": "classical", "obstype": "reveal-nothing"}
-    if game.get_type().short_name != "phantom_ttt" or parameters != known:
+
+def board_rules(env_id: str) -> BoardRules:
+    """Return the rules of a game on a hidden board; raise an InputError if it is another."""
+    if not is_hidden_board(env_id):
         raise InputError("env.id", f"{env_id} is not measured as a hidden board", "Choose phantom_ttt")
     return phantom_tic_tac_toe()
 
@@ -48,13 +53,23 @@ def rows_in_order(board: HiddenBoard) -> tuple[Int64Array, Int64Array]:
 
 
 class AnswersInOrder:
-    """Asks a model for its probabilities of all legal answers, in the order of a table's rows."""
+    """Asks the model of each seat for its probabilities of all legal answers, in the order of a table's
+    rows.
+
+    ``forget`` empties the client's caches, so that a block is the same whatever was asked before.
+    """
 
     def __init__(
-        self, client: InferenceClient, board: HiddenBoard, env_id: str, template: PromptTemplate, model: str
+        self,
+        client: InferenceClient,
+        board: HiddenBoard,
+        env_id: str,
+        template: PromptTemplate,
+        models: Sequence[str],
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
         self.client, self.board, self.env_id = client, board, env_id
-        self.template, self.model = template, model
+        self.template, self.models, self._forget = template, models, forget
         self.seat_R, self.state_R = rows_in_order(board)
         self._slots = asyncio.Semaphore(SCORED_AT_ONCE)
 
@@ -64,6 +79,7 @@ class AnswersInOrder:
         Raises:
             SparringError: the model failed, or gave no log-probabilities.
         """
+        self._forget()
         logprobs_RA = np.full((len(rows), self.board.rules.cells), -np.inf, dtype=np.float32)
         for row, (actions, logprobs) in enumerate(await all_results(map(self._row, rows))):
             logprobs_RA[row, actions] = logprobs
@@ -75,7 +91,7 @@ class AnswersInOrder:
             game = game_at(self.env_id, tuple(self.board.history(seat, int(self.state_R[row]))))
             answers = [self.template.answer(action) for action in game.legal_actions()]
             prompt = self.template.messages(game, seat)
-            logprobs = await self.client.score(prompt, answers, model=self.model)
+            logprobs = await self.client.score(prompt, answers, model=self.models[seat])
         if any(map(math.isnan, logprobs)) or math.isinf(max(logprobs)):
             raise SparringError(f"the model gave no probabilities in row {row}: {logprobs}")
         return game.state.legal_actions(), logprobs
@@ -84,12 +100,21 @@ class AnswersInOrder:
 async def fill_table(
     table: PolicyTable, asked: AnswersInOrder, *, rows: int | None = None, progress: Progress | None = None
 ) -> None:
-    """Append blocks until the table is complete, or has at least ``rows`` rows."""
-    progress, wanted = progress or Progress(), min(rows or table.header.rows, table.header.rows)
-    with progress.doing(f"{table.header.game}: {table.header.model}", "information states", wanted) as count:
+    """Append blocks until the table is complete, or has at least ``rows`` rows.
+
+    The time that the first block took says how long all that is left will take.
+    """
+    progress, game, total = progress or Progress(), table.header.game, table.header.rows
+    wanted, before, started = min(rows or total, total), table.done, perf_counter()
+    with progress.doing(f"{game}: NashConv", "information states", wanted) as count:
         while table.done < wanted:
+            is_first = table.done == before
             table.append(await asked.block(table.next_rows))
             count(table.done, wanted)
+            if is_first:
+                rate, left = (table.done - before) / (perf_counter() - started), total - table.done
+                seconds = duration_text(left / rate)
+                progress.say(f"{game}: {left:,} states are left, about {seconds} at {rate:,.1f} a second")
 
 
 class BoardPolicy(NamedTuple):
