@@ -96,6 +96,14 @@ def test_each_checkpoint_has_a_table_of_its_own(trained, tmp_path, capsys):
     assert sizes[1] - sizes[0] == 16 * 9 * 4 + 32
 
 
+def test_a_mixture_is_refused(trained, tmp_path, capsys):
+    member = {"name": "a", "weight": 1, "adapter": str(trained / "checkpoints" / "step-000001")}
+    (tmp_path / "mixture.json").write_text(json.dumps({"members": [member]}))
+    assert main(["eval", "mixture.json", "--env", "phantom_ttt", "--nash-conv"]) == 2
+    expected = "error: --nash-conv: phantom_ttt is too large for a mixture. Name one of its members"
+    assert expected in capsys.readouterr().err
+
+
 def test_a_damaged_table_is_one_line_before_any_game(trained, tmp_path, capsys):
     measured(capsys, trained, "--max-states", "32")
     content = bytearray(only_table(tmp_path).read_bytes())

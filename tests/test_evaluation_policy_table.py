@@ -166,6 +166,15 @@ async def test_neighbours_in_order_share_their_tries(tmp_path):
             assert before.startswith(after.rpartition(",")[0])
 
 
+async def test_each_seat_has_its_model():
+    board = HiddenBoard.build(board_rules("phantom_ttt"), START)
+    client, last = TabularClient(by_prompt), table_header(board).rows - 1
+    asked = AnswersInOrder(client, board, "phantom_ttt", TEMPLATE, ("first", "second"))
+    for row in (0, last):
+        await asked.block(range(row, row + 1))
+    assert [model for model, _ in client.calls] == ["first", "second"]
+
+
 async def test_a_model_without_probabilities_is_an_error():
     class Silent(TabularClient):
         async def score(self, messages, completions, *, model=None):
