@@ -262,6 +262,7 @@ CASES = {
         critic={"gae_lambda": 0.5, "normalize_advantages": True, "value_clip": 0.2},
     ),
     "magnet with a step": Case(batches(3, 7), kind=Magnet, options={"eta": 2.0}, epochs=2),
+    "magnet with a pace": Case(batches(3, 7), kind=Magnet, options={"pace": 0.01}, epochs=2),
     "values of a tree": Case(
         [tree_games(seed, 7) for seed in range(3)],
         kind=AllActions,

@@ -293,6 +293,10 @@ class MagnetSettings(OverAnswersSettings):
     eta: float | None = Field(default=None, ge=1e-6, le=1e6)
     """Step size of magnetic mirror descent, towards the best reply within reach of the reference; by default,
     an update goes all the way. It costs one more forward pass."""
+    pace: float | None = Field(default=None, ge=1e-3, le=1)
+    """Share of the way to that reply that a step may go: the learning rate falls as far as this needs, and
+    rises again, up to `learning.learning_rate`. By default it stays there, and where all positions turn
+    together a step may go too far. It needs several `learning.epochs`, because each measures the last."""
 
 
 class AllActionsSettings(OverAnswersSettings):

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from sparring.config.algorithms import (
     Algorithm,
+    MagnetSettings,
     OverAnswersSettings,
     ReinforceSettings,
     with_type,
@@ -169,6 +170,9 @@ class LearningSettings(Settings):
                         fix = "Give it to the policies that use it: [learning.policies.NAME.critic]"
                     problem = f"is of no use to {field}, which has a value for every legal answer"
                     raise InputError(critic, problem, fix)
+            if isinstance(used.algorithm, MagnetSettings) and used.algorithm.pace and used.epochs == 1:
+                problem = "is measured by each epoch after the first, and learning.epochs is 1"
+                raise InputError(f"{field}.pace", problem, "Set learning.epochs to 2, or leave it out")
             if used.algorithm.needs_critic and used.critic is None:
                 table = field.removesuffix("algorithm") + "critic"
                 problem = f"is missing, but {field} is {used.algorithm.type}, which needs it"

@@ -48,6 +48,7 @@ MEANS_OVER = {
     "stale_mismatch": "stale_tokens",
     "legal_mass": "regularised",
     "legal_entropy": "regularised",
+    "progress": "regularised",
     "loss": "answers",
     "listed_share": "answers",
 }

@@ -122,9 +122,7 @@ class Learner:
         group died.
         """
         started = perf_counter()
-        learning_rate = self.learning_rate.at(self.age)
         regulariser_weight = self.regulariser_weight.at(self.age)
-        self.optimizer.param_groups[0]["lr"] = learning_rate
         if self.settings.skip_zero_advantages:
             records = without_zero_advantages(records)
         epochs = epochs_of(
@@ -158,7 +156,7 @@ class Learner:
             metrics["regulariser_weight"] = regulariser_weight
         return metrics | {
             "grad_norm": norm,
-            "learning_rate": learning_rate,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "records": float(trained),
             "records_too_long": float(sum(len(record.answers) for record in records) - trained),
             "samples_seen": float(self.samples_seen),
@@ -252,6 +250,8 @@ class Learner:
         loss = share.metrics["loss"]
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SparringError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
+        self.algorithm.follow(share.metrics)
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate.at(self.age) * self.algorithm.rate_factor
         self.optimizer.step()
         return share, norm
 

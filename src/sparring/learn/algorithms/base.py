@@ -140,6 +140,18 @@ class BaseAlgo(ABC):
                 "Resume with the settings of the run",
             )
 
+    def measure(self, batch: Batch, logprob_A: FloatArray) -> dict[str, float]:
+        """Return metrics of the legal answers' log-probabilities in the pass of a step; here none."""
+        return {}
+
+    @property
+    def rate_factor(self) -> float:
+        """What the learning rate of the next step is multiplied by."""
+        return 1.0
+
+    def follow(self, metrics: Mapping[str, float]) -> None:  # noqa: B027 - most algorithms need none
+        """Learn of a step's metrics, over all learners, before it is made."""
+
     # One update.
 
     def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
@@ -233,7 +245,7 @@ class BaseAlgo(ABC):
         metrics |= {name: one / max(batch.counts.tokens, 1) for name, one in self._metric_sums.items()}
         if len(batch.answers):
             logprob_A = batch.answers.sums(batch.plans, seen, batch.num_answers)
-            metrics |= batch.answers.metrics(logprob_A)
+            metrics |= batch.answers.metrics(logprob_A) | self.measure(batch, logprob_A)
         return metrics
 
     def add_metric(self, name: str, values_S: Tensor) -> None:

@@ -24,12 +24,17 @@ plain one circles. alpha and u are constants, in units of the advantages of the 
 scheduled.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
+from torch import Tensor
 
 from sparring.config.algorithms import MagnetSettings
+from sparring.core import TrainingRecord
 from sparring.learn.algorithms.over_answers import OverAnswers
 from sparring.learn.batch import Batch
 from sparring.learn.legal_answers import FloatArray
+from sparring.learn.pace import STATE, Pace, Step
 
 
 class Magnet(OverAnswers):
@@ -37,6 +42,11 @@ class Magnet(OverAnswers):
 
     settings: MagnetSettings = MagnetSettings()
     linear = False
+
+    def __init__(self, settings: MagnetSettings | None = None) -> None:
+        super().__init__(settings)
+        self._pace = Pace()
+        self._last: dict[int, Step] = {}
 
     def compute_others(self, batch: Batch) -> None:
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
@@ -58,3 +68,38 @@ class Magnet(OverAnswers):
         before_A = np.log(legal.completed(self.answer_logprobs(self.adapter, batch)))
         share = eta * alpha / (1 + eta * alpha)
         return legal.normalised(share * reply_A + (1 - share) * before_A)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what other algorithms over legal answers keep, and the pace."""
+        return super().state() | self._pace.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of :meth:`state`; see :class:`BaseAlgo`."""
+        has_pace = self.settings.pace is not None
+        super().load_state({name: one for name, one in state.items() if name != STATE or not has_pace})
+        self._pace = Pace.of(state) if has_pace else Pace()
+
+    @property
+    def rate_factor(self) -> float:
+        """The factor of the pace."""
+        return self._pace.factor
+
+    def begin(self, records: list[TrainingRecord], version: int = 0) -> None:
+        """Average the advantages of the whole batch, whose targets are new; see :class:`OverAnswers`."""
+        super().begin(records, version)
+        self._last = {}
+
+    def measure(self, batch: Batch, logprob_A: FloatArray) -> dict[str, float]:
+        """Return how far the last step went towards its targets, from the second pass of an update on."""
+        if self.settings.pace is None:
+            return {}
+        legal, last = batch.answers, self._last.get(id(batch))
+        now_A = legal.normalised(logprob_A)
+        weight_A = self.emphasis(batch) * legal.visits_P[legal.prompt_of_A]
+        self._last[id(batch)] = Step(now_A, self.target(batch), weight_A)
+        return {} if last is None else {"progress": last.share(now_A)}
+
+    def follow(self, metrics: Mapping[str, float]) -> None:
+        """Let the learning rate follow the last step."""
+        if self.settings.pace is not None and "progress" in metrics:
+            self._pace.follow(metrics["progress"], self.settings.pace)
