@@ -22,6 +22,7 @@ from magnet_in_tables import (
     normalised,
     step_of,
 )
+from sparring.learn.pace import Pace, Step
 
 WIDTH = 256
 """Size of the network's two hidden layers."""
@@ -56,15 +57,18 @@ class States:
 
 @dataclass(frozen=True)
 class Training:
-    """A method, the rate of Adam's steps, their number in an update, and Adam's first beta.
+    """A method, the rate of Adam's steps, their number in an update, Adam's first beta, and a pace.
 
-    The loss of a method may also be ``reinforce``, the plain policy gradient.
+    The loss of a method may also be ``reinforce``, the plain policy gradient. A pace is for ``magnet``. If
+    ``falls`` is a number of updates, the rate falls along a line to 0 in as many.
     """
 
     method: Method
     rate: float = 1e-3
     epochs: int = 2
     momentum: float = 0.8
+    pace: float | None = None
+    falls: int | None = None
 
 
 class Learner:
@@ -85,6 +89,7 @@ class Learner:
         self._tree_of = TreeTable(states.legal_SA) if self._method.tree else None
         betas = (training.momentum, SQUARES_DECAY)
         self._adam = torch.optim.Adam(self.network.parameters(), training.rate, betas=betas)
+        self._pace = Pace()
         self._updates = 0
 
     def policy(self, network: torch.nn.Module) -> FloatArray:
@@ -114,6 +119,7 @@ class Learner:
         reference_SA = self.policy(self._reference)
         magnet_SA = (1 - method.uniform) * reference_SA + method.uniform * states.equal_SA
         magnet, alpha = np.log(np.where(legal_SA, magnet_SA, 1.0))[met], np.full((len(met), 1), method.alpha)
+        share_S1, last = (root_S[met] / root_S.sum())[:, None], None
         for _ in range(self.training.epochs):
             logits = self._logits(self.network, met)
             policy = self._logarithms(logits, met)
@@ -121,7 +127,14 @@ class Learner:
                 step = _reinforce(played, met, policy, legal_SA)
             else:
                 moves = step_of(method, alpha, policy, magnet, value_SA[met], legal_SA[met])
-                step = (root_S[met] / root_S.sum())[:, None] * moves
+                step = share_S1 * moves
+            if self.training.pace is not None:
+                now = np.where(legal_SA[met], np.exp(policy), 0.0)
+                if last is not None:
+                    self._pace.follow(last.share(now.ravel()), self.training.pace)
+                last = Step(now.ravel(), (now + moves).ravel(), np.broadcast_to(share_S1, now.shape).ravel())
+            left = 1.0 if self.training.falls is None else 1 - self._updates / self.training.falls
+            self._adam.param_groups[0]["lr"] = self.training.rate * self._pace.factor * left
             self._adam.zero_grad()
             logits.backward(torch.from_numpy(-step).float())
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
