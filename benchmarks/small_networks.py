@@ -22,7 +22,7 @@ from magnet_in_tables import (
     normalised,
     step_of,
 )
-from sparring.learn.pace import Pace, Step
+from sparring.learn.pace import Pace, Stride
 
 WIDTH = 256
 """Size of the network's two hidden layers."""
@@ -132,7 +132,9 @@ class Learner:
                 now = np.where(legal_SA[met], np.exp(policy), 0.0)
                 if last is not None:
                     self._pace.follow(last.share(now.ravel()), self.training.pace)
-                last = Step(now.ravel(), (now + moves).ravel(), np.broadcast_to(share_S1, now.shape).ravel())
+                last = Stride(
+                    now.ravel(), (now + moves).ravel(), np.broadcast_to(share_S1, now.shape).ravel()
+                )
             left = 1.0 if self.training.falls is None else 1 - self._updates / self.training.falls
             self._adam.param_groups[0]["lr"] = self.training.rate * self._pace.factor * left
             self._adam.zero_grad()

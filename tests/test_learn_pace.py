@@ -23,7 +23,7 @@ from sparring.learn.action_values import ActionValues
 from sparring.learn.algorithms.magnet import Magnet
 from sparring.learn.learner import Learner
 from sparring.learn.legal_answers import LegalAnswers, Position
-from sparring.learn.pace import SPEED, Pace, Step
+from sparring.learn.pace import SPEED, Pace, Stride
 from sparring.learn.policy import TRAINED
 from sparring.learn.trie import bytes_of
 from tiny_models import algorithm_of
@@ -51,7 +51,7 @@ def unsettled(pace: float | None, seed: int) -> float:
             now = own.detach().double().numpy()
             if last is not None and pace is not None:
                 pacer.follow(last.share(now), pace)
-            last = Step(now, target.double().numpy(), np.ones(3))
+            last = Stride(now, target.double().numpy(), np.ones(3))
             adam.zero_grad()
             (-(target * torch.log(own)).sum()).backward()
             adam.param_groups[0]["lr"] = 0.5 * pacer.factor

@@ -64,7 +64,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Step:
+class Stride:
     """The probabilities p and targets t of the legal answers before a step, and their weights."""
 
     before_A: FloatArray

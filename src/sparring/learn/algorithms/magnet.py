@@ -34,7 +34,7 @@ from sparring.core import TrainingRecord
 from sparring.learn.algorithms.over_answers import OverAnswers
 from sparring.learn.batch import Batch
 from sparring.learn.legal_answers import FloatArray
-from sparring.learn.pace import STATE, Pace, Step
+from sparring.learn.pace import STATE, Pace, Stride
 
 
 class Magnet(OverAnswers):
@@ -46,7 +46,7 @@ class Magnet(OverAnswers):
     def __init__(self, settings: MagnetSettings | None = None) -> None:
         super().__init__(settings)
         self._pace = Pace()
-        self._last: dict[int, Step] = {}
+        self._last: dict[int, Stride] = {}
 
     def compute_others(self, batch: Batch) -> None:
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
@@ -96,7 +96,7 @@ class Magnet(OverAnswers):
         legal, last = batch.answers, self._last.get(id(batch))
         now_A = legal.normalised(logprob_A)
         weight_A = self.emphasis(batch) * legal.visits_P[legal.prompt_of_A]
-        self._last[id(batch)] = Step(now_A, self.target(batch), weight_A)
+        self._last[id(batch)] = Stride(now_A, self.target(batch), weight_A)
         return {} if last is None else {"progress": last.share(now_A)}
 
     def follow(self, metrics: Mapping[str, float]) -> None:
