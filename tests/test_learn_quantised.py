@@ -150,7 +150,10 @@ def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"^model.quantization: .* quantised already"):
         PolicyModel(str(quantised), LoraSettings(), quantization="nf4")
     nf4 = {"model.name": str(roomy_model()), "model.quantization": "nf4"}
-    with pytest.raises(InputError, match=r"^model.quantization: vLLM would answer with another base"):
+    with pytest.raises(
+        InputError,
+        match=r"^inference\.engine: vllm needs model\.quantization = .none. .it would answer with another",
+    ):
         load_config("quickstart", nf4 | {"run.runtime": "ray", "inference.engine": "vllm"})
     find_spec = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name: None if name == "bitsandbytes" else find_spec(name))
