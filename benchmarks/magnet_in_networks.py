@@ -199,7 +199,7 @@ class Positions:
 def learn(positions: Positions, row: Row, seed: int, options: argparse.Namespace) -> Iterator[float]:
     """Yield what is held at each of four evaluations, then the entropy."""
     generator, states = np.random.default_rng(seed), positions.states
-    learner = Learner(states, row.training, seed)
+    learner = Learner(states, row.training, seed, options.updates)
     met = np.zeros(0, dtype=np.int64)
     for number in range(1, options.updates + 1):
         met = learner.update(partial(positions.sample, options.games, generator, row.opening))

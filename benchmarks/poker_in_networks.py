@@ -3,9 +3,8 @@
 As ``magnet_in_tables.py``, but a network of two layers answers all states, from OpenSpiel's tensor of what a
 player knows, as a language model does. ``steps`` are Adam's in an update; with two of them its momentum is
 0.8, with one there is none, as in the recipes ``magnet`` and ``neurd``, and with a pace (``learn.pace``) it
-is 0.5. The table gives NashConv of the
-average of weights with decay 0.95, and below it of that of power 2: the mean over the last four of ten
-evaluations and over seeds, and the largest of these.
+is 0.5. The table gives NashConv of the average of weights with decay 0.95, and below it of that of power 2:
+the mean over the last four of ten evaluations and over seeds, and the largest of these.
 
 Command:  python benchmarks/poker_in_networks.py [--games kuhn_poker leduc_poker ...] [--seeds 0 1 2]
 Needs:    this package.
@@ -35,8 +34,8 @@ ROWS = [
     *(Training(replace(TREE, alpha=0.5, uniform=0.02), rate) for rate in (1e-3, 2e-3)),
     *(Training(replace(TREE, alpha=0.5, uniform=0.02), 1e-2, momentum=0.5, pace=pace) for pace in (0.2, 0.4)),
     Training(TREE, 1e-2, momentum=0.5, pace=0.2),
-    *(Training(replace(TREE, alpha=0.5, uniform=0.02), rate, falls=1) for rate in (1e-3, 2e-3)),
-    Training(replace(TREE, alpha=0.5, uniform=0.02), 1e-2, momentum=0.5, pace=0.4, falls=1),
+    *(Training(replace(TREE, alpha=0.5, uniform=0.02), rate, falls=True) for rate in (1e-3, 2e-3)),
+    Training(replace(TREE, alpha=0.5, uniform=0.02), 1e-2, momentum=0.5, pace=0.4, falls=True),
     Training(NEURD_TREE, rate=2e-3),
     Training(NEURD, epochs=1, momentum=0.0),
     Training(replace(NEURD_TREE, alpha=0.5, uniform=0.02), epochs=1, momentum=0.0),
@@ -54,8 +53,7 @@ def states_of(tree: Tree) -> States:
 def curve(tree: Tree, training: Training, seed: int) -> Iterator[list[float]]:
     """Yield NashConv of the averages at each of the last evaluations."""
     updates, games = UPDATES[tree.name]
-    training = replace(training, falls=updates if training.falls else None)
-    generator, learner = np.random.default_rng(seed), Learner(states_of(tree), training, seed)
+    generator, learner = np.random.default_rng(seed), Learner(states_of(tree), training, seed, updates)
 
     def play(drawn_SA: FloatArray) -> Played:
         return tree.sample_games(drawn_SA, games, generator)
@@ -85,7 +83,7 @@ def main() -> None:
             cells = [f"{one.mean():.3f} ({one.max():.3f})" for one in found]
             constants = [f"{training.rate:g}", str(training.epochs)]
             more = [] if training.pace is None else [f"pace {training.pace:g}"]
-            more += [] if training.falls is None else ["falling rate"]
+            more += ["falling rate"] if training.falls else []
             changes = ", ".join(filter(None, [method.changes, *more]))
             whose = [method.loss, f"{method.alpha:g}", changes, *constants]
             rows.append([*(["", "", average, "", ""] if average else whose), *cells])

@@ -60,7 +60,7 @@ class Training:
     """A method, the rate of Adam's steps, their number in an update, Adam's first beta, and a pace.
 
     The loss of a method may also be ``reinforce``, the plain policy gradient. A pace is for ``magnet``. If
-    ``falls`` is a number of updates, the rate falls along a line to 0 in as many.
+    it ``falls``, the rate goes along a line to 0.
     """
 
     method: Method
@@ -68,14 +68,15 @@ class Training:
     epochs: int = 2
     momentum: float = 0.8
     pace: float | None = None
-    falls: int | None = None
+    falls: bool = False
 
 
 class Learner:
-    """A network, its reference and its slower averages."""
+    """A network, its reference and its slower averages. ``updates`` is how many it will make."""
 
-    def __init__(self, states: States, training: Training, seed: int) -> None:
+    def __init__(self, states: States, training: Training, seed: int, updates: int) -> None:
         torch.manual_seed(seed)
+        self._most = updates
         self.states, self.training = states, training
         self._method = training.method
         self._features_SF = torch.tensor(states.features)
@@ -135,7 +136,7 @@ class Learner:
                 last = Stride(
                     now.ravel(), (now + moves).ravel(), np.broadcast_to(share_S1, now.shape).ravel()
                 )
-            left = 1.0 if self.training.falls is None else 1 - self._updates / self.training.falls
+            left = 1 - self._updates / self._most if self.training.falls else 1.0
             self._adam.param_groups[0]["lr"] = self.training.rate * self._pace.factor * left
             self._adam.zero_grad()
             logits.backward(torch.from_numpy(-step).float())

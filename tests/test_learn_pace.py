@@ -84,7 +84,7 @@ def test_progress_is_the_share_of_the_way_to_the_target_that_the_first_step_went
     def magnet_with(pace: float | None) -> Magnet:
         return algorithm_of(Magnet, alpha=0.5, uniform=UNIFORM, pace=pace)
 
-    def after(learner: Learner) -> list[torch.Tensor]:
+    def after(learner: Learner) -> tuple[list[torch.Tensor], dict[str, float]]:
         # The learner's reference begins as its policy; it shall be that of the targets above.
         learner.policy.load_adapter_state(policy.adapter_state(reference_of(TRAINED)), reference_of(TRAINED))
         found = learner.update(RECORDS)
@@ -128,6 +128,7 @@ def test_a_learner_goes_on_at_its_pace_after_a_restart():
     assert not [name for name in second.tensors() if name.startswith("algorithm.")]
 
 
-def test_a_pace_that_nothing_measures_is_an_error():
-    with pytest.raises(InputError, match=r"learning\.algorithm\.pace: .*learning\.epochs is 1"):
-        load_config("kuhn", {"learning.algorithm.pace": "0.2", "learning.epochs": "1"})
+@pytest.mark.parametrize("owner", ["learning", "learning.policies.default"])
+def test_a_pace_that_nothing_measures_is_an_error(owner):
+    with pytest.raises(InputError, match=rf"^learning\.algorithm\.pace: .* {owner}\.epochs is 1"):
+        load_config("kuhn", {"learning.algorithm.pace": "0.2", f"{owner}.epochs": "1"})

@@ -108,6 +108,11 @@ def test_a_run_with_values_by_the_tree_shows_what_the_tree_knows_and_how_much_wa
     assert [line.name for line in explored.lines] == ["seat 0", "seat 1"]
 
 
+def test_a_run_with_a_pace_shows_how_far_its_steps_went():
+    (found,) = chart_sections(view_of("learner/progress"))["Learning"]
+    assert (found.title, len(found.lines)) == ("Way to the targets", 1)
+
+
 def test_idle_shares_and_ages_of_records_are_shares():
     names = ["overlap/learner_idle_share", *(f"overlap/staleness_{age}" for age in (10, 0, 2))]
     found = chart_sections(view_of(*names))

@@ -171,8 +171,9 @@ class LearningSettings(Settings):
                     problem = f"is of no use to {field}, which has a value for every legal answer"
                     raise InputError(critic, problem, fix)
             if isinstance(used.algorithm, MagnetSettings) and used.algorithm.pace and used.epochs == 1:
-                problem = "is measured by each epoch after the first, and learning.epochs is 1"
-                raise InputError(f"{field}.pace", problem, "Set learning.epochs to 2, or leave it out")
+                epochs = self._field(policy, "epochs")
+                problem = f"is measured by each epoch after the first, and {epochs} is 1"
+                raise InputError(f"{field}.pace", problem, f"Set {epochs} to 2, or leave it out")
             if used.algorithm.needs_critic and used.critic is None:
                 table = field.removesuffix("algorithm") + "critic"
                 problem = f"is missing, but {field} is {used.algorithm.type}, which needs it"

@@ -13,7 +13,6 @@ and after each measurement the rate is multiplied by
     (aim / S)^``SPEED``,    aim / S at least 1 / e and at most e
 
 where S is the mean of s over about the last two steps, and s counts as at most ``MOST`` on either side.
-
 It never exceeds the learning rate that was set, and never falls below ``LEAST`` of it.
 """
 
@@ -30,7 +29,9 @@ SPEED = 0.3
 DECAY = 0.5
 """What earlier steps count for in the mean, for each later one."""
 MOST = 2.0
+"""The largest share that counts, so that one step which passed its target by far does not decide alone."""
 LEAST = 0.01
+"""The least that the rate falls to, as a share of what was set."""
 STATE = "pace"
 
 

@@ -228,6 +228,11 @@ def _learning(run: RunView) -> Charts:
         _of_learner(run, "tree_share", whole=True),
         "Share of the values of answers that the tree knows; the others come from returns.",
     )
+    yield chart(
+        "Way to the targets",
+        _of_learner(run, "progress"),
+        "Share of the way that a step went, which sets the learning rate; above 1 it went past.",
+    )
     yield with_wide_axis(
         chart(
             "Log-probability mismatch",

@@ -47,6 +47,7 @@ class Magnet(OverAnswers):
         super().__init__(settings)
         self._pace = Pace()
         self._last: dict[int, Stride] = {}
+        self._aimed: tuple[FloatArray, FloatArray] = np.zeros(0), np.zeros(0)
 
     def compute_others(self, batch: Batch) -> None:
         """Keep, besides the reference's log-probabilities, those of the policy before the first step."""
@@ -55,8 +56,10 @@ class Magnet(OverAnswers):
             self.keep_answer_logprobs(batch)
 
     def pull(self, batch: Batch) -> FloatArray:
-        """Return the target of each legal answer, times how much its prompt counts."""
-        pull_A: FloatArray = self.target(batch) * self.emphasis(batch)
+        """Return the target of each legal answer, times how much its prompt counts; keep both."""
+        self._aimed = self.target(batch), self.emphasis(batch)
+        target_A, emphasis_A = self._aimed
+        pull_A: FloatArray = target_A * emphasis_A
         return pull_A
 
     def target(self, batch: Batch) -> FloatArray:
@@ -94,9 +97,8 @@ class Magnet(OverAnswers):
         if self.settings.pace is None:
             return {}
         legal, last = batch.answers, self._last.get(id(batch))
-        now_A = legal.normalised(logprob_A)
-        weight_A = self.emphasis(batch) * legal.visits_P[legal.prompt_of_A]
-        self._last[id(batch)] = Stride(now_A, self.target(batch), weight_A)
+        now_A, (target_A, emphasis_A) = legal.normalised(logprob_A), self._aimed
+        self._last[id(batch)] = Stride(now_A, target_A, emphasis_A * legal.visits_P[legal.prompt_of_A])
         return {} if last is None else {"progress": last.share(now_A)}
 
     def follow(self, metrics: Mapping[str, float]) -> None:
