@@ -222,6 +222,7 @@ def test_a_tracker_is_found_by_the_name_of_its_run(joined):
 
 def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
     tracker = waiting_tracker().remote()
+    ray.get(tracker.view.remote())  # a busy machine starts an actor more slowly than a view waits
     source = live_view.HandleSource(tracker)
     assert source.read() == SHOWN
     ray.kill(tracker)
