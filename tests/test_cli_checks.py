@@ -171,13 +171,14 @@ OF_VLLM = {
     f"envs.0.explore = 0, envs.1.explore = 0 (it {CANNOT_GIVE})": {
         "envs": '[{id = "kuhn_poker", explore = 0.2}, {id = "leduc_poker", explore = 0.1}]'
     },
+    "lora.rank = 512 or less": {"lora__rank": "513"},
     'model.quantization = "none" (it would answer with another base than the one that learns)': {
         "model__quantization": "nf4"
     },
 }
 
 
-@pytest.mark.parametrize("wrong", [some for n in range(1, 4) for some in combinations(OF_VLLM, n)])
+@pytest.mark.parametrize("wrong", [some for n in range(1, 5) for some in combinations(OF_VLLM, n)])
 def test_all_that_vllm_does_not_take_is_one_message(wrong):
     changes = {"run__runtime": "ray", "inference__engine": "vllm", "learning__algorithm": '{type = "magnet"}'}
     for one in wrong:

@@ -4,11 +4,9 @@ import os
 import re
 from pathlib import Path
 
-from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.adapters import BUNDLED_MODEL, VLLM_RANKS
 
 BUNDLED_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The limits that vLLM takes."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 CARD = """---

@@ -35,6 +35,7 @@ from sparring.config.rewards import (
 )
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
 from sparring.core import InputError
+from sparring.core.adapters import VLLM_RANKS
 from sparring.core.client import CANNOT_GIVE
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
@@ -269,6 +270,7 @@ class Config(Settings):
         needed = [
             (self.run.runtime != "ray", 'run.runtime = "ray"'),
             (no_explore, f"{no_explore} (it {CANNOT_GIVE})"),
+            (self.lora.rank > VLLM_RANKS[-1], f"lora.rank = {VLLM_RANKS[-1]} or less"),
             (
                 self.model.quantization != "none",
                 'model.quantization = "none" (it would answer with another base than the one that learns)',

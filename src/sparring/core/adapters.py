@@ -19,6 +19,8 @@ LORA_ALPHA = 32
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """An adapter's shape and layers by default: the linear layers of Llama and similar models. Other models may
 not have all of them."""
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The limits of an adapter's rank that vLLM takes."""
 
 Quantization = Literal["none", "nf4"]
 """How the base model's linear layers are kept: as they are, or in four bits."""

@@ -27,7 +27,7 @@ from sparring.core import (
     SparringError,
     TransientError,
 )
-from sparring.core.adapters import BASE
+from sparring.core.adapters import BASE, VLLM_RANKS
 from sparring.core.client import CANNOT_GIVE
 from sparring.core.concurrency import MAX_QUEUE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
@@ -104,7 +104,6 @@ class LoadLogger:
         """Called by vLLM, which is never put to sleep here."""
 
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM allows only these limits
 PROBE_TOKENS = 4
 PROBE_LIKELIEST = 20
 
@@ -169,7 +168,10 @@ class VLLMEngine(Engine):
         self.max_queue = max_queue
         self.max_batch = max_batch
         self.max_adapters = max_adapters
-        self.max_lora_rank = min(rank for rank in LORA_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
+        if max_lora_rank > VLLM_RANKS[-1]:
+            problem = f"vLLM serves adapters of rank {VLLM_RANKS[-1]} at most (got {max_lora_rank})"
+            raise InputError("max_lora_rank", problem, "Choose a smaller one.")
+        self.max_lora_rank = min(rank for rank in VLLM_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
         self.dtype = dtype
         self.gpu_memory = gpu_memory
         self.tensor_parallel = tensor_parallel
