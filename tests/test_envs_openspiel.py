@@ -41,12 +41,10 @@ def test_chance_in_mid_game_follows_from_the_seed():
 
 
 def test_a_move_does_not_begin_with_the_number_of_its_player():
-    game = OpenSpielGame("turn_based_simultaneous_game(game=goofspiel(num_cards=3,imp_info=True))", 0)
-    assert game.legal_actions() == ["Bid: 1", "Bid: 2", "Bid: 3"]
-    assert game.apply("Bid: 2")
-    assert game.legal_actions() == ["Bid: 1", "Bid: 2", "Bid: 3"]
-    assert game.apply("Bid: 3")
-    assert game.legal_actions() == ["Bid: 1", "Bid: 3"]
+    game = OpenSpielGame("turn_based_simultaneous_game(game=matrix_rps())", 0)
+    assert game.legal_actions() == ["Rock", "Paper", "Scissors"]
+    assert game.apply("Rock")
+    assert game.legal_actions() == ["Rock", "Paper", "Scissors"]
 
 
 def test_an_illegal_move_is_rejected_and_changes_nothing():
@@ -103,9 +101,25 @@ def test_moves_have_distinct_names_that_every_template_reads_back(env_id):
         assert game.apply(draw.choice(legal))
 
 
+GOOFSPIEL = [
+    ("num_cards=4,imp_info=True,points_order=descending", 162),
+    ("num_cards=3,imp_info=True,points_order=random", 90),
+    ("num_cards=3,points_order=ascending", 20),
+    ("num_cards=3,players=3,points_order=descending,egocentric=True,imp_info=True", 30),
+]
+"""Parameters of goofspiel, and how many information states it has with them."""
+
+
 @pytest.mark.parametrize(
     ("env_id", "count", "told_apart"),
-    [("kuhn_poker", 12, 12), ("kuhn_poker(players=3)", 48, 48), ("leduc_poker", 936, 288)],
+    [
+        ("kuhn_poker", 12, 12),
+        ("kuhn_poker(players=3)", 48, 48),
+        ("leduc_poker", 936, 288),
+        ("liars_dice(dice_sides=3)", 192, 192),
+        ("liars_dice(dice_sides=3,bidding_rule=reset-quantity)", 192, 192),
+        *((f"turn_based_simultaneous_game(game=goofspiel({own}))", n, n) for own, n in GOOFSPIEL),
+    ],
 )
 def test_information_states_are_complete_and_distinct_except_for_suits(env_id, count, told_apart):
     states = information_states(env_id)

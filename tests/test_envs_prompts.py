@@ -28,6 +28,18 @@ PHANTOM_RULES = (
     "If a cell that you try is taken, you are told so, and {after}. You play {mark}. Answer with the number "
     "of a cell that you have not tried yet."
 )
+LIARS_DICE_RULES = (
+    "Liar's dice. Two players roll {own} of {sides} sides each and see only their own. They take turns to "
+    "bid: 2-3 says that at least two of all dice show 3, for which a {sides} counts too. Each bid has "
+    "{higher} than the last. Whoever doubts the last bid answers Liar and wins if it is false, else loses. "
+    "Answer with a bid or Liar only."
+)
+GOOFSPIEL_RULES = (
+    "Goofspiel, {} players, each with cards 1 to 4. Prizes of 1 to 4 points are shown one by one{}; {} are "
+    "played for. For each, all bid one of their cards at the same time, which is then gone, and the highest "
+    "bid takes the prize; nobody does if the highest bids are equal. {}. Answer with the number of a card "
+    "only."
+)
 OPENING = "Moves so far: none. Legal moves: check, bet. Your card: Q."
 BOX = "Think step by step, then give your final move inside \\boxed{}."
 TRY_TO_WIN = "This is a two-player zero-sum game. Play legal moves and try to win."
@@ -183,6 +195,34 @@ def test_the_examples_of_tic_tac_toe_are_the_same_positions_in_both_libraries(
             (4, 4, 8),
             PHANTOM_RULES.format(after="your turn is over", mark="o"),
             "Your tries: they try, 4 taken, they try",
+        ),
+        (
+            "liars_dice(dice_sides=4)",
+            (2, 0, 1, 4),
+            LIARS_DICE_RULES.format(own="a die", sides=4, higher="more dice, or as many and a higher face"),
+            "Bids: 1-2 2-1. Your die: 3.",
+        ),
+        (
+            "liars_dice(numdice=2,dice_sides=4,bidding_rule=reset-quantity)",
+            (3, 1, 1, 3),
+            LIARS_DICE_RULES.format(
+                own="2 dice", sides=4, higher="a higher face, or the same face and more dice"
+            ),
+            "Bids: none. Your dice: 2 4.",
+        ),
+        (
+            "turn_based_simultaneous_game(game=goofspiel(num_cards=4,imp_info=True,points_order=descending))",
+            (1, 1, 0, 3, 3),
+            GOOFSPIEL_RULES.format(2, ", the highest first", 4, "Whoever has the most points wins"),
+            "Prize 4: you bid 2, nobody won. Prize 3: you bid 4, you won. Prize now: 2. Your cards: 1 3.",
+        ),
+        (
+            "turn_based_simultaneous_game(game=goofspiel(num_cards=4,players=3,num_turns=3,"
+            "returns_type=total_points))",
+            (1, 1, 0, 3, 2),
+            GOOFSPIEL_RULES.format(3, " in random order", 3, "Points are what counts"),
+            "Prize 2: player 2 won. Prize now: 3. Player 1 cards: 2 3 4. Player 2 cards: 1 2 3. "
+            "Your cards: 1 3 4.",
         ),
         (
             "tiny_hanabi",

@@ -12,11 +12,30 @@ from typing import Any
 from sparring.core import EpisodeError, InputError, derive_seed
 from sparring.envs.game import Game
 from sparring.envs.known_ids import suggest
-from sparring.envs.openspiel_words import Wording, wording_for
+from sparring.envs.openspiel_card_words import GoofspielWording, KuhnWording, LeducWording, LiarsDiceWording
+from sparring.envs.openspiel_words import (
+    NimWording,
+    PhantomTicTacToeWording,
+    PlainWording,
+    TicTacToeWording,
+    Wording,
+)
 
 MAX_INFORMATION_STATES = 50_000
 MAX_POSITIONS = 500_000
 MAX_SECONDS = 60.0
+
+IN_TURNS = "turn_based_simultaneous_game"
+WORDINGS: dict[str, type[Wording]] = {
+    "goofspiel": GoofspielWording,
+    "kuhn_poker": KuhnWording,
+    "leduc_poker": LeducWording,
+    "liars_dice": LiarsDiceWording,
+    "nim": NimWording,
+    "phantom_ttt": PhantomTicTacToeWording,
+    "tic_tac_toe": TicTacToeWording,
+}
+"""The words of each game, by OpenSpiel's short name, that has better ones than OpenSpiel's."""
 
 
 @contextmanager
@@ -73,7 +92,7 @@ def is_constant_sum(env_id: str) -> bool:
 def not_playable_reason(game_type: Any) -> str:
     """Return why a ``pyspiel.GameType`` cannot be played turn by turn, or an empty string."""
     if game_type.dynamics == game_type.Dynamics.SIMULTANEOUS:
-        wrapped = f"turn_based_simultaneous_game(game={game_type.short_name}())"
+        wrapped = f"{IN_TURNS}(game={game_type.short_name}())"
         return f"its players move at the same time (wrap it: {wrapped})"
     if game_type.dynamics == game_type.Dynamics.MEAN_FIELD:
         return "it is a mean-field game"
@@ -229,8 +248,12 @@ def _add_information_state(
 
 @lru_cache(maxsize=256)
 def wording_of(env_id: str) -> Wording:
-    """Return the words of a game; see openspiel_words."""
-    return wording_for(load_game(env_id).get_type().short_name)
+    """Return the words of a game, or of the game of simultaneous moves that is played in turns."""
+    game = load_game(env_id)
+    name: str = game.get_type().short_name
+    if name == IN_TURNS:
+        name = game.get_parameters()["game"]["name"]
+    return WORDINGS.get(name, PlainWording)()
 
 
 def game_at(env_id: str, history: tuple[int, ...]) -> OpenSpielGame:

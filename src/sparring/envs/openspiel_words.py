@@ -1,4 +1,4 @@
-"""The words of OpenSpiel games: rules, observations and moves.
+"""The words of OpenSpiel games, here of board games: rules, observations and moves.
 
 Observations begin with what many positions share and end with what differs, so that prompts share prefixes.
 """
@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any
 
-CARD_NAMES = "23456789TJQK"
 _PLAIN = str.maketrans("[]\\", "()|")
 _OWN_TAG = re.compile(r"^\[P\d+\]\s*(?=\S)")
 
@@ -45,7 +44,7 @@ class PlainWording(Wording):
             text = state.observation_string(pid)
         else:
             text = str(state)
-        return f"{text.strip()}\n{_legal_line(self.moves(state))}"
+        return f"{text.strip()}\n{legal_line(self.moves(state))}"
 
     def moves(self, state: Any) -> list[str]:
         """Give OpenSpiel's action strings, distinct by action id.
@@ -58,87 +57,6 @@ class PlainWording(Wording):
         if len(set(names)) == len(names):
             return names
         return [f"{name} #{action}" for name, action in zip(names, actions, strict=True)]
-
-
-class KuhnWording(Wording):
-    """Kuhn poker for two to ten players: check, bet, call, fold."""
-
-    def rules(self, game: Any, pid: int) -> str:
-        """Give the rules; they are the same for every seat."""
-        players = game.num_players()
-        deck = ", ".join(_kuhn_deck(players))
-        return (
-            f"Kuhn poker, {players} players, cards {deck} (lowest first). Everyone pays 1 chip and gets one "
-            "card. A bet or a call costs 1 more chip. The highest card that did not fold wins all chips. "
-            "Answer with your move only."
-        )
-
-    def observation(self, state: Any, pid: int) -> str:
-        """Give the betting so far, the legal moves and the card, in this order."""
-        players = state.num_players()
-        history = state.history()
-        said = []
-        bet_made = False
-        for turn, action in enumerate(history[players:]):
-            who = _who(turn % players, pid, players)
-            said.append(f"{who} {self._name(action, bet_made)}")
-            bet_made = bet_made or action == 1
-        betting = ", ".join(said) if said else "none"
-        card = _kuhn_deck(players)[history[pid]]
-        return f"Moves so far: {betting}. {_legal_line(self.moves(state))} Your card: {card}."
-
-    def moves(self, state: Any) -> list[str]:
-        """Give ``check`` and ``bet``, or ``fold`` and ``call`` after a bet."""
-        bet_made = 1 in state.history()[state.num_players() :]
-        return [self._name(action, bet_made) for action in state.legal_actions()]
-
-    def _name(self, action: int, bet_made: bool) -> str:
-        if bet_made:
-            return "call" if action == 1 else "fold"
-        return "bet" if action == 1 else "check"
-
-
-class LeducWording(Wording):
-    """Leduc poker: fold, call (which is also the check), raise."""
-
-    _FIELD = re.compile(r"\[(\w+): ?([^\]]*)\]")
-    _SUITS = 2
-
-    def rules(self, game: Any, pid: int) -> str:
-        """Give the rules; they are the same for every seat."""
-        cards = ", ".join(self._ranks(game))
-        return (
-            f"Leduc poker, {game.num_players()} players. Cards {cards}, two of each. Everyone pays 1 chip "
-            "and gets one card. Two rounds of betting, a raise is 2 chips in the first and 4 in the second, "
-            "at most two raises a round. Before the second a public card is shown. A pair with it wins, else "
-            "the highest card. Answer with your move only."
-        )
-
-    def observation(self, state: Any, pid: int) -> str:
-        """Give both rounds of betting, the legal moves, the public card and the card, in this order."""
-        fields = dict(self._FIELD.findall(state.information_state_string(pid)))
-        first = self._betting(fields["Round1"])
-        second = self._betting(fields["Round2"])
-        game = state.get_game()
-        public = self._card(game, fields["Public"]) if "Public" in fields else "none"
-        return (
-            f"Round 1: {first}. Round 2: {second}. {_legal_line(self.moves(state))} "
-            f"Public card: {public}. Your card: {self._card(game, fields['Private'])}."
-        )
-
-    def moves(self, state: Any) -> list[str]:
-        """Give ``fold``, ``call`` and ``raise``, as far as they are legal."""
-        return [("fold", "call", "raise")[action] for action in state.legal_actions()]
-
-    def _betting(self, actions: str) -> str:
-        return " ".join(("fold", "call", "raise")[int(action)] for action in actions.split()) or "none"
-
-    def _ranks(self, game: Any) -> str:
-        return "A23456789TJQK"[-1 - game.num_players() :]
-
-    def _card(self, game: Any, card: str) -> str:
-        suits = 1 if game.get_parameters().get("suit_isomorphism") else self._SUITS
-        return self._ranks(game)[int(card) // suits]
 
 
 class TicTacToeWording(Wording):
@@ -215,7 +133,7 @@ class NimWording(Wording):
     def observation(self, state: Any, pid: int) -> str:
         """Give the stones in each pile, and the legal moves."""
         piles = str(state).partition(": ")[2]
-        return f"Piles: {piles}. {_legal_line(self.moves(state))}"
+        return f"Piles: {piles}. {legal_line(self.moves(state))}"
 
     def moves(self, state: Any) -> list[str]:
         """Give the pile and the number of stones of each move, such as ``2:3``."""
@@ -224,33 +142,9 @@ class NimWording(Wording):
         return [self._ACTION.sub(r"\1:\2", name) for name in names]
 
 
-def wording_for(short_name: str) -> Wording:
-    """Return the wording of the game with this OpenSpiel short name."""
-    if short_name == "kuhn_poker":
-        return KuhnWording()
-    if short_name == "leduc_poker":
-        return LeducWording()
-    if short_name == "tic_tac_toe":
-        return TicTacToeWording()
-    if short_name == "phantom_ttt":
-        return PhantomTicTacToeWording()
-    if short_name == "nim":
-        return NimWording()
-    return PlainWording()
-
-
-def _legal_line(moves: list[str]) -> str:
+def legal_line(moves: list[str]) -> str:
+    """Return the line that lists the legal moves."""
     return f"Legal moves: {', '.join(moves)}."
-
-
-def _kuhn_deck(players: int) -> str:
-    return CARD_NAMES[len(CARD_NAMES) - players - 1 :]
-
-
-def _who(pid: int, reader: int, players: int) -> str:
-    if pid == reader:
-        return "you"
-    return "they" if players == 2 else f"player {pid}"
 
 
 def _plain_name(text: str) -> str:
