@@ -54,14 +54,17 @@ def test_schedules_take_these_values(schedule, values):
     assert [schedule.at(step) for step in range(len(values))] == pytest.approx(values)
 
 
-def test_the_first_update_moves_each_weight_by_the_learning_rate_against_its_gradient():
+@pytest.mark.parametrize("ratio", [1.0, 4.0, 0.5])
+def test_the_first_update_moves_each_weight_by_its_learning_rate_against_its_gradient(ratio):
     """AdamW without momentum or decay: g / (sqrt(g^2) + eps)."""
     policy = tiny_policy()
-    learner = make_learner(policy, grad_clip=1e9)
-    before = [p.detach().clone() for p in policy.adapter_parameters()]
-    learner.update(RECORDS)
-    for old, parameter in zip(before, policy.adapter_parameters(), strict=True):
-        expected = old - RATE * parameter.grad / (parameter.grad.abs() + 1e-8)
+    learner = make_learner(policy, grad_clip=1e9, loraplus_ratio=ratio)
+    before = weights(policy)
+    metrics = learner.update(RECORDS)
+    assert metrics["learning_rate"] == pytest.approx(RATE)
+    for (name, old), parameter in zip(before.items(), policy.adapter_parameters(), strict=True):
+        rate = RATE * ratio if name.endswith("lora_B.weight") else RATE
+        expected = old - rate * parameter.grad / (parameter.grad.abs() + 1e-8)
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -85,6 +85,9 @@ class LearningSettings(Settings):
     opponents; `magnet` is tied to the average of many updates, and gains from 0.8."""
     warmup_steps: int = Field(default=4, ge=0, le=10_000_000)
     """Number of updates over which the learning rate rises."""
+    loraplus_ratio: float = Field(default=1.0, ge=1e-3, le=1e3)
+    """Learning rate of the adapter's second factor, which begins at 0, divided by that of its first (LoRA+,
+    arXiv 2402.12354)."""
     grad_clip: float = Field(default=1.0, ge=1e-9, le=1e12)
     """Maximum global L2 norm of the gradient."""
     epochs: int = Field(default=1, ge=1, le=1000)

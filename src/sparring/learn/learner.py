@@ -27,6 +27,8 @@ from sparring.learn.schedules import Follower, Schedule
 
 REFERENCE_PREFIX = "reference."
 ALGORITHM_PREFIX = "algorithm."
+RATIO = "ratio"
+"""In a group of parameters: its learning rate, divided by the scheduled one."""
 MAX_DRIFT = 1.0
 """Nats per token by which the limit of the mismatch is higher for tokens of older versions."""
 MAX_GENERATION_LEN = InferenceSettings().max_tokens
@@ -94,7 +96,10 @@ class Learner:
             self.reference = Follower(policy, adapter, name, decay, every)
             self.reference.start()
         self.optimizer = torch.optim.AdamW(
-            policy.adapter_parameters(adapter),
+            [
+                {"params": policy.adapter_factor("A", adapter), RATIO: 1.0},
+                {"params": policy.adapter_factor("B", adapter), RATIO: settings.loraplus_ratio},
+            ],
             lr=self.learning_rate.start,
             betas=(settings.momentum, algorithm.squares_decay),
             weight_decay=0.0,
@@ -251,7 +256,10 @@ class Learner:
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise SparringError(f"the loss ({loss}) or gradient norm ({norm}) is not finite")
         self.algorithm.follow(share.metrics)
-        self.optimizer.param_groups[0]["lr"] = self.learning_rate.at(self.age) * self.algorithm.rate_factor
+        rate = self.learning_rate.at(self.age) * self.algorithm.rate_factor
+        for group in self.optimizer.param_groups:
+            if RATIO in group:
+                group["lr"] = rate * group[RATIO]
         self.optimizer.step()
         return share, norm
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -242,6 +242,10 @@ class PolicyModel:
     def adapter_parameters(self, name: str = TRAINED) -> list[torch.nn.Parameter]:
         """Return an adapter's weights, in the same order for all adapters; none if it does not exist."""
         return list(self._weights(name).values())
+
+    def adapter_factor(self, factor: Literal["A", "B"], name: str = TRAINED) -> list[torch.nn.Parameter]:
+        """Return one factor of each layer of an adapter, which adds B A x to what the layer computes."""
+        return [one for key, one in self._weights(name).items() if key.endswith(f".lora_{factor}.weight")]
 
     @contextmanager
     def adapter(self, name: str) -> Iterator[None]:
