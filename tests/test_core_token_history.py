@@ -185,7 +185,7 @@ async def test_an_episode_asks_with_the_ids_that_were_drawn_and_records_text(his
     arena.add_role(Role("one", history=history))
     result = await Interview(max_turns=3).generate(arena, None)
     answers = [one for one in client.asked[-1] if one["role"] == "assistant"]
-    kept = [said("assistant", "<think>1</think>n", [1]), said("assistant", "<think>2</think>n", [2])]
+    kept = [said("assistant", "n", [one], f"<think>{one}</think>n") for one in (1, 2)]
     assert answers == (kept if history == "keep" else [said("assistant", "n")] * 2)
     assert all(
         "token_ids" not in one for step in result.rollout.steps for one in step.prompt + step.completion

@@ -16,6 +16,7 @@ import pytest
 from openai_clients import KEY, LIMIT, QUESTION, ask, client_of, failure
 from replying_server import Reply, completion, error, http, serving, with_tokens
 from sparring.core import ContextError, EpisodeError, InputError, TransientError
+from sparring.core.reasoning import Reasoning
 from sparring.engine.api_replies import read_error
 from sparring.engine.openai_client import OpenAIClient
 
@@ -97,14 +98,34 @@ async def test_what_a_model_says_is_read_once_and_not_paid_for_again(answer, tex
         response = await asyncio.wait_for(client.complete(QUESTION), LIMIT)
         await client.close()
     assert response.text == text
-    assert response.completion == [{"role": "assistant", "content": text}]
+    (message,) = response.completion
+    assert (message["role"], message["content"]) == ("assistant", text)
     assert len(server.lines) == 1
+
+
+THOUGHTS = {
+    "DeepSeek's": with_content("4", reasoning_content="2 and 2"),
+    "OpenRouter's": with_content("4", reasoning="2 and 2"),
+    "Mistral's": TEXTS["parts with thoughts, as Mistral's"][0],
+    "tags in the text": completion("<think>2 and 2</think>\n\n4"),
+    "a tag that the template began": completion("2 and 2\n</think>4"),
+}
+
+
+@pytest.mark.parametrize("answer", THOUGHTS.values(), ids=THOUGHTS)
+async def test_what_a_model_thinks_is_told_apart_from_what_it_says(answer):
+    async with serving(http(answer)) as server:
+        response = await client_of(server).complete(QUESTION)
+    assert (response.text, response.reasoning) == ("4", Reasoning("2 and 2"))
+    (step,) = [response.to_step("A", QUESTION)]
+    assert (step.completion_text, step.reasoning) == ("4", "2 and 2")
 
 
 async def test_an_answer_that_ran_out_of_tokens_while_it_reasoned_is_cut_off():
     async with serving(http(with_content(None, "length", reasoning="2 and 2"))) as server:
         response = await client_of(server).complete(QUESTION)
     assert response.finish_reason == "length"
+    assert response.reasoning == Reasoning("2 and 2", ended=False)
 
 
 # Errors.

@@ -116,6 +116,12 @@ def greedy(**changes: Any) -> Applies:
     )
 
 
+def after_a_thought(server: Server, **changes: Any) -> str:
+    """What is said in an answer to a prompt that begins a thought."""
+    begun = [{"role": "text", "content": "Rules <think>"}]
+    return text(server.ask(CHAT, messages=begun, max_tokens=30, ignore_eos=True, **changes))
+
+
 END = {str(tiny_policy().tokenizer.eos_token_id): 100}
 """A bias with which the first token ends an answer."""
 APPLIES: dict[str, Applies] = {
@@ -151,6 +157,9 @@ APPLIES: dict[str, Applies] = {
     "logprobs": lambda s, path: choices(s.ask(path, logprobs=True))[0]["logprobs"] is not None,
     "top_logprobs": lambda s, path: (
         s.ask(path, logprobs=True, top_logprobs=4).text.count('"token":') == 5 * 6
+    ),
+    "thinking_token_budget": lambda s, path: (
+        after_a_thought(s, thinking_token_budget=2) != "" == after_a_thought(s)
     ),
     "echo": lambda s, path: text(s.ask(path, echo=True)) == "rules" + text(s.ask(path)),
 }
@@ -289,7 +298,8 @@ MESSAGE_FIELDS = {
     *OTHER_FIELDS.split(),
     *MESSAGE_NEUTRAL,
 } - HONOURED
-assert not MESSAGE_FIELDS & WITHOUT_EFFECT_IN_MESSAGES
+IN_VAIN = MESSAGE_FIELDS & WITHOUT_EFFECT_IN_MESSAGES
+assert IN_VAIN == {"reasoning", "reasoning_content"}
 
 
 def ask_with(server: Server, **fields: Any) -> httpx2.Response:
@@ -297,7 +307,12 @@ def ask_with(server: Server, **fields: Any) -> httpx2.Response:
     return server.ask(CHAT, messages=[*ASK, said, *ASK])
 
 
-@pytest.mark.parametrize("name", sorted(MESSAGE_FIELDS))
+def test_thoughts_that_a_client_sends_back_change_nothing(server):
+    thoughts = dict.fromkeys(IN_VAIN, "I plan to win.")
+    assert text(ask_with(server, **thoughts)) == text(ask_with(server))
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGE_FIELDS - IN_VAIN))
 def test_a_field_of_a_message_is_refused_by_name_unless_its_value_changes_nothing(server, name):
     expected = text(ask_with(server))
     for value in VALUES:

@@ -306,6 +306,11 @@ async def test_each_side_has_seen_an_example_debate_from_its_own_seat_in_the_for
         '{"winner": "Aff", "score": "0.8", "reason": "Neg: {weak}"}',
         '{"verdict": {"winner": "Aff", "score": 0.8}}',
         "Winner: Aff, score: 0.8. I repeat, Winner: Aff, score: 0.8",
+        "Winner: Neg, score: 0.8 ... no: Winner: Aff, score: 0.8",
+        "Winner: Aff, score: 0.9\nWinner: Aff, score: 0.8",
+        '{"winner": "Neg", "score": 0.8} {"winner": "Aff", "score": 0.8}',
+        'Winner: Neg, score: 0.6. {"winner": "Aff", "score": 0.8}',
+        '{"winner": "Neg", "score": 0.8} Winner: Aff, score: 0.8',
     ],
 )
 def test_verdicts_that_are_read(text: str) -> None:
@@ -328,15 +333,13 @@ def test_verdicts_that_are_read(text: str) -> None:
         "Winner: Aff, score: 80%",
         "Winner: Aff, score: 0.3",
         "Winner: Aff, score: 0.8.5",
-        "Winner: Aff, score: 0.8 ... Winner: Neg, score: 0.8",
         "Winner: Aff, score: 0.8, or rather Winner: Neg",
-        "Winner: Aff, score: 0.8\nWinner: Aff, score: 0.9",
         '{"winner": "Aff"}',
         '{"winner": "Draw", "score": 0.5}',
         '{"winner": "Aff", "score": true}',
         '{"winner": "Aff", "score": NaN}',
         '{"winner": ["Aff"], "score": 0.8}',
-        '{"winner": "Aff", "score": 0.8} {"winner": "Neg", "score": 0.8}',
+        '{"winner": "Aff", "score": 0.8} {"winner": "Neg", "score": 8}',
     ],
 )
 def test_verdicts_that_would_have_to_be_guessed_are_none(text: str) -> None:

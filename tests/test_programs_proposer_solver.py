@@ -363,7 +363,8 @@ def test_a_long_proposal_is_parsed_in_linear_time(end: str) -> None:
         "Question: a\nAnswer:",
         "Question: \t\nAnswer: b",
         "Question: a\nAnswer: b\nAnswer: c",
-        "Sure!\nQuestion: a\nAnswer: b",
+        "Sure! Question: a\nAnswer: b",
+        "Question: a\nAnswer: b\n\nIs it good?",
     ],
 )
 def test_open_questions_without_the_form_are_invalid(text: str) -> None:

@@ -62,7 +62,7 @@ def test_every_text_of_a_scale_is_its_decision(scale):
         ("accept_reject", "accepted"),
         ("accept_reject", "accept it"),
         ("accept_reject", "accept or reject"),
-        ("accept_reject", "accept. Decision: reject"),
+        ("accept_reject", "reject. Decision: accept, I think"),
         ("accept_reject", "accept\nBecause it is right."),
         ("accept_reject", "not accept"),
         ("accept_reject", ""),

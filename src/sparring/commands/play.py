@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +15,8 @@ from sparring.commands.members import MODEL, Member
 from sparring.commands.model_source import find_player
 from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
-from sparring.core import InferenceClient, InputError, derive_seed
+from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
+from sparring.core.model_caller import ModelCaller
 from sparring.core.own_code import absolute, is_from_outside
 from sparring.core.text import one_line, printable
 from sparring.envs.catalog import make_game
@@ -59,6 +60,7 @@ def play(
     policies = member.models(GameVenue(env), "RUN")
     inference = InferenceSettings(max_tokens=source.max_tokens)
     engine = build_engine(source.model, member.adapters(), inference, seed, progress or Progress())
+    calls = replace(env.calls, max_tokens=env.max_tokens or source.max_tokens)
     rng = random.Random(seed)
     tally: Counter[str] = Counter()
     number = 0
@@ -67,8 +69,7 @@ def play(
             deal = derive_seed(seed, "play", number)
             game = make_game(env_id, num_players, deal)
             playing = [drawn(policy, deal, pid) for pid, policy in enumerate(policies)]
-            limit = env.max_tokens or source.max_tokens
-            model = ModelPlayer(engine, playing, prompts, limit, runner, tuple(env.stop))
+            model = ModelPlayer(engine, playing, prompts, calls, runner)
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
@@ -93,16 +94,17 @@ class ModelPlayer:
     client: InferenceClient
     policies: Sequence[str]
     template: PromptTemplate
-    max_tokens: int
+    calls: CallSettings
     runner: asyncio.Runner
-    stop: tuple[str, ...] = ()
 
     def answer(self, game: Game, seed: int) -> str:
         """Return the model's answer to the prompt of the player whose turn it is."""
-        answering = self.client.complete(
+        answering = ModelCaller(self.client, 1, None).call_model(
             self.template.messages(game, game.current_pid),
-            max_tokens=self.max_tokens,
-            stop=self.stop,
+            max_tokens=self.calls.max_tokens,
+            stop=self.calls.stop,
+            reasoning=self.calls.reasoning,
+            max_reasoning=self.calls.max_reasoning,
             return_tokens=False,
             model=self.policies[game.current_pid],
             seed=seed,

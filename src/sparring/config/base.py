@@ -80,6 +80,9 @@ Names = Annotated[list[Name], Field(max_length=1000), AfterValidator(_distinct)]
 Texts = Annotated[list[Words], Field(max_length=10_000), AfterValidator(_distinct)]
 """Texts that differ."""
 
+TagPair = Annotated[list[Words], Field(min_length=2, max_length=2), AfterValidator(_distinct)]
+"""The texts that begin and end a thought."""
+
 
 def with_own_type(table: Any) -> Any:
     """Return a table whose ``type`` or ``path`` names a class of your own as one of type ``python``."""

@@ -49,11 +49,12 @@ _ON_A_CLUSTER = Only(
 )
 
 
-def _ending_as_the_run(game: Game, info: ValidationInfo) -> Game:
+def _answering_as_the_run(game: Game, info: ValidationInfo) -> Game:
     inference = info.data.get("inference")
-    if inference is None or "stop" in game.model_fields_set:
+    if inference is None:
         return game
-    return game.model_copy(update={"stop": inference.stop})
+    names = {"stop", "reasoning", "max_reasoning"} - game.model_fields_set
+    return game.model_copy(update={name: getattr(inference, name) for name in names})
 
 
 class Config(Settings):
@@ -121,16 +122,14 @@ class Config(Settings):
 
     @field_validator("envs")
     @classmethod
-    def _games_end_answers_as_the_run(
-        cls, envs: list[EnvSettings], info: ValidationInfo
-    ) -> list[EnvSettings]:
-        return [_ending_as_the_run(env, info) for env in envs]
+    def _games_answer_as_the_run(cls, envs: list[EnvSettings], info: ValidationInfo) -> list[EnvSettings]:
+        return [_answering_as_the_run(env, info) for env in envs]
 
     @field_validator("evaluation")
     @classmethod
     def _evaluated_games_too(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
         return evaluation.model_copy(
-            update={"envs": [_ending_as_the_run(env, info) for env in evaluation.envs]}
+            update={"envs": [_answering_as_the_run(env, info) for env in evaluation.envs]}
         )
 
     @model_validator(mode="after")

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Texts, at_field
+from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, TagPair, Texts, at_field
 from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
 from sparring.core.own_code import name_of
 from sparring.core.play import SampleMode
+from sparring.core.reasoning import tags_of
 
 DEFAULT_TEMPLATE = "fewshot-chat"
 
@@ -41,6 +42,10 @@ class GameSettings(Settings):
     stop: Texts = Field(default=[], max_length=100)
     """Texts that end an answer in this game; by default `inference.stop`. Not with `magnet`, `all_actions` or
     NashConv: for these, an answer ends where the model ends it."""
+    reasoning: Literal["auto", "none"] | TagPair = "auto"
+    """The tags around thoughts in this game; by default `inference.reasoning`."""
+    max_reasoning: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Number of tokens of a thought after which the engine ends it; by default `inference.max_reasoning`."""
     policies: list[PolicyName] = Field(default=[], max_length=1000)
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. A name in `[frozen]` plays its seat in every game of training and is not trained.
@@ -62,7 +67,12 @@ class GameSettings(Settings):
     @property
     def calls(self) -> CallSettings:
         """How its answers are drawn; the temperature depends on what the game is for."""
-        return CallSettings(max_tokens=self.max_tokens, stop=tuple(self.stop) or None)
+        return CallSettings(
+            max_tokens=self.max_tokens,
+            stop=tuple(self.stop) or None,
+            reasoning=tags_of(self.reasoning),
+            max_reasoning=self.max_reasoning,
+        )
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, at_field
+from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, TagPair, Texts, at_field
 from sparring.config.facts import CLASS_FILE
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.core.adapters import TRAINED
@@ -185,9 +185,13 @@ class RoleSettings(Settings):
     """Maximum length of an answer, in tokens."""
     stop: Texts | None = Field(default=None, max_length=100)
     """Texts that end an answer; they are not part of its text."""
+    reasoning: Literal["auto", "none"] | TagPair | None = None
+    """The tags around the role's thoughts, as in `inference.reasoning`."""
+    max_reasoning: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Number of tokens of a thought after which the engine ends it."""
     history: History | None = None
-    """What later prompts show of the role's answers: `keep` (as they were drawn), `drop_reasoning` (without
-    what is between `<think>` and `</think>`), or `summary` (the latest `<summary>...</summary>` in place of
+    """What later prompts show the role of its own answers: `keep` (as they were drawn), `drop_reasoning`
+    (only what it said), or `summary` (the latest `<summary>...</summary>` in place of
     everything between the beginning and it)."""
 
 

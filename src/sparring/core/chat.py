@@ -78,7 +78,8 @@ class ChatEpisode(Episode):
         step = response.to_step(role_id, messages, turn=state.turn)
         mark_prefix(state.trajectory, step)
         state.trajectory.append(step)
-        state.transcript.append(Utterance(role_id, response.text, token_ids=response.drawn))
+        utterance = Utterance(role_id, response.text, token_ids=response.drawn, written=response.written)
+        state.transcript.append(utterance)
 
     def messages_for(self, role_id: str, arena: Arena, state: EpisodeState) -> Messages:
         """Return the conversation as ``role_id`` heard it, after its system prompt, with the token ids of its
@@ -97,7 +98,9 @@ class ChatEpisode(Episode):
             if messages and messages[-1]["role"] == speaker == "user":
                 messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{text}"}
             else:
-                messages.append(said(speaker, text, one.token_ids if speaker == "assistant" else None))
+                own = speaker == "assistant"
+                kept = (one.token_ids, one.written) if own else (None, None)
+                messages.append(said(speaker, text, *kept))
         return remembered(messages, role.history, beginning)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:

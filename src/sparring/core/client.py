@@ -3,12 +3,13 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparring.core.adapters import TRAINED
 from sparring.core.errors import InputError, SparringError
-from sparring.core.messages import Messages, as_text, listed
+from sparring.core.messages import Messages, as_answer, as_text, listed, said
+from sparring.core.reasoning import KNOWN_TAGS, Parts, Reasoning, ReasoningTags, split
 from sparring.core.types import Step
 
 CANNOT_GIVE = "has no log-probabilities for an answer that it did not draw"
@@ -35,10 +36,13 @@ class MoreLogprobs:
 class ModelResponse:
     """One answer. Token fields are ``None`` where the client cannot provide them; they are never made up.
 
-    ``completion`` is the answer as a message for later prompts, with its token ids if they are known.
-    ``completion_logprobs`` are natural logarithms under the sampling distribution. ``policy_version`` is
-    ``None`` if the client does not know it. ``finish_reason`` is ``stop`` (a stop token or string was drawn)
-    or ``length`` (the answer was cut at the token limit). The arena sets ``policy`` and ``temperature``.
+    ``text`` is what was said. If the model thought before it spoke, ``reasoning`` is what it thought, and
+    ``written`` the whole with its tags, if the client has it. ``forced`` is the range of the drawn ids that
+    the engine put there to end a thought: nobody learns from these. ``completion`` is the answer as a message
+    for later prompts, with its token ids if they are known. ``completion_logprobs`` are natural logarithms
+    under the sampling distribution. ``policy_version`` is ``None`` if the client does not know it.
+    ``finish_reason`` is ``stop`` (a stop token or string was drawn) or ``length`` (the answer was cut at the
+    token limit). The arena sets ``policy`` and ``temperature``.
     """
 
     text: str
@@ -51,11 +55,37 @@ class ModelResponse:
     policy: str = TRAINED
     temperature: float = 1.0
     more: MoreLogprobs | None = None
+    reasoning: Reasoning | None = None
+    written: str | None = None
+    forced: tuple[int, int] | None = None
 
     @property
     def drawn(self) -> list[int] | None:
         """The token ids of the answer, if known, even if the call did not ask for tokens to train on."""
         return self.completion[0].get("token_ids") if self.completion else None
+
+    def read_by(self, tags: ReasoningTags) -> "ModelResponse":
+        """Return the response read with a role's tags. With ``auto``, a client that knows the model's own
+        tags has told its thoughts apart."""
+        if tags == "auto" and self.reasoning is not None:
+            return self
+        whole = self.text if self.written is None else self.written
+        if tags == "none":
+            return self.in_parts(Parts(whole), whole)
+        return self.in_parts(split(whole, KNOWN_TAGS if tags == "auto" else [tags]), whole)
+
+    def in_parts(self, parts: Parts, written: str | None) -> "ModelResponse":
+        """Return the response whose text is what was said, out of all that was written."""
+        if parts.reasoning is None:
+            if parts.said == self.text and self.reasoning is None:
+                return self
+            completion = [said("assistant", parts.said, self.drawn)]
+            return replace(self, text=parts.said, completion=completion, reasoning=None, written=None)
+        message = said("assistant", parts.said, self.drawn, written)
+        message["reasoning"] = parts.reasoning.text
+        return replace(
+            self, text=parts.said, completion=[message], reasoning=parts.reasoning, written=written
+        )
 
     def to_step(self, role_id: str, prompt: Messages | str, **info: Any) -> Step:
         """Return the step for this answer to ``prompt``. It is checked when the episode has ended
@@ -63,15 +93,22 @@ class ModelResponse:
         return Step(
             role_id=role_id,
             prompt=as_text(listed(prompt)),
-            completion=as_text(self.completion),
+            completion=as_answer(self.completion),
             prompt_token_ids=self.prompt_token_ids,
             completion_token_ids=self.completion_token_ids,
             completion_logprobs=self.completion_logprobs,
             policy_version=self.policy_version or 0,
             policy=self.policy,
             temperature=self.temperature,
-            info={**info, "finish_reason": self.finish_reason},
+            info={**info, "finish_reason": self.finish_reason, **self._notes()},
         )
+
+    def _notes(self) -> dict[str, Any]:
+        """Return what a step notes of the reasoning, if there is some."""
+        if self.reasoning is None:
+            return {}
+        forced = {} if self.forced is None else {"forced": list(self.forced)}
+        return {"reasoning": {"ended": self.reasoning.ended, "tokens": self.reasoning.tokens}, **forced}
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str | None:
@@ -94,6 +131,7 @@ class InferenceClient(ABC):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        max_reasoning: int | None = None,
     ) -> ModelResponse:
         """Answer ``messages``.
 
@@ -104,8 +142,10 @@ class InferenceClient(ABC):
             return_tokens: whether to return token ids and log-probabilities.
             model: the model that answers (a policy or a member); ``None`` means the client's default.
             seed: makes the draw repeatable if the client supports it.
-            stop: the answer ends where one of these texts appears. Its text does not contain it, its
-                tokens do. The arena leaves the argument out if there is none.
+            stop: the answer ends where one of these texts appears in what is said. Its text does not
+                contain it, its tokens do.
+            max_reasoning: number of tokens of a thought after which the client ends it. The arena leaves
+                this and ``stop`` out where there is none.
         """
 
     async def give(
@@ -158,6 +198,7 @@ class MockInferenceClient(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        max_reasoning: int | None = None,
     ) -> ModelResponse:
         if callable(self.responses):
             text = self.responses(messages, seed)

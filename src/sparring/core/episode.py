@@ -91,13 +91,17 @@ def _distinct(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Utterance:
-    """Words of a role, or of the environment (author ``""``), to one role or to all (``""``), with the ids
-    that were drawn."""
+    """Words of a role, or of the environment (author ``""``), to one role or to all (``""``).
+
+    ``token_ids`` are the ids that were drawn, and ``written`` the whole answer if the role thought before it
+    spoke; only the role itself sees that again.
+    """
 
     author: str
     text: str
     to: str = ""
     token_ids: list[int] | None = None
+    written: str | None = None
 
 
 @dataclass

@@ -8,17 +8,22 @@ import re
 from typing import Literal, NotRequired, TypedDict
 
 from sparring.core.errors import shown
+from sparring.core.reasoning import split
 
 
 class Message(TypedDict):
     """An OpenAI-style chat message.
 
-    ``token_ids`` are the ids with which a model said an assistant message, unchanged in later prompts.
+    ``token_ids`` are the ids with which a model said an assistant message, unchanged in later prompts. If it
+    thought before it spoke, ``content`` is only what it said, ``reasoning`` what it thought, and ``written``
+    the whole with its tags, which its own later prompts have in place of the content.
     """
 
     role: str
     content: str
     token_ids: NotRequired[list[int]]
+    reasoning: NotRequired[str]
+    written: NotRequired[str]
 
 
 Messages = list[Message]
@@ -67,25 +72,40 @@ def check_text(text: str) -> None:
 
 
 def as_text(messages: Messages) -> Messages:
-    """Return the messages without token ids, for logs and for whoever reads only text."""
+    """Return the messages of a prompt without token ids, for logs and for whoever reads only text."""
     for message in messages:
-        if "token_ids" in message:
-            return [{"role": one["role"], "content": one["content"]} for one in messages]
+        if len(message) > 2:
+            return [{"role": one["role"], "content": one.get("written", one["content"])} for one in messages]
     return messages
 
 
-def said(role: str, content: str, token_ids: list[int] | None = None) -> Message:
-    """Return a message, with the token ids of an answer if they are known."""
-    if token_ids is None:
-        return {"role": role, "content": content}
-    return {"role": role, "content": content, "token_ids": token_ids}
+def as_answer(messages: Messages) -> Messages:
+    """Return the messages of an answer as a step keeps them: what was said, and the reasoning before it."""
+    if all(len(one) == 2 for one in messages):
+        return messages
+    return [
+        {"role": one["role"], "content": one["content"], "reasoning": one["reasoning"]}
+        if "reasoning" in one
+        else {"role": one["role"], "content": one["content"]}
+        for one in messages
+    ]
+
+
+def said(role: str, content: str, token_ids: list[int] | None = None, written: str | None = None) -> Message:
+    """Return a message; an answer has its token ids and the whole that was written, if they are known."""
+    message: Message = {"role": role, "content": content}
+    if token_ids is not None:
+        message["token_ids"] = token_ids
+    if written is not None:
+        message["written"] = written
+    return message
 
 
 History = Literal["keep", "drop_reasoning", "summary"]
 """How a role remembers its own answers.
 
 ``keep``: as they were drawn, with their token ids.
-``drop_reasoning``: without what they have between ``<think>`` and ``</think>``.
+``drop_reasoning``: only what it said.
 ``summary``: the latest answer that has a text between ``<summary>`` and ``</summary>`` takes the place of
 everything after the beginning and before it, and only that text is left of it. So a conversation without an
 end fits into a context, and the role learns what to write down.
@@ -110,9 +130,9 @@ def remembered(messages: Messages, history: History, beginning: int) -> Messages
 
 def _without_reasoning(message: Message) -> Message:
     """Return an answer without its reasoning; one that was cut while it reasoned has nothing else."""
-    content = message["content"]
-    if message["role"] != "assistant" or ("<think>" not in content and "</think>" not in content):
+    if "written" in message:
+        return said("assistant", message["content"])
+    if message["role"] != "assistant":
         return message
-    _, ended, answer = content.rpartition("</think>")
-    rest = answer if ended else content.partition("<think>")[0]
-    return {"role": "assistant", "content": rest.strip()}
+    parts = split(message["content"])
+    return message if parts.reasoning is None else said("assistant", parts.said)

@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.client import InferenceClient, ModelResponse
 from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import current_episode, wait_for_slot
 from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
-from sparring.core.messages import Messages, as_messages
+from sparring.core.messages import Message, Messages, as_messages
 from sparring.core.own_code import method_of, returned
+from sparring.core.reasoning import ReasoningTags
 from sparring.core.text import encodable
 from sparring.core.types import CallSettings, Role, seated
 from sparring.core.verbose_logger import VerboseLogger
@@ -70,6 +71,8 @@ class ModelCaller:
         model: str | None = None,
         seed: int | None = None,
         stop: Sequence[str] | None = None,
+        reasoning: ReasoningTags | None = None,
+        max_reasoning: int | None = None,
         given: str | None = None,
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
@@ -89,7 +92,8 @@ class ModelCaller:
             self.get_role(role_id)
         role = self.roles.get(role_id or "")
         agent = seated.get().get(role_id or "") if model is None else None
-        calls = CallSettings(temperature, max_tokens, None if stop is None else tuple(stop))
+        stops = None if stop is None else tuple(stop)
+        calls = CallSettings(temperature, max_tokens, stops, reasoning, max_reasoning)
         for one in (agent, role):
             calls = calls if one is None else calls.over(one)
         if model is None:
@@ -103,16 +107,17 @@ class ModelCaller:
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
         if given is None:
-            # A client of one's own may not know the argument, so it gets it only if there is a stop.
-            stops: dict[str, Any] = {"stop": calls.stop} if calls.stop else {}
+            # A client of one's own may not know these arguments, so it gets those that are set.
+            some: dict[str, Any] = {"stop": calls.stop, "max_reasoning": calls.max_reasoning}
+            limits = {"max_tokens": calls.max_tokens} | {name: one for name, one in some.items() if one}
             complete = self.client.complete
-            limits = {"max_tokens": calls.max_tokens, **stops}
             ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **limits)
         else:
             ask = partial(self.client.give, messages, given)
         source = method_of(self.client, "complete" if given is None else "give")
         call = partial(ask, temperature=temperature, model=model)
         response = _encodable(returned(await self._in_slot(call), ModelResponse, source))
+        response = response.read_by(calls.reasoning or "auto")
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
         version = response.policy_version
@@ -149,8 +154,21 @@ class ModelCaller:
 
 def _encodable(response: ModelResponse) -> ModelResponse:
     """Return a response of a client without halves of surrogate pairs, which nothing can read or write."""
-    texts = [response.text, *(message["content"] for message in response.completion)]
+    texts = [response.text, response.written or "", *(one["content"] for one in response.completion)]
     if all(map(str.isascii, texts)):
         return response
-    completion = [message | {"content": encodable(message["content"])} for message in response.completion]
-    return replace(response, text=encodable(response.text), completion=completion)
+    reasoning, written = response.reasoning, response.written
+    if reasoning is not None:
+        reasoning = replace(reasoning, text=encodable(reasoning.text))
+    return replace(
+        response,
+        text=encodable(response.text),
+        completion=list(map(_encodable_message, response.completion)),
+        reasoning=reasoning,
+        written=None if written is None else encodable(written),
+    )
+
+
+def _encodable_message(message: Message) -> Message:
+    texts = {name: encodable(one) for name, one in message.items() if isinstance(one, str)}
+    return cast(Message, message | texts)

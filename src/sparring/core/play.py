@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from sparring.core.records import others_of
 from sparring.core.types import AgentSpec, GenerateResult, Rollout, Step
@@ -89,8 +89,8 @@ class TaskMeta:
 
 
 class GameTurn(TypedDict):
-    """One move of a game. ``observation`` is what the player saw, ``text`` its whole answer, ``action`` the
-    move found in it."""
+    """One move of a game. ``observation`` is what the player saw, ``text`` its answer, ``action`` the move
+    found in it, and ``reasoning`` what it thought before, if it did."""
 
     pid: int
     kind: str
@@ -100,6 +100,7 @@ class GameTurn(TypedDict):
     action: str
     well_formed: bool
     invalid: bool
+    reasoning: NotRequired[str]
 
 
 class GameSummary(TypedDict):

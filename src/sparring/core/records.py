@@ -138,6 +138,9 @@ def others_of(rollout: Rollout) -> dict[str, bool]:
     return {"others": True} if several or fixed else {}
 
 
+_NOTES = ("explore", "explored", "others", "reasoning", "forced")
+
+
 def record_of(
     step: Step,
     rollout_id: str,
@@ -165,7 +168,7 @@ def record_of(
     finish_reason = step.info.get("finish_reason", "")
     notes = {"pid": step.pid, "env_id": env_id, "finish_reason": finish_reason}
     notes |= meta or {}
-    notes |= {name: step.info[name] for name in ("explore", "explored", "others") if name in step.info}
+    notes |= {name: step.info[name] for name in _NOTES if name in step.info}
     if finish_reason == "length" and _goes_on(step.completion_text, legal_answers):
         notes["goes_on"] = True
     return TrainingRecord(
@@ -224,7 +227,9 @@ def joined(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
         else:
             own.append([place])
             talks.append(own[-1])
-    return [_conversation([records[place] for place in talk]) for talk in sorted(talks, key=min)]
+    return [
+        _without_forced(_conversation([records[place] for place in talk])) for talk in sorted(talks, key=min)
+    ]
 
 
 def _continues(last: TrainingRecord, record: TrainingRecord) -> bool:
@@ -239,6 +244,33 @@ def _conversation(turns: list[TrainingRecord]) -> TrainingRecord:
         answer.prompt_token_ids = record.prompt_token_ids[begun:]
         later.append(answer)
     return replace(turns[0], later=later) if later else turns[0]
+
+
+def _without_forced(record: TrainingRecord) -> TrainingRecord:
+    """Return a record in which answers end before the ids that the engine put into them, to end a thought,
+    and go on after them, so that nobody learns from these."""
+    if not any("forced" in answer.meta for answer in record.answers):
+        return record
+    first, *later = [part for answer in record.answers for part in _parts_drawn(answer)]
+    return replace(record, **vars(first), later=later) if first is not record else record
+
+
+def _parts_drawn(answer: Answer) -> list[Answer]:
+    if "forced" not in answer.meta:
+        return [answer]
+    start, end = answer.meta["forced"]
+    ids, logprobs = answer.completion_token_ids, answer.logprobs
+    fields_of = {field.name: getattr(answer, field.name) for field in fields(Answer)}
+    before = Answer(**fields_of | {"completion_token_ids": ids[:start], "logprobs": logprobs[:start]})
+    if end >= len(ids):
+        return [before]
+    after = {
+        "prompt_token_ids": ids[start:end],
+        "completion_token_ids": ids[end:],
+        "logprobs": logprobs[end:],
+        "meta": answer.meta | {"rest": True},
+    }
+    return [before, Answer(**fields_of | after)]
 
 
 def mark_prefix(earlier: Sequence[Step], step: Step) -> None:

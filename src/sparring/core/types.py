@@ -12,17 +12,20 @@ from typing import Any, Literal, Self
 from sparring.core.adapters import TRAINED
 from sparring.core.errors import shown
 from sparring.core.messages import History, Messages
+from sparring.core.reasoning import ReasoningTags
 
 AgentKind = Literal["policy", "model", "script"]
 
 
 @dataclass(frozen=True)
 class CallSettings:
-    """How answers are drawn; ``None`` leaves a setting open."""
+    """How answers are drawn and read; ``None`` leaves a setting open."""
 
     temperature: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
+    reasoning: ReasoningTags | None = None
+    max_reasoning: int | None = None
 
     def over(self, others: "CallSettings | AgentSpec | Role") -> "CallSettings":
         """Return these settings, and those of a game, an agent or a role where these leave one open."""
@@ -30,6 +33,8 @@ class CallSettings:
             others.temperature if self.temperature is None else self.temperature,
             others.max_tokens if self.max_tokens is None else self.max_tokens,
             others.stop if self.stop is None else self.stop,
+            others.reasoning if self.reasoning is None else self.reasoning,
+            others.max_reasoning if self.max_reasoning is None else self.max_reasoning,
         )
 
 
@@ -50,6 +55,8 @@ class AgentSpec:
     temperature: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
+    reasoning: ReasoningTags | None = None
+    max_reasoning: int | None = None
 
 
 seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed
@@ -60,8 +67,9 @@ seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  
 class Role:
     """A trainable seat. ``policy`` names the adapter that it plays with and trains.
 
-    An answer ends before the first of the ``stop`` strings, if one appears. ``history`` says what later
-    prompts show of its answers.
+    An answer ends before the first of the ``stop`` strings, if one appears in what is said. ``history`` says
+    what later prompts show of its answers. ``reasoning`` are the tags around its thoughts, which nobody else
+    sees, and ``max_reasoning`` the tokens after which the engine ends a thought.
     """
 
     id: str
@@ -71,6 +79,8 @@ class Role:
     policy: str = TRAINED
     stop: tuple[str, ...] = ()
     history: History = "keep"
+    reasoning: ReasoningTags = "auto"
+    max_reasoning: int | None = None
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""
@@ -107,8 +117,13 @@ class Step:
 
     @property
     def completion_text(self) -> str:
-        """The text of the completion messages, joined."""
+        """What was said: the text of the completion messages, joined."""
         return "".join([message["content"] for message in self.completion])
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it spoke; nobody else sees it."""
+        return "".join([message.get("reasoning", "") for message in self.completion])
 
     @property
     def text_only(self) -> bool:

@@ -65,9 +65,10 @@ class ServedModel:
 class Request:
     """A call in progress, which ends at a stop token, a ``stop`` string or ``max_tokens``.
 
-    ``forced`` tokens take the place of drawn ones. If they are only ``scored``, they end where they end and
-    do not count as generated. ``node`` is its context; ``grown`` is set whenever a token is drawn, for a
-    caller that streams; ``number`` is its place in the order of arrival.
+    ``forced`` tokens take the place of drawn ones, as long as there are some. If they are only ``scored``,
+    they end where they end and do not count as generated. A thought of ``max_reasoning`` tokens is ended;
+    ``closed`` is the range of the ids that did. ``node`` is its context; ``grown`` is set whenever a token is
+    drawn, for a caller that streams; ``number`` is its place in the order of arrival.
     """
 
     model: ServedModel
@@ -79,6 +80,8 @@ class Request:
     version: int
     forced: list[int] | None = None
     scored: bool = False
+    max_reasoning: int | None = None
+    closed: tuple[int, int] | None = None
     stop: tuple[str, ...] = ()
     stopped_text: str | None = None
     options: AnswerOptions = PLAIN

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.core import ModelResponse
+from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import decoded
 from sparring.core.client import MoreLogprobs
+from sparring.core.reasoning import PartsStream
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 HELD_TRIED_EACH_TIME = 8
@@ -88,6 +90,7 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.reader = AnswerReader(tokenizer)
         self.before = _letter(tokenizer)
         self._known: dict[tuple[int, bool], str] = {}
 
@@ -145,11 +148,13 @@ class Token:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an answer: its text, the tokens since the last piece, and why the answer ended here."""
+    """A piece of an answer: its text, the tokens since the last piece, and why the answer ended here; in a
+    chat also a piece of the ``reasoning``."""
 
     text: str
     tokens: list[Token]
     reason: str | None
+    reasoning: str = ""
 
 
 class AnswerStream:
@@ -157,11 +162,17 @@ class AnswerStream:
     piece, and text that may begin a stop string is held back.
 
     ``offset`` is where the text begins, in characters. An answer that ``continues`` a text keeps the first
-    token's space.
+    token's space. Where there are ``parts``, reasoning is told from what is said.
     """
 
     def __init__(
-        self, texts: TokenTexts, stop: Sequence[str] = (), *, offset: int = 0, continues: bool = False
+        self,
+        texts: TokenTexts,
+        stop: Sequence[str] = (),
+        *,
+        offset: int = 0,
+        continues: bool = False,
+        parts: PartsStream | None = None,
     ) -> None:
         self.drawn = 0
         self._texts = texts
@@ -172,6 +183,8 @@ class AnswerStream:
         self._waiting: list[Token] = []
         self._lead = self._held = ""
         self._sent = 0
+        self._parts = parts
+        self._thought = 0
 
     def add(self, part: ModelResponse) -> Iterator[Piece]:
         """Yield the pieces of the next part. The last part has the text of the whole answer."""
@@ -188,20 +201,32 @@ class AnswerStream:
             if place < last:
                 new = self._stream.add(token)
                 self._offset += len(new)
-                yield from self._released(new)
+                if self._parts is None:
+                    yield from self._released(new)
+                else:
+                    yield from self._told(self._parts, new, token)
         if part.finish_reason:
             text = (self._lead + part.text)[self._sent :]
-            yield Piece(text, self._taken(), part.finish_reason)
+            thought = "" if part.reasoning is None else part.reasoning.text[self._thought :]
+            yield Piece(text, self._taken(), part.finish_reason, thought)
 
     def whole(self, answer: ModelResponse, *, with_tokens: bool) -> Piece:
         """Return a whole answer as one piece; ``with_tokens``: not only its text."""
-        if with_tokens:
-            pieces = list(self.add(answer))
-            tokens = [token for piece in pieces for token in piece.tokens]
-            return Piece("".join(piece.text for piece in pieces), tokens, answer.finish_reason)
+        tokens = [token for piece in self.add(answer) for token in piece.tokens] if with_tokens else []
         ids = answer.completion_token_ids or []
         lead = self._texts.lead(ids[0]) if ids and self._continues else ""
-        return Piece(lead + answer.text, [], answer.finish_reason)
+        thought = "" if answer.reasoning is None else answer.reasoning.text
+        return Piece(lead + answer.text, tokens, answer.finish_reason, thought)
+
+    def _told(self, parts: PartsStream, new: str, token: int) -> Iterator[Piece]:
+        """Yield what is certain of the text of a token, a control token included, which may be a tag."""
+        reader = self._texts.reader
+        for text, is_thought in parts.add(self._texts.text(token) if reader.is_control(token) else new):
+            if not is_thought:
+                yield from self._released(reader.without_control(text))
+            elif thought := reader.without_control(text):
+                self._thought += len(thought)
+                yield Piece("", self._taken(), None, thought)
 
     def _released(self, new: str) -> Iterator[Piece]:
         """Yield the text that is not the beginning of a stop string, if there is some."""

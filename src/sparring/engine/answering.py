@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
@@ -77,6 +77,7 @@ class EngineCall:
     stop: tuple[str, ...] = ()
     options: AnswerOptions = PLAIN
     given: str | None = None
+    max_reasoning: int | None = None
 
 
 class Engine(InferenceClient):
@@ -97,10 +98,12 @@ class Engine(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        max_reasoning: int | None = None,
     ) -> ModelResponse:
         """Answer ``messages``; see :meth:`answer`."""
+        call = EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop)
         return await self.answer(
-            EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop)
+            call if max_reasoning is None else replace(call, max_reasoning=max_reasoning)
         )
 
     async def give(

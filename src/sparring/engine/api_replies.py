@@ -214,6 +214,8 @@ TOKENS = "logprobs"
 """Stands for both fields that ask for token ids and log-probabilities."""
 _TOKEN_FIELDS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 
+THOUGHTS = "thoughts"
+"""The field of a request whose fields, which the library does not know, limit a thought."""
 Request = dict[str, Any]
 
 
@@ -226,6 +228,8 @@ def in_form(request: Request, rejected: frozenset[str]) -> Request:
     """Return the request without the rejected fields; ``max_tokens`` gets its newer name instead."""
     left_out = rejected | (_TOKEN_FIELDS.keys() if TOKENS in rejected else set())
     form = {name: value for name, value in request.items() if name not in left_out}
+    if limit := form.pop(THOUGHTS, None):
+        form["extra_body"] = form.get("extra_body", {}) | limit
     if "max_tokens" in request.keys() & rejected:
         form["max_completion_tokens"] = request["max_tokens"]
     return form
@@ -251,18 +255,31 @@ Kind = TypeVar("Kind")
 
 
 class Part(msgspec.Struct):
-    """A part of a content: text, a refusal, or something else, such as thoughts, which is left out."""
+    """A part of a content: text, a refusal, thoughts, or something else, which is left out."""
 
     type: str = ""
     text: str | None = None
     refusal: str | None = None
+    thinking: Any = None
 
 
 class ChoiceMessage(msgspec.Struct):
-    """The message of a choice. Its reasoning is not read."""
+    """The message of a choice."""
 
     content: str | list[Part] | None = None
     refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+    @property
+    def thoughts(self) -> str:
+        """What the model thought, where a server tells it apart: ``reasoning_content`` (DeepSeek, SGLang,
+        vLLM), ``reasoning`` (OpenRouter, newer vLLM), or parts of the content (Mistral)."""
+        for one in (self.reasoning_content, self.reasoning):
+            if isinstance(one, str) and one:
+                return one
+        parts = self.content if isinstance(self.content, list) else []
+        return "".join(_texts_in(part.thinking) for part in parts if part.type == "thinking")
 
     @property
     def text(self) -> str:
@@ -271,6 +288,15 @@ class ChoiceMessage(msgspec.Struct):
             return self.content or self.refusal or ""
         parts = [part.text or part.refusal or "" for part in self.content or [] if part.type in _SAYING]
         return "".join(parts) or self.refusal or ""
+
+
+def _texts_in(thinking: Any) -> str:
+    """Return the text of a part that is a thought: itself a text, or a list of text parts."""
+    if isinstance(thinking, str):
+        return thinking
+    found = thinking if isinstance(thinking, list) else []
+    texts = [one.get("text") for one in found if isinstance(one, dict)]
+    return "".join(one for one in texts if isinstance(one, str))
 
 
 _SAYING = ("text", "output_text", "refusal")
@@ -303,6 +329,11 @@ class Choice(msgspec.Struct):
         if "content_filter" in (self.finish_reason or ""):
             return ""
         raise Unexpected("a choice has no message")
+
+    @property
+    def thoughts(self) -> str:
+        """What the model thought before it spoke, where the server tells it apart."""
+        return "" if self.message is None else self.message.thoughts
 
     @property
     def token_logprobs(self) -> list[float]:

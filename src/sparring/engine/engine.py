@@ -21,7 +21,8 @@ from sparring.core import (
     SparringError,
     TransientError,
 )
-from sparring.core.chat_tokens import decoded
+from sparring.core.answer_reader import AnswerReader
+from sparring.core.client import before_stop
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 from sparring.core.messages import said
 from sparring.engine.admission import Admission, Request, ServedModel
@@ -69,7 +70,8 @@ class EmbeddedEngine(Answering):
         self._keys = KeyStore()
         self._served: dict[str, ServedModel] = {}
         self._admission = Admission(max_cached_tokens)
-        self._decoder = Decoder(model, max_batch_tokens)
+        self._reader = AnswerReader(model.tokenizer)
+        self._decoder = Decoder(model, self._reader, max_batch_tokens)
         self._task: asyncio.Task[None] | None = None
 
     def publish(self, name: str, adapter: str, version: int) -> None:
@@ -220,7 +222,7 @@ class EmbeddedEngine(Answering):
         request = Request(served, future, prompt, max_tokens, call.temperature, seed, served.version)
         if forced is not None:
             request.forced, request.scored = forced, scored
-        request.stop = call.stop
+        request.stop, request.max_reasoning = call.stop, call.max_reasoning
         if call.options != PLAIN:  # what is plain is recognised by its identity, also if it was sent here
             request.options = call.options
         self._admission.add(request)
@@ -252,14 +254,17 @@ class EmbeddedEngine(Answering):
         )
 
     def _response(self, request: Request, first: int = 0) -> ModelResponse:
+        ends = request.finish_reason == "stop" and request.stopped_text is None
+        written, parts = self._reader.read(request.prompt, request.drawn[:-1] if ends else request.drawn)
         if request.stopped_text is not None:
-            text = request.stopped_text
-        else:
-            text_ids = request.drawn[:-1] if request.finish_reason == "stop" else request.drawn
-            text = decoded(self.model.tokenizer, text_ids)
-        self.stats.spelled_control_tokens += self.model.spelled_control_tokens(text)
-        completion = [said("assistant", text, request.drawn)]
-        return self._answer(request, text, completion, first, request.finish_reason)
+            parts = replace(parts, said=request.stopped_text)
+            begun = written[: max(parts.said_at, 0)]
+            written = begun + (before_stop(written[len(begun) :], request.stop) or "")
+        self.stats.spelled_control_tokens += self.model.spelled_control_tokens(parts.said)
+        completion = [said("assistant", written, request.drawn)]
+        response = self._answer(request, written, completion, first, request.finish_reason)
+        response.forced = request.closed
+        return response.in_parts(parts, written)
 
     def _answer(
         self, request: Request, text: str, completion: Messages, first: int, finish_reason: str = ""

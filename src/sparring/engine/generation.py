@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sparring.core import SparringError, TransientError
-from sparring.core.chat_tokens import decoded
+from sparring.core.answer_reader import AnswerReader
 from sparring.core.client import before_stop
 from sparring.engine.admission import Request, ServedModel
 from sparring.engine.answering import PLAIN, Shaping
@@ -56,7 +56,7 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
         some = [requests[index] for index in indices]
         tokens_m = distributions.draw(places_m, chance_M[indices])
         for place, request in enumerate(some):
-            if request.forced is not None:
+            if request.forced is not None and len(request.drawn) < len(request.forced):
                 tokens_m[place] = request.forced[len(request.drawn)]
         described = _described(logits, distributions, rows_m, places_m, tokens_m, some)
         for index, draw in zip(indices, described, strict=True):
@@ -138,8 +138,9 @@ class _Part:
 class Decoder:
     """The engine's forward passes, of at most ``max_batch_tokens``, and draws, counted in ``stats``."""
 
-    def __init__(self, model: PolicyModel, max_batch_tokens: int) -> None:
+    def __init__(self, model: PolicyModel, reader: AnswerReader, max_batch_tokens: int) -> None:
         self.model = model
+        self.reader = reader
         self.max_batch_tokens = max_batch_tokens
         self.stats = EngineStats()
         self._stop_ids = frozenset(model.stop_token_ids)
@@ -191,9 +192,13 @@ class Decoder:
         is_stop = draw.token in options.stop_token_ids
         is_stop = is_stop or (draw.token in self._stop_ids and not options.ignore_eos)
         at_stop_token = not request.scored and is_stop
+        if at_stop_token and self.reader.thinks_on(request.prompt, request.drawn):
+            at_stop_token = False
         if at_stop_token or (request.stop and self._has_stopped(request)):
             request.finish_reason = "stop"
         elif len(request.drawn) < request.max_tokens:
+            if len(request.drawn) == request.max_reasoning:
+                self._end_thought(request)
             request.node = request.model.cache.insert([draw.token], request.node)
             return True
         request.future.set_result(None)
@@ -238,9 +243,16 @@ class Decoder:
         return [scored[index] for index in range(len(contexts))]
 
     def _has_stopped(self, request: Request) -> bool:
-        text = decoded(self.model.tokenizer, request.drawn)
-        request.stopped_text = before_stop(text, request.stop)
+        _, parts = self.reader.read(request.prompt, request.drawn)
+        request.stopped_text = before_stop(parts.said, request.stop)
         return request.stopped_text is not None
+
+    def _end_thought(self, request: Request) -> None:
+        """Let the tokens that end a thought come next, if the answer is in one."""
+        _, parts = self.reader.read(request.prompt, request.drawn)
+        if parts.inside is not None:
+            request.forced = [*request.drawn, *self.reader.closing(parts.inside)]
+            request.closed = (len(request.drawn), len(request.forced))
 
     def forward(self, models: Iterable[ServedModel]) -> None:
         """Compute tokens that requests wait for. Models share a pass as far as its limit allows."""

@@ -10,12 +10,14 @@ from sparring.core import (
     EpisodeError,
     InferenceClient,
     InputError,
+    Message,
     Messages,
     ModelResponse,
     TransientError,
 )
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import as_text, said
+from sparring.core.reasoning import Parts, Reasoning, split
 from sparring.core.text import one_line, without_control_tokens
 from sparring.engine.answering import VERSION_HEADER
 from sparring.engine.api_connection import (
@@ -28,6 +30,7 @@ from sparring.engine.api_connection import (
     key_of,
 )
 from sparring.engine.api_replies import (
+    THOUGHTS,
     TOKENS,
     ApiCompletion,
     Damaged,
@@ -131,6 +134,7 @@ class OpenAIClient(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        max_reasoning: int | None = None,
     ) -> ModelResponse:
         """Answer ``messages``. The version is the server's for this answer, or the last that it gave. Only 31
         bits of ``seed`` are sent. Text that looks like a control token gets a space.
@@ -153,6 +157,8 @@ class OpenAIClient(InferenceClient):
             request["seed"] = seed % 2**31
         if stop:
             request["stop"] = list(stop)
+        if max_reasoning is not None:
+            request[THOUGHTS] = self._limit_of_thoughts(max_reasoning)
         if return_tokens:
             request = with_tokens(request)
         what = f"{self._server}, model {name}"
@@ -220,12 +226,26 @@ class OpenAIClient(InferenceClient):
             policy_version=int(version) if is_version else self._version,
             finish_reason=one_line(choice.finish_reason or "stop")[:_MAX_REASON],
         )
+        if choice.thoughts:
+            ended = bool(text) or response.finish_reason != "length"
+            response = response.in_parts(Parts(text, Reasoning(choice.thoughts, ended)), None)
+        else:
+            response = response.in_parts(split(text), text)
         logprobs = choice.token_logprobs
         if answer.prompt_token_ids and choice.token_ids and len(logprobs) == len(choice.token_ids):
             response.prompt_token_ids = answer.prompt_token_ids
             response.completion_token_ids = choice.token_ids
             response.completion_logprobs = logprobs
         return response
+
+    def _limit_of_thoughts(self, tokens: int) -> dict[str, Any]:
+        """Return the fields that limit a thought: OpenRouter's, or vLLM's, which ``sparring serve`` has."""
+        if self._server == "openrouter.ai":
+            return {"reasoning": {"max_tokens": tokens}}
+        if self._is_hosted:
+            problem = f"is {tokens}, and {self._server} has no such limit"
+            raise InputError("max_reasoning", problem, "Leave it out, and limit max_tokens")
+        return {"thinking_token_budget": tokens}
 
     def _error_inside(self, how: str, body: Any, raw: Any, what: str) -> Exception:
         """Return the exception for an error in a good answer: in place of its choices, or in a choice."""
@@ -280,7 +300,10 @@ class OpenAIClient(InferenceClient):
 
 
 def _safe(messages: Messages) -> Messages:
-    return [
-        {**one, "content": without_control_tokens(one["content"], own=one["role"] == "assistant")}
-        for one in messages
-    ]
+    return list(map(_safe_message, messages))
+
+
+def _safe_message(message: Message) -> Message:
+    own = message["role"] == "assistant"
+    whole = message.get("written", message["content"])
+    return said(message["role"], without_control_tokens(whole, own=own), message.get("token_ids"))

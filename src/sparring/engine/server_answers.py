@@ -4,6 +4,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from sparring.core import ModelResponse
@@ -99,20 +100,25 @@ class ChatCompletion(Completion[ChatRequest]):
         return super().whole(answers) | self._prompt_ids(answers[0])
 
     def _stream(self, index: int, answer: ModelResponse) -> AnswerStream:
-        return AnswerStream(self.texts, self.request.stop)
+        parts = self.texts.reader.stream(answer.prompt_token_ids or [])
+        return AnswerStream(self.texts, self.request.stop, parts=parts)
 
     def _begin(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
         yield self._chunk({"index": index, "delta": delta, "finish_reason": None}) | self._prompt_ids(part)
 
     def _choice(self, index: int, piece: Piece) -> dict[str, Any]:
-        delta = {"content": piece.text}
+        delta = {"reasoning_content": piece.reasoning} if piece.reasoning else {}
+        if piece.text or not delta:
+            delta["content"] = piece.text
         return {"index": index, "delta": delta, "finish_reason": piece.reason, **self._tokens(piece)}
 
     def _whole_choice(self, index: int, answer: ModelResponse) -> dict[str, Any]:
         wanted = bool(self.request.logprobs or self.request.return_token_ids)
         piece = self._stream(index, answer).whole(answer, with_tokens=wanted)
         message = {"role": "assistant", "content": piece.text}
+        if answer.reasoning is not None:
+            message["reasoning_content"] = piece.reasoning
         return {"index": index, "message": message, "finish_reason": piece.reason, **self._tokens(piece)}
 
     def _tokens(self, piece: Piece) -> dict[str, Any]:
@@ -139,6 +145,16 @@ class TextCompletion(Completion[CompletionRequest]):
     def __init__(self, request: CompletionRequest, texts: TokenTexts) -> None:
         super().__init__(request, texts, "cmpl", "text_completion", "text_completion")
 
+    def chunks(self, index: int, part: ModelResponse) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of the next part of a streamed answer, reasoning included."""
+        return super().chunks(index, self._all_of(part))
+
+    def _all_of(self, answer: ModelResponse) -> ModelResponse:
+        """Return an answer whose text is all that was written."""
+        if answer.written is None:
+            return answer
+        return replace(answer, text=self.texts.reader.without_control(answer.written))
+
     def _stream(self, index: int, answer: ModelResponse) -> AnswerStream:
         before = len(self._prompt(index, answer).text)
         return AnswerStream(self.texts, self.request.stop, offset=before, continues=True)
@@ -152,7 +168,7 @@ class TextCompletion(Completion[CompletionRequest]):
         wanted = bool(self.request.logprobs is not None or self.request.return_token_ids)
         prompt, piece = (
             self._prompt(index, answer),
-            self._stream(index, answer).whole(answer, with_tokens=wanted),
+            self._stream(index, answer).whole(self._all_of(answer), with_tokens=wanted),
         )
         together = Piece(prompt.text + piece.text, prompt.tokens + piece.tokens, piece.reason)
         return self._choice(index, together) | self._ids(piece) | self._prompt_ids(answer)

@@ -49,7 +49,9 @@ class Questions:
         if number > limit:
             raise prompt_too_long(limit, f"prompt has {number} messages", "messages")
         messages = request.checked_messages()
-        return await self._calls(request, model, messages, "messages", request.limit(), request.options())
+        calls = await self._calls(request, model, messages, "messages", request.limit(), request.options())
+        budget = request.thinking_token_budget
+        return calls if budget is None else [replace(call, max_reasoning=budget) for call in calls]
 
     async def of_completion(self, request: CompletionRequest) -> list[EngineCall]:
         """Check a request and tokenise its prompts."""

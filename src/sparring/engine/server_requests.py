@@ -77,7 +77,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_all((), "audio function_call name tool_call_id"),
     **_all(([],), "annotations reasoning_details tool_calls"),
-    **_all(("",), "reasoning reasoning_content refusal"),
+    **_all(("",), "refusal"),
     "prefix": (False,),
 }
 """Fields of a message, as :data:`NEUTRAL`."""
@@ -85,15 +85,15 @@ MESSAGE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 PART_NEUTRAL: Mapping[str, tuple[Any, ...]] = {"annotations": ([],)}
 """Fields of a text part, as :data:`NEUTRAL`."""
 
-WITHOUT_EFFECT_IN_MESSAGES = frozenset({"cache_control"})
-"""Fields of messages and text parts that never change an answer."""
+WITHOUT_EFFECT_IN_MESSAGES = frozenset({"cache_control", "reasoning", "reasoning_content"})
+"""Fields of messages and text parts that never change an answer. Clients send back the reasoning that they
+got, and as at other servers it is in no later prompt, unless the ``token_ids`` are sent back too."""
 
 _NO_TOOLS = "this server has no tools"
 _REASONS = {
     **dict.fromkeys(("tools", "tool_choice", "tool_calls", "tool_call_id"), _NO_TOOLS),
     **dict.fromkeys(("functions", "function_call"), _NO_TOOLS),
     "response_format": "this server does not constrain answers",
-    "reasoning_content": "this server puts no reasoning into prompts",
     "name": "this server's prompts have no names of speakers",
 }
 _CLOSE = 0.75
@@ -300,6 +300,7 @@ class ChatRequest(AnswerRequest):
     """Each is a :class:`RequestMessage`; they are checked only when their number fits."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
+    thinking_token_budget: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
 

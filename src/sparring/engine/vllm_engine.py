@@ -28,7 +28,8 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.adapters import BASE, VLLM_RANKS
-from sparring.core.client import CANNOT_GIVE
+from sparring.core.answer_reader import AnswerReader
+from sparring.core.client import CANNOT_GIVE, before_stop
 from sparring.core.concurrency import MAX_QUEUE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
 from sparring.core.messages import said
@@ -178,6 +179,7 @@ class VLLMEngine(Engine):
         self.drain_seconds = drain_seconds
         self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
         self.tokens = load_chat_tokens(model)
+        self._reader = AnswerReader(self.tokens.tokenizer)
         self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
         self.tolerance = 0.0
         self._llm: Any = None
@@ -293,6 +295,9 @@ class VLLMEngine(Engine):
             raise InputError("options", "vLLM's engine has none", "Use the engine of this package")
         if call.given is not None:
             raise InputError("inference.engine", f"vLLM {CANNOT_GIVE}", "Use the engine of this package")
+        if call.max_reasoning is not None:
+            problem = f"is {call.max_reasoning}, and vLLM's engine does not end thoughts"
+            raise InputError("max_reasoning", problem, "Leave it out, or use the engine of this package")
         served = find_model(self._served, call.model)
         limit = self.max_tokens if call.max_tokens is None else call.max_tokens
         check_sampling(limit, call.temperature)
@@ -313,18 +318,18 @@ class VLLMEngine(Engine):
         answer = output.outputs[0]
         drawn = list(answer.token_ids)
         self._stats.generated_tokens += len(drawn)
-        stopped = answer.finish_reason == "stop"
-        if stopped and isinstance(answer.stop_reason, str):
-            text = answer.text
-        else:
-            text = self.tokens.decode(drawn[:-1] if stopped else drawn)
-        self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(text)
+        by_text = isinstance(answer.stop_reason, str)
+        ends = answer.finish_reason == "stop" and not by_text
+        written, parts = self._reader.read(prompt, drawn[:-1] if ends else drawn)
+        if by_text:
+            parts = replace(parts, said=before_stop(parts.said, call.stop) or "")
+        self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(parts.said)
         response = ModelResponse(
-            text,
-            [said("assistant", text, drawn)],
+            written,
+            [said("assistant", written, drawn)],
             policy_version=served.delivery.version,
             finish_reason=answer.finish_reason,
-        )
+        ).in_parts(parts, written)
         if call.return_tokens:
             response.prompt_token_ids = prompt
             response.completion_token_ids = drawn

@@ -194,6 +194,8 @@ class GameEpisode(Episode):
                     "invalid": invalid,
                 }
             )
+            if answer.response is not None and answer.response.reasoning is not None:
+                table.turns[-1]["reasoning"] = answer.response.reasoning.text
             table.action_seq.append(action)
             if agent.kind == "policy":
                 step = self._step(position, turn, answer, action, invalid)
@@ -253,6 +255,8 @@ class GameEpisode(Episode):
             temperature=calls.temperature,
             max_tokens=calls.max_tokens,
             stop=calls.stop,
+            reasoning=calls.reasoning,
+            max_reasoning=calls.max_reasoning,
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),

@@ -208,9 +208,14 @@ class KeptAnswers(InferenceClient):
         model: str | None = None,
         seed: int | None = None,
         stop: tuple[str, ...] = (),
+        max_reasoning: int | None = None,
     ) -> ModelResponse:
         """Return the kept answer, or ask. Raises SparringError: it cannot be kept."""
-        question = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
+        # A client of one's own may not know the last two.
+        given: dict[str, Any] = {"stop": stop, "max_reasoning": max_reasoning}
+        some = {name: one for name, one in given.items() if one}
+        question: list[Any] = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
+        question += [] if max_reasoning is None else [max_reasoning]
         key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
         if seed is not None and key in self._answers:
             return self._answers[key]
@@ -223,7 +228,7 @@ class KeptAnswers(InferenceClient):
             return_tokens,
             model=model,
             seed=seed,
-            **({"stop": stop} if stop else {}),  # a client of one's own may not know it
+            **some,
         )
         if seed is not None:
             self._keep(key, response)

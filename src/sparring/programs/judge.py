@@ -170,22 +170,25 @@ def _case(topic: str, debate: str) -> str:
 
 
 def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:
-    """Return the only verdict that ``text`` states, as JSON or as ``Winner: NAME, score: 0.8``.
+    """Return the last verdict that ``text`` states, as JSON or as ``Winner: NAME, score: 0.8``.
 
-    Case, quotes, bold type and the surrounding text do not matter. Return ``None`` if there is no verdict,
-    its winner is neither side, its score is not between 0.5 and 1, or the text contradicts itself.
+    Case, quotes, bold type and the surrounding text do not matter. Return ``None`` if there is no verdict, or
+    if the last one's winner is neither side or its score not between 0.5 and 1.
     """
     objects, rest = _cut_json(text)
-    stated = [(one["winner"], one.get("score")) for one in objects]
-    stated += [(match["winner"], match["score"]) for match in _LINE.finditer(rest)]
-    verdicts = {_verdict(winner, score, sides) for winner, score in stated}
-    return verdicts.pop() if len(verdicts) == 1 else None
+    stated = [(place, one["winner"], one.get("score")) for place, one in objects]
+    stated += [(match.start(), match["winner"], match["score"]) for match in _LINE.finditer(rest)]
+    if not stated:
+        return None
+    _, winner, score = max(stated, key=lambda one: one[0])
+    return _verdict(winner, score, sides)
 
 
-def _cut_json(text: str) -> tuple[list[dict[str, Any]], str]:
-    """Return the JSON objects in ``text`` that have a winner, with lower-case keys, and the other text."""
+def _cut_json(text: str) -> tuple[list[tuple[int, dict[str, Any]]], str]:
+    """Return the JSON objects in ``text`` that have a winner, with lower-case keys and their places, and the
+    text with blanks in their stead."""
     decoder = json.JSONDecoder()
-    objects: list[dict[str, Any]] = []
+    objects: list[tuple[int, dict[str, Any]]] = []
     rest, place = "", 0
     while (start := text.find("{", place)) >= 0:
         rest += text[place:start]
@@ -195,7 +198,8 @@ def _cut_json(text: str) -> tuple[list[dict[str, Any]], str]:
             found, end = {}, start + 1
         fields = {key.strip().lower(): value for key, value in found.items()}
         if "winner" in fields:
-            objects.append(fields)
+            objects.append((start, fields))
+            rest += " " * (end - start)
         else:
             rest += text[start:end]
         place = end

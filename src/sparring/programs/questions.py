@@ -100,7 +100,7 @@ class OpenQuestions(Domain):
         return _PROPOSER_REQUEST
 
     def parse_question(self, text: str) -> Question | None:
-        match = _PROPOSAL.fullmatch(text.strip())
+        match = _PROPOSAL.search(text.strip())
         question, answer = (part.strip() for part in match.groups()) if match is not None else ("", "")
         return {"question": question, "ground_truth": answer} if question and answer else None
 
@@ -145,7 +145,7 @@ _PROPOSER_REQUEST = (
     "Question: ...\nAnswer: ..."
 )
 _SOLVER_REQUEST = "End with one line of this form:\nThe answer is: ..."
-_PROPOSAL = re.compile(r"Question:([^\n]*)\nAnswer:([^\n]*)")
+_PROPOSAL = re.compile(r"^Question:([^\n]*)\nAnswer:([^\n]*)\Z", re.MULTILINE)
 _STATED = re.compile(r"the answer is:? *(.*\S)", re.IGNORECASE)
 _NUMBER = re.compile(
     r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{1,30})?(?:/[0-9]{1,30})?)(%?)"

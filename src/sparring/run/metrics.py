@@ -115,10 +115,17 @@ class _Counts:
     explored: int = 0
     cut: int = 0
     going_on: int = 0
+    thoughts: int = 0
+    endless: int = 0
+    thought_tokens: int = 0
     tokens: int = 0
     surprisal: float = 0.0
 
     def add(self, answer: Answer, *, judged: bool) -> None:
+        if answer.meta.get("rest", False):
+            self.tokens += len(answer.completion_token_ids)
+            self.surprisal -= sum(answer.logprobs)
+            return
         self.answers += 1
         self.judged += judged
         self.without_advantage += not judged and abs(answer.advantage) <= NO_ADVANTAGE
@@ -127,6 +134,10 @@ class _Counts:
             return
         self.cut += answer.meta.get("finish_reason") == "length"
         self.going_on += answer.meta.get("goes_on", False)
+        if (thought := answer.meta.get("reasoning")) is not None:
+            self.thoughts += 1
+            self.endless += not thought["ended"]
+            self.thought_tokens += thought["tokens"] or 0
         self.tokens += len(answer.completion_token_ids)
         self.surprisal -= sum(answer.logprobs)
 
@@ -139,6 +150,12 @@ class _Counts:
         drawn = self.answers - self.explored
         if self.going_on:
             figures["going_on_share"] = self.going_on / drawn
+        if self.thoughts:
+            figures |= {
+                "reasoning_share": self.thoughts / drawn,
+                "reasoning_tokens": self.thought_tokens / self.thoughts,
+                "endless_reasoning_share": self.endless / drawn,
+            }
         if drawn:
             figures |= {
                 "cut_share": self.cut / drawn,
@@ -156,7 +173,9 @@ def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = 
     others. It is missing if all are theirs. ``explored_share``: the share of answers that were random legal
     ones, which the figures after it leave out; missing if there is none. ``cut_share``: the share of answers
     that were cut at the token limit. ``going_on_share``: the share that was cut after beginning with a legal
-    answer; missing if there is none. ``tokens``: mean length of an answer, its stop token included.
+    answer; missing if there is none. ``reasoning_share``: the share of answers with a thought, whose mean
+    length is ``reasoning_tokens``; ``endless_reasoning_share``: the share with a thought that did not end, so
+    that nothing was said. They are missing without any. ``tokens``: mean length of an answer, its stop token included.
     ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token; its expectation is the
     mean entropy of the distributions that they were sampled from.
     """

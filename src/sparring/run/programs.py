@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sparring.config import Config
 from sparring.config.play import Games
@@ -33,6 +34,7 @@ from sparring.core.adapters import BASE, RESERVED, is_reserved
 from sparring.core.errors import shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
+from sparring.core.reasoning import tags_of
 from sparring.core.text import counted
 from sparring.evaluation.results import MeasureResult
 from sparring.programs.debate import DebateArena
@@ -178,11 +180,14 @@ def _set_roles(arena: Arena, config: Config) -> None:
     """Change the roles as configured; a setting of ``[inference]`` is for roles that have none themselves."""
     inference, plain = config.inference, Role("plain")
     for role in list(arena.roles.values()):
-        stop = role.stop or tuple(inference.stop)
-        untold = role.temperature == plain.temperature
-        temperature = inference.temperature if untold else role.temperature
-        if (stop, temperature) != (role.stop, role.temperature):
-            arena.add_role(replace(role, stop=stop, temperature=temperature))
+        own: dict[str, Any] = {
+            "temperature": inference.temperature,
+            "stop": tuple(inference.stop),
+            "reasoning": tags_of(inference.reasoning),
+            "max_reasoning": inference.max_reasoning,
+        }
+        changes = {name: one for name, one in own.items() if getattr(role, name) == getattr(plain, name)}
+        arena.add_role(replace(role, **changes))
     for role_id, settings in config.roles.items():
         if role_id not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"
@@ -190,6 +195,8 @@ def _set_roles(arena: Arena, config: Config) -> None:
         given = settings.model_dump(exclude_none=True, exclude={"test_temperature"})
         if "stop" in given:
             given["stop"] = tuple(given["stop"])
+        if "reasoning" in given:
+            given["reasoning"] = tags_of(given["reasoning"])
         arena.add_role(replace(arena.roles[role_id], **given))
 
 

@@ -45,7 +45,8 @@ class CardTurn:
     Attributes:
         speaker: a role, or the seat of a game; empty for the environment.
         player: who has the seat of a game.
-        text: the whole answer.
+        text: the answer: what was said.
+        reasoning: what the model thought before, where only it and the reader of the run see it.
         number: the number of the turn, or of the round.
         to: who alone hears it; empty for all.
         action: the move that was found in the text, in a game.
@@ -62,6 +63,7 @@ class CardTurn:
     number: int = 0
     player: str = ""
     to: str = ""
+    reasoning: str = ""
     action: str | None = None
     heard: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -218,6 +220,7 @@ def _game_turns(rollout: Rollout, game: GameSummary) -> Iterator[CardTurn]:
             player_name(turn["kind"], turn["model"]),
             action=turn["action"],
             heard=turn["observation"].strip("\n"),
+            reasoning=turn.get("reasoning", ""),
             marks=marks,
             step=found,
         )
@@ -314,7 +317,8 @@ def _proof_turns(rollout: Rollout, rounds: list[Round], places: list[str | int])
             text = "\n".join(said.values()) or answer["raw"].strip()
             parts = said if len(said) > 1 else {}
             step = calls.get((place, agent))
-            yield CardTurn(agent, text, number, parts=parts, marks=marks, step=step)
+            thought = "" if step is None else step.reasoning
+            yield CardTurn(agent, text, number, parts=parts, marks=marks, step=step, reasoning=thought)
 
 
 # Conversations
@@ -381,6 +385,7 @@ def dialogue(rollout: Rollout) -> list[CardTurn]:
         turn = CardTurn(said.author, said.text, to=said.to)
         if place is not None:
             turn.step = waiting[place]
+            turn.reasoning = turn.step.reasoning
             turns += [_turn_of(step) for step in waiting[:place] if step.role_id == said.author]
             waiting = [step for step in waiting[:place] if step.role_id != said.author] + waiting[place + 1 :]
         turns.append(turn)
@@ -392,7 +397,7 @@ def dialogue(rollout: Rollout) -> list[CardTurn]:
 def _turn_of(step: Step) -> CardTurn:
     """Return a turn for a step that is not in the transcript, with the end of its prompt as the question."""
     asked = "" if not step.prompt or step.prompt[-1]["role"] == "assistant" else step.prompt[-1]["content"]
-    return CardTurn(step.role_id, step.completion_text, heard=asked, step=step)
+    return CardTurn(step.role_id, step.completion_text, heard=asked, step=step, reasoning=step.reasoning)
 
 
 def _number(turns: list[CardTurn]) -> None:
@@ -413,6 +418,9 @@ def _call_marks(step: Step | None) -> list[Mark]:
     if step is None:
         return []
     cut: list[Mark] = [(CUT, "warn")] * _is_cut(step)
+    thought = step.info.get("reasoning")
+    if isinstance(thought, dict) and not thought.get("ended", True):
+        cut.append(("thought without an end", "warn"))
     return cut + [("text only", "warn")] * (not step.completion_logprobs)
 
 

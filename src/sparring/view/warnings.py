@@ -85,17 +85,24 @@ def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
 
 def _cut(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
     going_on = dict(_by_role(metrics, "answers/going_on_share/"))
+    endless = dict(_by_role(metrics, "answers/endless_reasoning_share/"))
     for role, share in _by_role(metrics, "answers/cut_share/"):
         if share > MOST:
             yield RunWarning(
                 f"cut/{role}",
                 f"{share:.0%} of the answers of {role} are cut at the token limit",
-                _advice_on_cut(share, going_on.get(role, 0.0)),
+                _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0)),
             )
 
 
-def _advice_on_cut(share: float, going_on: float) -> str:
-    """Return what to do about cut answers, of which ``going_on`` of all began with a legal answer."""
+def _advice_on_cut(share: float, going_on: float, endless: float) -> str:
+    """Return what to do about cut answers, of which ``going_on`` of all began with a legal answer, and
+    ``endless`` are thoughts without an end."""
+    if endless > share / 2:
+        return (
+            "most are still thinking: raise inference.max_tokens, or end thoughts sooner with a smaller "
+            "inference.max_reasoning"
+        )
     if going_on > share / 2:
         return (
             "most begin with a legal move and go on, because the model does not end its turn, as base models "

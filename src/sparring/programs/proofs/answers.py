@@ -112,10 +112,10 @@ def read_decision(text: str, scale: Scale, *, bare: bool = False) -> Decision | 
     """Return the decision that a verifier's text states, ``NO_DECISION`` if it states none, ``None`` if it is
     no entry of the scale.
 
-    A decision is what follows the first ``Decision:`` up to the end of the text. Case, white space and
+    A decision is what follows the last ``Decision:`` up to the end of the text. Case, white space and
     emphasis around it and a final full stop are ignored. If ``bare``, an entry alone is a decision as well.
     """
-    marker = _MARKER.search(text)
+    marker = next(reversed(list(_MARKER.finditer(text))), None)
     entry = _plain(text[marker.end() :] if marker else text)
     if entry in scale and (marker or bare):
         value = scale[entry]

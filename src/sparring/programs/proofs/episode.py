@@ -130,6 +130,8 @@ class ProofEpisode(Episode):
         answer["retries"] = retries
         if response.drawn is not None:
             answer["token_ids"] = response.drawn
+        if response.written is not None:
+            answer["written"] = response.written
         step = response.to_step(turn.agent, messages, round=number, agent=turn.agent, valid=answer["valid"])
         step.info["legal_answers"] = legal_answers(self.protocol, turn.agent, number)
         return answer, step

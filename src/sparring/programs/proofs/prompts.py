@@ -148,7 +148,7 @@ def _taken_turns(protocol: Protocol, state: ProofState, agent: str, max_words: i
             answer = played["answers"][agent]
             messages.append({"role": "user", "content": asked})
             spoken = answer["raw"] if answer["raw"].strip() else "..."  # some APIs refuse an empty message
-            messages.append(said("assistant", spoken, answer.get("token_ids")))
+            messages.append(said("assistant", spoken, answer.get("token_ids"), answer.get("written")))
     return messages
 
 

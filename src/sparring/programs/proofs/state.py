@@ -14,7 +14,8 @@ class RoundAnswer(TypedDict):
     ``messages`` are by channel; there are none in a decision or an invalid answer. ``raw`` is the whole text.
     ``decision`` has the fields of a Decision. ``retries`` counts the invalid answers that were asked for
     again and are not kept. ``cut``: the token limit ended the answer. ``token_ids`` are those with which it
-    was drawn, if they are known; later prompts contain them, and extras do not.
+    was drawn, if they are known, and ``written`` the whole answer of an agent that thought before it spoke;
+    its own later prompts contain them, and extras do not.
     """
 
     messages: dict[str, str]
@@ -24,6 +25,7 @@ class RoundAnswer(TypedDict):
     retries: int
     cut: bool
     token_ids: NotRequired[list[int]]
+    written: NotRequired[str]
 
 
 class Round(TypedDict):
@@ -81,6 +83,7 @@ def without_token_ids(state: ProofState) -> ProofState:
     def as_text(answer: RoundAnswer) -> RoundAnswer:
         answer = answer.copy()
         answer.pop("token_ids", None)
+        answer.pop("written", None)
         return answer
 
     def round_as_text(one: Round) -> Round:

@@ -232,6 +232,7 @@ def _turn_html(turn: CardTurn, card: Card, shared: Shared) -> str:
         f'<div class="turn edge-{shared.colour(turn.speaker)}">'
         f'<div class="turn-head">{" ".join(filter(None, head))}</div>',
         _heard_html(turn.heard),
+        _reasoning_html(turn),
         "".join(f'<div class="label">{escape(name)}</div>{_said(text)}' for name, text in turn.parts.items()),
         "" if turn.parts or turn.text == turn.action else _said(turn.text),
     ]
@@ -246,6 +247,13 @@ def _turn_html(turn: CardTurn, card: Card, shared: Shared) -> str:
 def _said(text: str) -> str:
     nothing = '<div class="muted">(nothing)</div>'
     return f'<div class="said">{escape(_clip(text))}</div>' if text.strip() else nothing
+
+
+def _reasoning_html(turn: CardTurn) -> str:
+    if not turn.reasoning.strip():
+        return ""
+    size = counted(len(turn.reasoning.split()), "word")
+    return f"{_fold(f'Thought ({size})')}<pre>{escape(_clip(turn.reasoning))}</pre></details>"
 
 
 def _heard_html(heard: str) -> str:

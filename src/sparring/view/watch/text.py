@@ -114,7 +114,12 @@ def _turn_lines(turn: CardTurn, colour: str) -> Iterator[RenderableType]:
     if len(heard) > GLANCE_LINES:
         heard = ["…", *heard[-GLANCE_LINES:]]
     said = "\n".join(f"{channel}: {text}" for channel, text in turn.parts.items()) or turn.text
-    texts = [("\n".join(heard), MUTED), ("" if turn.text == turn.action else _plain(said), "")]
+    thought = _plain(f"thinks: {turn.reasoning.strip()}") if turn.reasoning.strip() else ""
+    texts = [
+        ("\n".join(heard), MUTED),
+        (thought, MUTED),
+        ("" if turn.text == turn.action else _plain(said), ""),
+    ]
     for text, style in texts:
         if text:
             yield Padding(Text(text, style), (0, 0, 0, 2))
