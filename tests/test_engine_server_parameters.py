@@ -299,7 +299,7 @@ MESSAGE_FIELDS = {
     *MESSAGE_NEUTRAL,
 } - HONOURED
 IN_VAIN = MESSAGE_FIELDS & WITHOUT_EFFECT_IN_MESSAGES
-assert IN_VAIN == {"reasoning", "reasoning_content"}
+assert {"reasoning", "reasoning_content"} == IN_VAIN
 
 
 def ask_with(server: Server, **fields: Any) -> httpx2.Response:

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_requests import make_engine
+from game_runs import configure
 from live_server import TOKEN, engine_over, running
 from proof_scripts import CLAIM, agent_of, make
 from sparring.config.play import EnvSettings
 from sparring.config.programs import DebateSettings, ProposerSolverSettings
-from sparring.core import Arena, MockInferenceClient, PlaySpec, Role
+from sparring.core import Arena, InputError, MockInferenceClient, PlaySpec, Role
 from sparring.core.answer_reader import AnswerReader
+from sparring.core.chat_tokens import ChatTokens
 from sparring.core.reasoning import KNOWN_TAGS, PartsStream, Reasoning, split
 from sparring.core.records import joined, record_of
 from sparring.core.types import AgentSpec
@@ -24,7 +26,8 @@ from sparring.envs.game_episode import build_episode
 from sparring.programs.debate import DebateArena
 from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.run.metrics import answer_figures
-from tiny_models import text_prompt, tiny_policy
+from sparring.run.rehearsal import dry_run_of
+from tiny_models import text_prompt, tiny_model, tiny_policy
 
 PAIRS = pytest.mark.parametrize("pair", KNOWN_TAGS, ids=lambda pair: pair[0])
 THINK = ("<think>", "</think>")
@@ -349,3 +352,30 @@ def test_a_server_has_the_reasoning_beside_the_content_also_in_a_stream(budget):
     assert (whole["content"] == "") == (budget is None)
     if budget is None:
         assert texts["choices"][0]["text"].strip() == whole["reasoning_content"]
+
+
+SWITCH = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+
+
+def test_a_chat_template_has_options():
+    tokenizer = tokenizer_with([])
+    tokenizer.chat_template = SWITCH
+    asked = [{"role": "user", "content": "Go"}]
+    free, thoughtless = (
+        ChatTokens(tokenizer, "switch", options=options) for options in ({}, {"enable_thinking": False})
+    )
+    assert thoughtless.decode(thoughtless.render(asked)).removeprefix(free.decode(free.render(asked))) == (
+        "<think>\n\n</think>\n\n"
+    )
+    with pytest.raises(InputError, match="the chat template of switch has no option enable_thoughts"):
+        ChatTokens(tokenizer, "switch", options={"enable_thoughts": False})
+
+
+def test_a_dry_run_names_an_option_that_the_template_does_not_have():
+    config = configure(tiny_model("llama"), **{"model.template_options.enable_thinking": "false"})
+    with pytest.raises(InputError, match="has no option enable_thinking"):
+        dry_run_of(config)

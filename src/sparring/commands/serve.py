@@ -170,7 +170,8 @@ def _serve_on_ray(
     from sparring.learn.model_files import load_chat_tokens, resolve_model
 
     say = partial(print_line, console)
-    cluster = ServingCluster(ray, inference, model, load_chat_tokens(resolve_model(model.name, say)), say)
+    tokens = load_chat_tokens(resolve_model(model.name, say), model.template_options)
+    cluster = ServingCluster(ray, inference, model, tokens, say)
 
     async def run() -> None:
         async with cluster.running() as (engines, facts):

@@ -18,6 +18,9 @@ class ModelSettings(Settings):
     name: Annotated[FilePath, MODEL] = BUNDLED_MODEL
     """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
     directory, it is looked up beside that file, then in the working directory."""
+    template_options: dict[Name, bool | int | str] = Field(default={}, max_length=100)
+    """Options of the model's chat template, such as `{enable_thinking = false}` for Qwen 3 or
+    `{reasoning_effort = "low"}` for gpt-oss."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the base weights. `auto` uses bfloat16 if the machine computes it faster than float32."""
     quantization: Annotated[Quantization, Needs("bitsandbytes", "quantized", ("nf4",))] = "none"

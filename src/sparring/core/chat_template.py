@@ -5,7 +5,8 @@ answer is known. Nearly all templates write the same there in every conversation
 example move the rules into the last question, are recognised when a model is loaded.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparring.core.errors import InputError, first_line
@@ -63,6 +64,7 @@ _SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, A
 """Conversations that show the text a template writes around contents."""
 
 
+TemplateOption = bool | int | str
 Tokenizer = Any
 """A tokenizer of the library ``transformers``."""
 
@@ -87,14 +89,26 @@ def template_source(tokenizer: Tokenizer, model_name: str) -> str:
     return str(tokenizer.get_chat_template())
 
 
-class ChatTemplate:
-    """Renders messages as text; raises an InputError if there are several templates and none is the
-    default."""
+def check_options(source: str, options: Iterable[str], model_name: str) -> None:
+    """Raise an InputError unless a template's source has a word for each option; it would ignore others."""
+    for name in options:
+        if not re.search(rf"\b{re.escape(name)}\b", source):
+            problem = f"the chat template of {model_name} has no option {name}"
+            raise InputError("model.template_options", problem, "Leave it out, or correct its name")
 
-    def __init__(self, tokenizer: Tokenizer, model_name: str) -> None:
+
+class ChatTemplate:
+    """Renders messages as text, with ``options`` that the template knows; raises an InputError if there are
+    several templates and none is the default, or it has no such option."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, model_name: str, options: Mapping[str, TemplateOption] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._model_name = model_name
+        self._options = dict(options or {})
         self.source = template_source(tokenizer, model_name)
+        check_options(self.source, self._options, model_name)
 
     @property
     def has_date(self) -> bool:
@@ -130,7 +144,7 @@ class ChatTemplate:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=begin_answer
+                    messages, tokenize=False, add_generation_prompt=begin_answer, **self._options
                 )
             )
         except Exception as error:  # a template may raise anything

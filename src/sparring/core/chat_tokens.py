@@ -20,12 +20,12 @@ raises where a control token is also a piece of the vocabulary.)
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-from sparring.core.chat_template import ASKED, SAID, ChatTemplate, Joints, Tokenizer
+from sparring.core.chat_template import ASKED, SAID, ChatTemplate, Joints, TemplateOption, Tokenizer
 from sparring.core.control_tokens import ControlTokens, rendered
 from sparring.core.errors import InputError, shown
 from sparring.core.messages import Message, Messages
@@ -164,10 +164,16 @@ class ChatTokens:
     token with which the template ends an assistant's turn, the end-of-text token, and the configured ones.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model_name: str, stop_token_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        model_name: str,
+        stop_token_ids: Iterable[int] = (),
+        options: Mapping[str, TemplateOption] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.model_name = model_name
-        self._template = ChatTemplate(tokenizer, model_name)
+        self._template = ChatTemplate(tokenizer, model_name, options)
         samples = self._template.samples()
         self._control = ControlTokens(tokenizer, model_name, samples)
         known = [tokenizer.eos_token_id, *stop_token_ids]

@@ -3,11 +3,12 @@
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
 from sparring.core.adapters import TRAINED, Quantization
+from sparring.core.chat_template import TemplateOption
 
 VERSION_HEADER = "x-sparring-policy-version"
 """The header in which ``sparring serve`` gives the policy version that answered."""
@@ -59,6 +60,7 @@ class ModelFacts:
     quantization: Quantization
     max_context: int
     vocabulary_size: int
+    template_options: Mapping[str, TemplateOption] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ class EmbeddedEngine(Answering):
             model.quantization,
             self.max_context,
             model.vocabulary_size,
+            model.template_options,
         )
 
     def names(self) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import secrets
 import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,7 @@ from sparring.core import (
 )
 from sparring.core.adapters import BASE, VLLM_RANKS
 from sparring.core.answer_reader import AnswerReader
+from sparring.core.chat_template import TemplateOption
 from sparring.core.client import CANNOT_GIVE, before_stop
 from sparring.core.concurrency import MAX_QUEUE
 from sparring.core.manifest import CANARY_TEXT, MAX_CANARY_TOKENS, Expectation
@@ -145,6 +146,7 @@ class VLLMEngine(Engine):
         tensor_parallel: number of GPUs over which the model is spread; more than 1 needs an actor in a Ray
             placement group with a bundle for each.
         drain_seconds: maximum time that a new version waits for requests of older ones to end.
+        template_options: those of the chat template.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class VLLMEngine(Engine):
         gpu_memory: float = 0.9,
         tensor_parallel: int = 1,
         drain_seconds: float = 600.0,
+        template_options: Mapping[str, TemplateOption] | None = None,
     ) -> None:
         _check_installed()
         self.model = model
@@ -178,7 +181,7 @@ class VLLMEngine(Engine):
         self.tensor_parallel = tensor_parallel
         self.drain_seconds = drain_seconds
         self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
-        self.tokens = load_chat_tokens(model)
+        self.tokens = load_chat_tokens(model, template_options)
         self._reader = AnswerReader(self.tokens.tokenizer)
         self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
         self.tolerance = 0.0

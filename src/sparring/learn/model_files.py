@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL, Quantization
+from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import NOT_JSON, check_installed
 from sparring.core.files import sha256_of
@@ -358,8 +359,9 @@ def load_tokenizer(model: str) -> Any:
     return tokenizer
 
 
-def load_chat_tokens(model: str) -> ChatTokens:
-    """Load what turns messages into the ids of a model whose weights are not in this process."""
+def load_chat_tokens(model: str, options: Mapping[str, TemplateOption] | None = None) -> ChatTokens:
+    """Load what turns messages into the ids of a model whose weights are not in this process; ``options`` are
+    those of its chat template."""
     from transformers import AutoConfig, GenerationConfig
 
     tokenizer = load_tokenizer(model)
@@ -367,4 +369,4 @@ def load_chat_tokens(model: str) -> ChatTokens:
         end = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:
         end = AutoConfig.from_pretrained(model, trust_remote_code=False).eos_token_id
-    return ChatTokens(tokenizer, model, configured_stops(end, model))
+    return ChatTokens(tokenizer, model, configured_stops(end, model), options)

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from sparring.core import InputError, Messages
 from sparring.core.adapters import ALL_LINEAR
+from sparring.core.chat_template import check_options
 from sparring.core.errors import NOT_JSON
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -18,25 +19,36 @@ Call = tuple[Messages, int]
 
 
 def check_model_fits(
-    name: str, directory: Path, target_modules: Sequence[str], calls: Sequence[Call], max_context: int
+    name: str,
+    directory: Path,
+    target_modules: Sequence[str],
+    calls: Sequence[Call],
+    max_context: int,
+    template_options: Iterable[str] = (),
 ) -> list[str]:
-    """Check that a model has a chat template, the layers of an adapter, and room for prompts and answers.
+    """Check that a model has a chat template with these options, the layers of an adapter, and room for
+    prompts and answers.
 
     ``name`` is for errors; ``max_context`` is the run's own limit of prompt and answer. Returns notes.
     """
+    template = _chat_template(directory)
+    check_options(template, template_options, name)
     chats = [messages for messages, _ in calls if any(one["role"] != "text" for one in messages)]
-    if chats and not _has_chat_template(directory):
+    if chats and not template:
         fix = 'Use a chat model, or put its chat_template.jinja there; template = "default" needs none'
         raise InputError("model.name", f"{name} has no chat template, but the prompts are chats", fix)
     _check_layers(directory, target_modules)
     return _check_context(directory, calls, max_context)
 
 
-def _has_chat_template(directory: Path) -> bool:
+def _chat_template(directory: Path) -> str:
+    """Return the source of a model's chat templates; empty if it has none."""
     files = ("chat_template.jinja", "additional_chat_templates/*.jinja")
-    if any(any(directory.glob(file)) for file in files):
-        return True
-    return bool(_json(directory / "tokenizer_config.json").get("chat_template"))
+    sources = [
+        one.read_text(encoding="utf-8", errors="replace") for file in files for one in directory.glob(file)
+    ]
+    given = _json(directory / "tokenizer_config.json").get("chat_template")
+    return "\n".join([*sources, *([str(given)] if given else [])])
 
 
 def _check_layers(directory: Path, target_modules: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from sparring.core.adapters import (
     average_of,
     is_reserved,
 )
+from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import first_line
 from sparring.learn import base_model
@@ -113,9 +114,9 @@ class PolicyModel:
     With ``shard_base``, the base's linear layers are in parts, one with each learner of a group. The initial
     weights of a policy do not depend on the other policies. ``base`` is the base model's fingerprint,
     ``context_length`` the maximum number of tokens of prompt and answer, ``notes`` are lines that the user
-    should know. ``mixes_adapters`` is whether one forward pass may use several adapters: experts reorder
-    tokens. ``tree_attention`` is how learners compute attention on a GPU; ``None`` until the first one has
-    measured it.
+    should know, ``template_options`` those of the chat template. ``mixes_adapters`` is whether one forward
+    pass may use several adapters: experts reorder tokens. ``tree_attention`` is how learners compute
+    attention on a GPU; ``None`` until the first one has measured it.
 
     Raises:
         InputError: the model cannot be loaded or run over a tree, or a target module or a name is wrong.
@@ -132,6 +133,7 @@ class PolicyModel:
         shard_base: bool = False,
         seed: int = 0,
         policies: Sequence[str] = (TRAINED,),
+        template_options: Mapping[str, TemplateOption] | None = None,
     ) -> None:
         _check_policy_names(policies)
         self.model_name = model_name
@@ -170,7 +172,8 @@ class PolicyModel:
             self._add_adapter(name, _initial_seed(seed, name))
         generation = self._causal_lm.generation_config
         stops = configured_stops(generation.eos_token_id if generation else None, model_name)
-        self.tokens = ChatTokens(self.tokenizer, model_name, stops)
+        self.template_options = dict(template_options or {})
+        self.tokens = ChatTokens(self.tokenizer, model_name, stops, self.template_options)
         self.stop_token_ids = self.tokens.stop_token_ids
         if limited:
             limited = f"prompt and answer are limited to {self.context_length} tokens: {limited}"

@@ -67,6 +67,7 @@ def build_policy(
         shard_base=shard_base,
         seed=derive_seed(seed, "adapter"),
         policies=policies,
+        template_options=model.template_options,
     )
 
 

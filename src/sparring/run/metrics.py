@@ -175,9 +175,9 @@ def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = 
     that were cut at the token limit. ``going_on_share``: the share that was cut after beginning with a legal
     answer; missing if there is none. ``reasoning_share``: the share of answers with a thought, whose mean
     length is ``reasoning_tokens``; ``endless_reasoning_share``: the share with a thought that did not end, so
-    that nothing was said. They are missing without any. ``tokens``: mean length of an answer, its stop token included.
-    ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token; its expectation is the
-    mean entropy of the distributions that they were sampled from.
+    that nothing was said. They are missing without any. ``tokens``: mean length of an answer, its stop token
+    included. ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token; its expectation
+    is the mean entropy of the distributions that they were sampled from.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)

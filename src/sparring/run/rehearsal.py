@@ -89,7 +89,14 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
     room = [settings.max_context] if settings.max_context is not None else []
     room += [settings.max_cached_tokens] if settings.engine == "embedded" else []
     limit = min(room, default=10**9)
-    notes += check_model_fits(name, directory, config.lora.target_modules, rehearsal.calls, limit)
+    notes += check_model_fits(
+        name,
+        directory,
+        config.lora.target_modules,
+        rehearsal.calls,
+        limit,
+        config.model.template_options,
+    )
     tokens = answer_tokens(directory, {answer for _, answer in rehearsal.legal})
     lengths = ((game, answer, tokens[answer]) for game, answer in rehearsal.legal if tokens)
     notes += notes_on_lengths(answer_limits(config), lengths)

@@ -409,4 +409,5 @@ def _vllm_engine(settings: EngineSettings) -> "VLLMEngine":
         dtype=settings.model.dtype,
         gpu_memory=inference.gpu_memory,
         tensor_parallel=inference.tensor_parallel,
+        template_options=settings.model.template_options,
     )

@@ -55,11 +55,21 @@ class ServedBase(msgspec.Struct, frozen=True):
     device: str
     threads: int
     quantization: Quantization = "none"
+    template_options: dict[str, bool | int | str] = {}
 
     @classmethod
     def of(cls, served: str, name: str, facts: ModelFacts) -> Self:
         """Return the base model that an engine computes."""
-        return cls(served, name, facts.path, facts.dtype, facts.device, facts.threads, facts.quantization)
+        return cls(
+            served,
+            name,
+            facts.path,
+            facts.dtype,
+            facts.device,
+            facts.threads,
+            facts.quantization,
+            dict(facts.template_options),
+        )
 
 
 class Examples(msgspec.Struct, frozen=True):

@@ -80,6 +80,7 @@ def _train(job: StoredJob, directory: Path) -> Outcome:
         device=job.base.device,
         quantization=job.base.quantization,
         seed=derive_seed(job.settings.seed, "adapter"),
+        template_options=job.base.template_options,
     )
     if weights is not None:
         policy.load_adapter_state(weights, TRAINED)
