@@ -12,12 +12,14 @@ from sparring.collection import (
     NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
     RewardForFormat,
+    RewardForReasoning,
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
     SamePromptBaseline,
     WinDrawLossFormatter,
 )
-from sparring.core import InputError, Step, Trajectory
+from sparring.core import InputError, ModelResponse, Step, Trajectory
+from sparring.core.messages import said
 
 
 def make_step(reward=0.0, env_id="Kuhn", pid=0, prompt_ids=None, info=None):
@@ -126,6 +128,14 @@ def test_format_reward_and_invalid_move_penalty_by_hand():
     assert RewardForFormat(0.25)(trajectory, 1, 1.0) == 1.0
     assert RewardForFormat(penalty=0.25)(trajectory, 0, 1.0) == 1.0
     assert [PenaltyForInvalidMove()(trajectory, index, 1.0) for index in (1, 2)] == [1.0, 1.0]
+
+
+def test_only_a_thought_that_ended_is_rewarded():
+    answers = ["<think>hm</think>4", "<think></think>4", "<think>hm", "4"]
+    responses = [ModelResponse(text, [said("assistant", text)]).read_by("auto") for text in answers]
+    trajectory = Trajectory(0, "Kuhn", 1.0, [one.to_step("role", "Go") for one in responses])
+    transform = RewardForReasoning(0.5, -0.25)
+    assert [transform(trajectory, index, 1.0) for index in range(4)] == [1.5, 0.75, 0.75, 0.75]
 
 
 def test_normalize_rewards_by_hand():

@@ -265,6 +265,21 @@ class PenaltyForInvalidMove(FeedbackReward):
     feedback, well_made = "invalid_move", False
 
 
+class RewardForReasoning(StepRewardTransform):
+    """Adds ``reward`` to each step whose model thought before it spoke and ended the thought, and ``penalty``
+    to every other step. A thought without a word is none."""
+
+    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
+        self.reward = reward
+        self.penalty = penalty
+
+    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
+        """Return the reward plus the bonus or the penalty."""
+        step = trajectory.steps[step_index]
+        ended = bool(step.reasoning.strip()) and step.info.get("reasoning", {}).get("ended", False)
+        return base_reward + (self.reward if ended else self.penalty)
+
+
 class SamplingRewardTransform(RewardTransform, ABC):
     """Changes the advantages of a batch in place. It may leave out steps, but must not add any.
 

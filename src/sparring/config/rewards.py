@@ -52,6 +52,17 @@ class FormatReward(Settings):
     """Added to all other answers; a negative value punishes them."""
 
 
+class ReasoningReward(Settings):
+    """Step reward: adds `reward` to answers after a thought that ended, and `penalty` to others."""
+
+    type: Literal["reward_for_reasoning"] = "reward_for_reasoning"
+    """Names this transform."""
+    reward: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to answers that follow a thought."""
+    penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Added to answers without a thought, or with one that did not end; a negative value punishes them."""
+
+
 class InvalidMovePenalty(Settings):
     """Step reward: adds `penalty` to invalid moves and `reward` to others."""
 
@@ -98,7 +109,7 @@ FinalReward = Annotated[
     BeforeValidator(with_own_type),
 ]
 StepReward = Annotated[
-    FormatReward | InvalidMovePenalty | PythonTransform,
+    FormatReward | ReasoningReward | InvalidMovePenalty | PythonTransform,
     Field(discriminator="type"),
     BeforeValidator(with_own_type),
 ]
@@ -131,7 +142,7 @@ def keeps_unit(one: FinalReward | StepReward | SamplingReward) -> bool:
     What a transform of your own does is not known, so it counts as one that does.
     """
     match one:
-        case WinDrawLoss() | GameRange() | FormatReward() | InvalidMovePenalty():
+        case WinDrawLoss() | GameRange() | FormatReward() | ReasoningReward() | InvalidMovePenalty():
             return True
         case Normalize(z_score=False) | SamePrompt() | PythonTransform():
             return True

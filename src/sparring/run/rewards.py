@@ -42,6 +42,7 @@ TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
     "role_advantage": transforms.RoleAdvantageFormatter,
     "role_advantage_by_env": transforms.RoleAdvantageByEnvFormatter,
     "reward_for_format": transforms.RewardForFormat,
+    "reward_for_reasoning": transforms.RewardForReasoning,
     "penalty_for_invalid_move": transforms.PenaltyForInvalidMove,
     "same_prompt_baseline": transforms.SamePromptBaseline,
     "normalize_rewards": transforms.NormalizeRewards,
