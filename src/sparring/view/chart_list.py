@@ -353,6 +353,17 @@ def _answers(run: RunView) -> Charts:
         bounds=FROM_ZERO,
     )
     yield chart(
+        "Length of thoughts",
+        lines_of(run.answers("reasoning_tokens")),
+        "Tokens, mean over the answers with a thought; part of the answer's length.",
+        bounds=FROM_ZERO,
+    )
+    yield share_chart(
+        "Thoughts without an end",
+        lines_of(run.answers("endless_reasoning_share")),
+        "Share of the answers that were cut before anything was said.",
+    )
+    yield chart(
         "Entropy, estimated",
         lines_of(run.answers("entropy_estimate")),
         "Mean of -log p over the drawn tokens, in nats per token: an estimate of the entropy there.",
