@@ -3,6 +3,7 @@
 import io
 import json
 import platform
+import re
 import shutil
 
 import msgspec
@@ -14,9 +15,10 @@ from program_runs import configure as configure_program
 from sparring.collection.rollout_log import LogLine
 from sparring.collection.start_log import note_session
 from sparring.commands.list_runs import headline
-from sparring.core import InputError
+from sparring.core import InputError, SparringError
 from sparring.evaluation.figures import read_figures
-from sparring.run.single_process import resume
+from sparring.run.single_process import resume, train
+from tiny_models import tiny_model
 
 
 def lines_of(path):
@@ -87,6 +89,19 @@ def test_each_opponents_invalid_moves_are_printed_beside_the_wins_against_it(mod
         match = json.loads(file.read_text())
         won, invalid = match["win_rate"][1], match["invalid_move_rate"][1]
         assert f"win against {opponent} {won:.0%} ({invalid:.1%} of moves invalid)" in said
+
+
+def test_a_match_without_a_finished_game_is_no_win_rate(model, tmp_path):
+    config = configure(
+        tiny_model("llama"),  # its context is too short for the prompts
+        learning__steps="1",
+        evaluation__nash_conv="false",
+        **FEWER_GAMES,
+    )
+    text = io.StringIO()
+    with pytest.raises(SparringError, match="games failed"):
+        train(config, tmp_path / "run", Console(file=text, width=1000))
+    assert re.search(r"win against random no game was finished \(1 x a prompt of \d+ tokens", text.getvalue())
 
 
 TOO_SHORT = "1e-6"

@@ -15,7 +15,7 @@ from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import Mixture, play_match
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
-from sparring.evaluation.results import MatchResult, evaluation_path, write_evaluation
+from sparring.evaluation.results import MatchResult, evaluation_path, failures_text, write_evaluation
 from sparring.run.assembly import evaluated_uid
 from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
 from sparring.run.progress import RunProgress
@@ -85,8 +85,7 @@ class Evaluations:
                     write_rollouts(evaluation_path(directory, step, name, ".jsonl"), step, shown)
                 self._rate(step, name, env, result, opponent, sorted(finished))
                 won = f"win against {opponent}" if opponent else "solved"
-                invalid = f"{result.invalid_move_rate.mid:.1%} of moves invalid"
-                summary[won + of_env] = f"{result.win_rate.mid:.0%} ({invalid})"
+                summary[won + of_env] = _headline(result)
             if measures_nash_conv(self.config, env):
                 summary |= await self._nash_conv(env, step, progress, of_env)
         return summary
@@ -208,3 +207,9 @@ def comparison_of(directory: Path) -> RenderableType:
         files.read()
     table = before_and_after(RunView("", figures=files.figures()))
     return "nothing was evaluated" if table is None else table_text(table)
+
+
+def _headline(result: MatchResult) -> str:
+    if not result.games:
+        return f"no game was finished ({failures_text(result.failure_reasons)})"
+    return f"{result.win_rate.mid:.0%} ({result.invalid_move_rate.mid:.1%} of moves invalid)"
