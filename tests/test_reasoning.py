@@ -371,6 +371,11 @@ def test_a_chat_template_has_options():
     assert thoughtless.decode(thoughtless.render(asked)).removeprefix(free.decode(free.render(asked))) == (
         "<think>\n\n</think>\n\n"
     )
+    assert free.notes() == thoughtless.notes() == []
+    tokenizer.chat_template = SWITCH.replace("{% if enable", "<think>\n{% if enable")
+    (note,) = ChatTokens(tokenizer, "opening").notes()
+    assert "opening begins every answer inside a thought" in note
+    tokenizer.chat_template = SWITCH
     with pytest.raises(InputError, match="the chat template of switch has no option enable_thoughts"):
         ChatTokens(tokenizer, "switch", options={"enable_thoughts": False})
 

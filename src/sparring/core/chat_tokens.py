@@ -29,6 +29,7 @@ from sparring.core.chat_template import ASKED, SAID, ChatTemplate, Joints, Templ
 from sparring.core.control_tokens import ControlTokens, rendered
 from sparring.core.errors import InputError, shown
 from sparring.core.messages import Message, Messages
+from sparring.core.reasoning import opened_by
 
 
 def most_characters_of_a_token(tokenizer: Any) -> int:
@@ -234,6 +235,12 @@ class ChatTokens:
                 f"the chat template of {self.model_name} cannot be continued after an answer, so later "
                 "prompts tokenise the conversation again"
             )
+        if self._begins_a_thought():
+            notes.append(
+                f"the chat template of {self.model_name} begins every answer inside a thought, which magnet, "
+                "all_actions and NashConv do not expect; for these switch it off, as in "
+                "model.template_options = {enable_thinking = false}"
+            )
         if self._template.has_date:
             notes.append(
                 f"the chat template of {self.model_name} writes today's date into prompts, so a run that is "
@@ -241,6 +248,12 @@ class ChatTokens:
                 "repeat it exactly"
             )
         return notes
+
+    def _begins_a_thought(self) -> bool:
+        try:
+            return bool(self._template.source) and opened_by(self._template.begun([ASKED])) is not None
+        except InputError:
+            return False
 
     def spelled_control_tokens(self, text: str) -> int:
         """Count the control tokens that an answer spells; its tags for thoughts and tools do not count."""
