@@ -285,7 +285,7 @@ def test_a_field_that_is_only_for_games_or_programs_says_so_whatever_its_value(p
     assert problem({f"{field}{inside}": '"x"'}, preset).startswith(f"{field}: {why}. ")
 
 
-FREE = {"*", "program", "roles", "start", "frozen", "fields"}
+FREE = {"*", "program", "roles", "start", "frozen", "fields", "template_options"}
 """Tables with names of the user's own."""
 
 

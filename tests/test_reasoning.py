@@ -13,6 +13,7 @@ from engine_requests import make_engine
 from game_runs import configure
 from live_server import TOKEN, engine_over, running
 from proof_scripts import CLAIM, agent_of, make
+from sparring.config.loading import load_config
 from sparring.config.play import EnvSettings
 from sparring.config.programs import DebateSettings, ProposerSolverSettings
 from sparring.core import Arena, InputError, MockInferenceClient, PlaySpec, Role
@@ -384,3 +385,17 @@ def test_a_dry_run_names_an_option_that_the_template_does_not_have():
     config = configure(tiny_model("llama"), **{"model.template_options.enable_thinking": "false"})
     with pytest.raises(InputError, match="has no option enable_thinking"):
         dry_run_of(config)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("inference.max_reasoning", {"inference.max_reasoning": "16"}),
+        ("envs.0.max_reasoning", {"envs.0.max_reasoning": "40", "envs.0.max_tokens": "40"}),
+        ("inference.engine", {"inference.engine": '"vllm"', "envs.0.max_reasoning": "4"}),
+    ],
+)
+def test_a_budget_that_leaves_nothing_for_the_answer_is_refused(field, changes):
+    with pytest.raises(InputError) as caught:
+        load_config("quickstart", changes)
+    assert caught.value.field == field

@@ -260,14 +260,31 @@ class Config(Settings):
             problem = "a base of four bits cannot be shared among learners"
             fix = "Leave out model.quantization or ray.shard_base"
             raise InputError("model.quantization", problem, fix)
+        longest = self.inference.max_tokens
+        self._check_thoughts("inference", self.inference.max_reasoning, longest)
+        for games in (self.envs, self.evaluation.envs):
+            for place, game in enumerate(games):
+                field = f"{game.section}.{place}"
+                self._check_thoughts(field, game.max_reasoning, game.max_tokens or longest)
+        for name, role in self.roles.items():
+            self._check_thoughts(f"roles.{name}", role.max_reasoning, role.max_tokens)
+
+    def _check_thoughts(self, field: str, most: int | None, max_tokens: int | None) -> None:
+        """Raise an InputError unless a thought that is ended leaves room for an answer."""
+        if most is not None and max_tokens is not None and most >= max_tokens:
+            problem = f"{most} leaves nothing of the {max_tokens} tokens of max_tokens for what is said"
+            raise InputError(f"{field}.max_reasoning", problem, "Choose fewer, or raise max_tokens")
 
     def _needed_by_vllm(self) -> list[str]:
         """Return what else must be set for vLLM, and why."""
         no_explore = ", ".join(
             f"envs.{place}.explore = 0" for place, env in enumerate(self.envs) if env.explore
         )
+        budgets = [self.inference.max_reasoning, *(one.max_reasoning for one in self.roles.values())]
+        budgets += [one.max_reasoning for one in (*self.envs, *self.evaluation.envs)]
         needed = [
             (self.run.runtime != "ray", 'run.runtime = "ray"'),
+            (any(budgets), "no max_reasoning (it does not end thoughts)"),
             (no_explore, f"{no_explore} (it {CANNOT_GIVE})"),
             (self.lora.rank > VLLM_RANKS[-1], f"lora.rank = {VLLM_RANKS[-1]} or less"),
             (
