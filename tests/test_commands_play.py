@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
 from sparring.commands.play import ModelPlayer, play
-from sparring.core import MockInferenceClient
+from sparring.core import CallSettings, MockInferenceClient
 from sparring.envs.catalog import make_game
 from sparring.envs.templates import get_template
 from terminal_sessions import EndedInput
@@ -95,5 +95,6 @@ def test_the_models_answers_end_at_the_stop_texts_of_the_game():
     game = make_game("kuhn_poker", 2, 0)
     with asyncio.Runner() as runner:
         for stop, answer in (((), "check\nbecause"), (("\n",), "check")):
-            model = ModelPlayer(client, ["base"] * 2, get_template("default"), 8, runner, stop)
+            calls = CallSettings(max_tokens=8, stop=stop)
+            model = ModelPlayer(client, ["base"] * 2, get_template("default"), calls, runner)
             assert model.answer(game, 0) == answer

@@ -56,8 +56,9 @@ NEGATIVE = {
     *("prover_reward", "verifier_reward", "verifier_incorrect_penalty", "verifier_terminated_penalty"),
     *("verifier_no_guess_reward", "verifier_neither_accept_nor_reject_reward"),
     "prover_invalid_response_penalty",
+    "template_options",
 }
-"""Rewards may be negative."""
+"""Rewards may be negative, and options of chat templates."""
 TOO_MANY = 20_000
 """More entries than any list may have."""
 MAY_REPEAT = {"policies", "weights", "seats"}

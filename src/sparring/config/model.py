@@ -6,10 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from sparring.config.base import FilePath, Name, Names, Settings, TagPair, Texts, at_field
+from sparring.config.base import FilePath, Line, Name, Names, Settings, TagPair, Texts, at_field
 from sparring.config.facts import MODEL, Needs, Only
 from sparring.core.adapters import ALL_LINEAR, BUNDLED_MODEL, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
+
+TemplateNumber = Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
 
 
 class ModelSettings(Settings):
@@ -18,7 +20,7 @@ class ModelSettings(Settings):
     name: Annotated[FilePath, MODEL] = BUNDLED_MODEL
     """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
     directory, it is looked up beside that file, then in the working directory."""
-    template_options: dict[Name, bool | int | str] = Field(default={}, max_length=100)
+    template_options: dict[Name, bool | TemplateNumber | Line] = Field(default={}, max_length=100)
     """Options of the model's chat template, such as `{enable_thinking = false}` for Qwen 3 or
     `{reasoning_effort = "low"}` for gpt-oss."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
