@@ -3,7 +3,7 @@
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -136,6 +136,10 @@ def export(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="N|best|last", help="The checkpoint; by default the last.")
     ] = None,
+    gguf: Annotated[
+        Literal["f32", "f16", "q8_0"] | None,
+        typer.Option("--gguf", help="Write a GGUF file of this type, for llama.cpp."),
+    ] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
@@ -144,10 +148,10 @@ def export(
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
     if not payoffs:
-        export_adapter(name, out, merge=merge, policy=policy, console=Console())
+        export_adapter(name, out, merge=merge, policy=policy, console=Console(), gguf=gguf)
         return
-    if merge or policy is not None:
-        raise InputError("--payoffs", "payoffs are no model", "Leave out --merge and --policy")
+    if merge or policy is not None or gguf is not None:
+        raise InputError("--payoffs", "payoffs are no model", "Leave out --merge, --policy and --gguf")
     export_payoffs(name, out)
     print(f"wrote {out}")
 
