@@ -8,6 +8,7 @@ scores in place of merges.
 import json
 from typing import Any
 
+import numpy as np
 from tokenizers import (
     AddedToken,
     Regex,
@@ -60,11 +61,14 @@ _USE_OWN = "Name the model's Hugging Face directory or id instead."
 def check_vocabulary(metadata: dict[str, Any], where: str) -> None:
     """Raise an InputError if there is no tokenizer in the metadata that can be converted."""
     kind, split = metadata.get(MODEL), metadata.get(PRE)
-    tokens, needed = metadata.get(TOKENS), SCORES if kind == "llama" else MERGES
+    tokens = metadata.get(TOKENS)
     if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
         problem = f"{where} has the tokenizer {ascii(kind)[:60]}, which sparring cannot convert"
         raise InputError("model", problem, _USE_OWN)
-    if needed not in metadata or len(metadata.get(TYPES, tokens)) != len(tokens):
+    types = metadata.get(TYPES, np.full(len(tokens), NORMAL))
+    joins = any(len(token) > 1 and one == NORMAL for token, one in zip(tokens, types, strict=False))
+    needed = SCORES if kind == "llama" else MERGES
+    if (joins and needed not in metadata) or len(types) != len(tokens):
         raise InputError("model", f"{where} has only a part of its tokenizer", "Download it again.")
     if kind == "gpt2" and _split_of(split) is None:
         problem = f"{where} splits text like {ascii(split)[:60]}, which sparring cannot convert"
@@ -108,7 +112,7 @@ def _byte_level(metadata: dict[str, Any]) -> Tokenizer:
     split = _split_of(metadata[PRE])
     assert split is not None, "it was checked"
     vocabulary = {token: number for number, token in enumerate(metadata[TOKENS])}
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata[MERGES]]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(MERGES, [])]
     backend = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split == LLAMA3))
     if split == "qwen2":
         backend.normalizer = normalizers.NFC()
@@ -157,6 +161,8 @@ def metadata_of_tokenizer(tokenizer: Any, size: int, where: str) -> dict[str, An
     model = content["model"]
     if model["type"] != "BPE":
         raise _unknown(where, model["type"])
+    if any(added[flag] for added in content["added_tokens"] for flag in ("lstrip", "rstrip", "single_word")):
+        raise _unknown(where, "added tokens that take spaces")
     tokens, kinds = _tokens(tokenizer, content, size)
     merges = [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) for one in model["merges"]]
     found: dict[str, Any] = {TOKENS: tokens, TYPES: kinds}
@@ -212,8 +218,9 @@ def _name_of_split(content: dict[str, Any], where: str) -> str:
     split = content["pre_tokenizer"]
     if content["normalizer"] not in (None, {"type": "NFC"}):
         raise _unknown(where, content["normalizer"]["type"])
+    whole_words = bool(content["model"].get("ignore_merges"))
     for name, known in SPLITS.items():
-        if _essence(split) == _essence(json.loads(known.__getstate__())):
+        if whole_words == (name == LLAMA3) and _essence(split) == _essence(json.loads(known.__getstate__())):
             return name
     raise _unknown(where, None if split is None else split["type"])
 
