@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from sparring.commands.export_card import model_card, public_name
 from sparring.commands.model_source import find_model
+from sparring.commands.push import check_push, push
 from sparring.config import Config
 from sparring.config.loading import load_config
 from sparring.core import InputError, SparringError
@@ -40,18 +41,20 @@ def export(
     policy: str | None,
     console: Console,
     gguf: "GgufKind | None" = None,
+    push_to: str | None = None,
 ) -> None:
     """Write an adapter in PEFT's format to a new directory, or with ``merge`` a whole Hugging Face model.
 
     A merged model has float32 weights, because bfloat16 would round away a part of what was learned. With
     ``gguf``, the adapter or the model is a GGUF file of that type instead. Beside the files stands a model
-    card. Nothing names a directory of this machine.
+    card. Nothing names a directory of this machine. With ``push_to``, all of it is then uploaded.
 
     Raises:
         InputError: there is no such adapter, it does not fit its base model, or ``out`` cannot be made.
-        SparringError: ``out`` cannot be written.
+        SparringError: ``out`` cannot be written, or not be uploaded.
     """
     _check_new(out)
+    token = None if push_to is None else check_push(push_to)
     if gguf == "q8_0" and not merge:
         raise InputError("--gguf", "q8_0 is for whole models", "Write f16, or add --merge")
     source = find_model(run_or_adapter)
@@ -76,6 +79,10 @@ def export(
         card = model_card(base, title, config["r"], merged=merge, origin=origin, gguf=file)
         (scratch / "README.md").write_text(card)
     print_line(console, f"wrote {out}, from {adapter}")
+    if push_to is not None and token is not None:
+        with working(console, f"uploading to {push_to}"):
+            address = push(out, push_to, token)
+        print_line(console, f"uploaded to {address} (private, unless it was there already)")
 
 
 def export_payoffs(name: str, out: Path) -> None:
