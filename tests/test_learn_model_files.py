@@ -199,7 +199,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line_at_once(monkeypatch, tmp_path,
     assert "".join(capsys.readouterr()) == ""
 
 
-def test_a_gguf_file_is_no_model_directory(tmp_path):
+def test_an_empty_gguf_file_is_damaged(tmp_path):
     (tmp_path / "x.gguf").touch()
-    with pytest.raises(InputError, match=r"is a GGUF file. Convert it .*docs/tutorial-model.md"):
+    with pytest.raises(InputError, match=r"x.gguf is no GGUF file, damaged or truncated. Download it again"):
         resolve_model(str(tmp_path / "x.gguf"))
