@@ -11,7 +11,8 @@ import pytest
 
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.learn.model_files import cache_directory, check_model_name, resolve_model
+from sparring.learn.model_cache import cache_directory
+from sparring.learn.model_files import check_model_name, resolve_model
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 
@@ -99,6 +100,7 @@ def test_a_damaged_directory_is_rejected_before_anything_is_loaded(model, damage
         ("./nothing", "not a directory"),
         ("a/b/c", "not a directory"),
         ("two words", "cannot be"),
+        ("some/model.gguf", "there is no file some/model.gguf"),
         ("smolm2-135m", f"Did you mean {BUNDLED_MODEL}"),
     ],
 )

@@ -143,8 +143,10 @@ def _origin(config: Config, adapter: Path) -> str:
     """Return a sentence on what a run trained an adapter on, and for how long."""
     played = ", ".join(f"`{env.id}`" for env in config.envs) or "a program of its own"
     steps = next((part for part in adapter.parts[::-1] if part.startswith(CHECKPOINT_PREFIX)), None)
-    updates = "" if steps is None else f" for {int(steps.removeprefix(CHECKPOINT_PREFIX))} updates"
-    return f"It learned by playing {played}{updates}, {config.collection.games_per_step} games each."
+    if steps is None:
+        return f"It learned by playing {played}."
+    updates = int(steps.removeprefix(CHECKPOINT_PREFIX))
+    return f"It learned by playing {played}, {updates} updates of {config.collection.games_per_step} games."
 
 
 def _write_adapter_gguf(

@@ -68,7 +68,7 @@ $ llama-server -m BASE.gguf --lora {file}
 def public_name(base: str) -> str:
     """Return the name of a base model without a directory of this machine: the last part of a path."""
     path = Path(os.path.expanduser(base))
-    if path.is_dir() or base.startswith(("/", ".", "~")) or base.count("/") > 1:
+    if path.exists() or base.startswith(("/", ".", "~")) or base.count("/") > 1:
         return path.resolve().name
     return base
 
@@ -99,7 +99,9 @@ def model_card(
     if base == BUNDLED_MODEL:
         what += " The weights were those in four bits (Q4_1 of GGUF); the original's differ a little."
     elif hub is None:
-        what += " That is the name of a directory of the author, who should say here which model it is."
+        what += (
+            " That is the name of a directory or file of the author, who should say here which model it is."
+        )
         if not merged and gguf is None:
             what += " To load the adapter, write its place or id on the hub into `base_model_name_or_path`."
     what += f" {origin}" if origin else ""

@@ -36,7 +36,7 @@ def push(directory: Path, repository: str, token: str) -> str:
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)

@@ -23,7 +23,7 @@ from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import NOT_JSON, check_installed
 from sparring.core.manifest import Hashes, base_of, is_sealed
-from sparring.learn.gguf.file import gguf_parts, read_gguf
+from sparring.learn.gguf.file import SUFFIX, gguf_parts, read_gguf
 from sparring.learn.model_cache import (
     CHAT_TEMPLATE,
     bundled_model,
@@ -203,6 +203,8 @@ def check_model_name(name: str) -> None:
         _check_config(path)
         _check_safetensors(path)
         return
+    if path.suffix == SUFFIX and not path.exists():
+        raise InputError("model", f"there is no file {name}", "Correct the path")
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError("model", f"{name} is not a directory", _WHAT_IS_A_MODEL)
     if not _HUGGING_FACE_ID.fullmatch(name):
