@@ -98,6 +98,7 @@ def hub(monkeypatch):
     with Hub() as server:
         threading.Thread(target=server.serve_forever).start()
         monkeypatch.setenv("HF_ENDPOINT", server.address)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.address)  # read at the import
         monkeypatch.setenv("HF_TOKEN", SECRET)
         yield server
         server.shutdown()

@@ -53,7 +53,5 @@ def push(directory: Path, repository: str, token: str) -> str:
         raise SparringError(f"the hub refused the upload to {repository} (status {status})") from error
     except Exception as error:  # of either of two HTTP libraries, whose errors have no common class
         reason = first_line(error).replace(token, "...")
-        raise SparringError(
-            f"{repository} cannot be uploaded: {api.endpoint} is not reached ({reason})"
-        ) from error
+        raise SparringError(f"{repository} cannot be uploaded to {api.endpoint} ({reason})") from error
     return str(made)
