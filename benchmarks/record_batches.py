@@ -27,7 +27,8 @@ from sparring.core.records import records_from_steps
 from sparring.engine.engine import EmbeddedEngine
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
-from sparring.learn.model_files import cache_directory, resolve_model
+from sparring.learn.model_cache import cache_directory
+from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 
 MAX_TOKENS = 8

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFReader
 from huggingface_hub import ModelCard
 from peft import PeftModel
 from rich.console import Console
@@ -188,6 +189,33 @@ def test_the_model_card_names_the_base_model(base, written, hub, merge):
     assert "data" not in card.text
     assert "models/" not in card.text
     assert ("--max-lora-rank 16" in card.text) == (not merge)
+
+
+def test_a_file_is_no_id_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gemma").mkdir()
+    (tmp_path / "gemma" / "mine.gguf").touch()
+    assert public_name("gemma/mine.gguf") == "mine.gguf"
+    assert ModelCard(model_card("gemma/mine.gguf", "out", 16, merged=False)).data.base_model is None
+
+
+def test_the_card_says_what_was_played_and_for_how_long(trained, tmp_path):
+    out = exported(f"{trained}@1", tmp_path / "out", merge=False)
+    assert "by playing `kuhn_poker`, 1 updates of " in card_of(out).text
+
+
+@pytest.mark.parametrize("merge", [True, False], ids=["merged", "adapter"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_gguf_files_are_written_beside_a_card(adapter, tmp_path, merge, kind):
+    out = exported(adapter, tmp_path / "mine", merge=merge, gguf=kind)
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "mine.gguf"]
+    fields = GGUFReader(out / "mine.gguf").fields
+    assert fields["general.type"].contents() == ("model" if merge else "adapter")
+    card = card_of(out)
+    assert card.data.library_name == "gguf"
+    assert ("-m mine.gguf" if merge else "--lora mine.gguf") in card.text
+    for path in out.iterdir():
+        assert str(tiny_model("llama").parent).encode() not in path.read_bytes()
 
 
 @pytest.mark.parametrize("merge", [True, False], ids=["merged", "adapter"])

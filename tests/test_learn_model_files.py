@@ -11,7 +11,8 @@ import pytest
 
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.learn.model_files import cache_directory, check_model_name, resolve_model
+from sparring.learn.model_cache import cache_directory
+from sparring.learn.model_files import check_model_name, resolve_model
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model
 
@@ -99,6 +100,7 @@ def test_a_damaged_directory_is_rejected_before_anything_is_loaded(model, damage
         ("./nothing", "not a directory"),
         ("a/b/c", "not a directory"),
         ("two words", "cannot be"),
+        ("some/model.gguf", "there is no file some/model.gguf"),
         ("smolm2-135m", f"Did you mean {BUNDLED_MODEL}"),
     ],
 )
@@ -199,7 +201,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line_at_once(monkeypatch, tmp_path,
     assert "".join(capsys.readouterr()) == ""
 
 
-def test_a_gguf_file_is_no_model_directory(tmp_path):
+def test_an_empty_gguf_file_is_damaged(tmp_path):
     (tmp_path / "x.gguf").touch()
-    with pytest.raises(InputError, match=r"is a GGUF file. Convert it .*docs/tutorial-model.md"):
+    with pytest.raises(InputError, match=r"x.gguf is no GGUF file, damaged or truncated. Download it again"):
         resolve_model(str(tmp_path / "x.gguf"))

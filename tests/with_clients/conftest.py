@@ -30,18 +30,27 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def told(server, tmp_path):
+def told(server, run_in):
     """Return what a client's script prints last, run in the client's environment."""
+
+    def ask(environment, script, *arguments):
+        return run_in(environment, script, f"http://127.0.0.1:{server.port}/v1", "default", *arguments)
+
+    return ask
+
+
+@pytest.fixture
+def run_in(tmp_path):
+    """Return what a script prints last, run in an environment of its own."""
 
     def ask(environment, script, *arguments):
         python = CLIENTS / environment / "bin" / "python"
         if not python.exists():
             pytest.skip(f"{environment} is not installed: run scripts/test-clients")
-        url = f"http://127.0.0.1:{server.port}/v1"
         keys = dict.fromkeys(("OPENAI_API_KEY", "SPARRING_API_KEY"), TOKEN)
         offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub"), "TOKENIZERS_PARALLELISM": "false"}
         ended = subprocess.run(
-            [python, Path(__file__).parent / f"ask_{script}.py", url, "default", *map(str, arguments)],
+            [python, Path(__file__).parent / f"ask_{script}.py", *map(str, arguments)],
             env=os.environ | keys | offline,
             cwd=tmp_path,
             capture_output=True,

@@ -3,7 +3,7 @@
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
 _NAMES = "prover_role_conformance, prover_direct_quotation, prover_accurate_quotation or follow_up"
 _PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
+_PUSH_HELP = "Then upload OUT to this repository of the Hugging Face Hub, made private; needs HF_TOKEN."
 _RUNS = Path("runs")
 
 
@@ -136,6 +137,11 @@ def export(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="N|best|last", help="The checkpoint; by default the last.")
     ] = None,
+    gguf: Annotated[
+        Literal["f32", "f16", "q8_0"] | None,
+        typer.Option("--gguf", help="Write a GGUF file of this type, for llama.cpp."),
+    ] = None,
+    push: Annotated[str | None, typer.Option("--push", metavar="USER/NAME", help=_PUSH_HELP)] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
@@ -144,10 +150,11 @@ def export(
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
     if not payoffs:
-        export_adapter(name, out, merge=merge, policy=policy, console=Console())
+        export_adapter(name, out, merge=merge, policy=policy, console=Console(), gguf=gguf, push_to=push)
         return
-    if merge or policy is not None:
-        raise InputError("--payoffs", "payoffs are no model", "Leave out --merge and --policy")
+    if merge or policy is not None or gguf is not None or push is not None:
+        fix = "Leave out --merge, --policy, --gguf and --push"
+        raise InputError("--payoffs", "payoffs are no model", fix)
     export_payoffs(name, out)
     print(f"wrote {out}")
 

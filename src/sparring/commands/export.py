@@ -2,17 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from safetensors import SafetensorError
 
 from sparring.commands.export_card import model_card, public_name
 from sparring.commands.model_source import find_model
+from sparring.commands.push import check_push, push
+from sparring.config import Config
 from sparring.config.loading import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapter_config import read_adapter_config
@@ -24,21 +26,37 @@ from sparring.evaluation.tournament_files import write_payoffs
 from sparring.learn.adapter_weights import read_shapes, read_weights
 from sparring.population import PayoffTable
 from sparring.run.progress_views import print_line, working
-from sparring.run.run_directory import RunDirectory
+from sparring.run.run_directory import CHECKPOINT_PREFIX, RunDirectory
 from sparring.run.run_names import find_checkpoint, find_run, split_checkpoint
 
+if TYPE_CHECKING:
+    from sparring.learn.gguf.writing import GgufKind
 
-def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, console: Console) -> None:
+
+def export(
+    run_or_adapter: str,
+    out: Path,
+    *,
+    merge: bool,
+    policy: str | None,
+    console: Console,
+    gguf: "GgufKind | None" = None,
+    push_to: str | None = None,
+) -> None:
     """Write an adapter in PEFT's format to a new directory, or with ``merge`` a whole Hugging Face model.
 
-    A merged model has float32 weights, because bfloat16 would round away a part of what was learned. Beside
-    the files stands a model card. Nothing names a directory of this machine.
+    A merged model has float32 weights, because bfloat16 would round away a part of what was learned. With
+    ``gguf``, the adapter or the model is a GGUF file of that type instead. Beside the files stands a model
+    card. Nothing names a directory of this machine. With ``push_to``, all of it is then uploaded.
 
     Raises:
         InputError: there is no such adapter, it does not fit its base model, or ``out`` cannot be made.
-        SparringError: ``out`` cannot be written.
+        SparringError: ``out`` cannot be written, or not be uploaded.
     """
     _check_new(out)
+    token = None if push_to is None else check_push(push_to)
+    if gguf == "q8_0" and not merge:
+        raise InputError("--gguf", "q8_0 is for whole models", "Write f16, or add --merge")
     source = find_model(run_or_adapter)
     if source.adapter is None:
         raise InputError("RUN", f"{run_or_adapter} is a model without an adapter", "Name a run.")
@@ -46,16 +64,25 @@ def export(run_or_adapter: str, out: Path, *, merge: bool, policy: str | None, c
     check_if_sealed(adapter, (ADAPTER_FILE, ADAPTER_CONFIG))
     config = read_adapter_config(adapter)
     read_shapes(adapter)
-    base = source.model.name
+    base, title = source.model.name, out.resolve().name
+    file = None if gguf is None else f"{title}.gguf"
     with _written(out) as scratch:
         if merge:
-            _write_merged(base, adapter, scratch, console)
+            _write_merged(base, adapter, scratch, console, title, gguf)
+        elif gguf is not None:
+            _write_adapter_gguf(base, adapter, config, scratch / f"{title}.gguf", gguf, console)
         else:
             config["base_model_name_or_path"] = public_name(base)
             (scratch / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
             shutil.copyfile(adapter / ADAPTER_FILE, scratch / ADAPTER_FILE)
-        (scratch / "README.md").write_text(model_card(base, out.resolve().name, config["r"], merged=merge))
+        origin = "" if source.config is None else _origin(source.config, adapter)
+        card = model_card(base, title, config["r"], merged=merge, origin=origin, gguf=file)
+        (scratch / "README.md").write_text(card)
     print_line(console, f"wrote {out}, from {adapter}")
+    if push_to is not None and token is not None:
+        with working(console, f"uploading to {push_to}"):
+            address = push(out, push_to, token)
+        print_line(console, f"uploaded to {address} (private, unless it was there already)")
 
 
 def export_payoffs(name: str, out: Path) -> None:
@@ -112,7 +139,32 @@ def _of_policy(checkpoint: Path, policy: str | None) -> Path:
     return found[policy or next(iter(found))]
 
 
-def _write_merged(base: str, adapter: Path, directory: Path, console: Console) -> None:
+def _origin(config: Config, adapter: Path) -> str:
+    """Return a sentence on what a run trained an adapter on, and for how long."""
+    played = ", ".join(f"`{env.id}`" for env in config.envs) or "a program of its own"
+    steps = next((part for part in adapter.parts[::-1] if part.startswith(CHECKPOINT_PREFIX)), None)
+    if steps is None:
+        return f"It learned by playing {played}."
+    updates = int(steps.removeprefix(CHECKPOINT_PREFIX))
+    return f"It learned by playing {played}, {updates} updates of {config.collection.games_per_step} games."
+
+
+def _write_adapter_gguf(
+    base: str, adapter: Path, config: Mapping[str, Any], file: Path, kind: "GgufKind", console: Console
+) -> None:
+    with working(console, "importing torch"):
+        from transformers import AutoConfig
+
+        from sparring.learn.gguf.writing import write_adapter_gguf
+        from sparring.learn.model_files import resolve_model
+    name = resolve_model(base, partial(print_line, console))
+    own = AutoConfig.from_pretrained(name, trust_remote_code=False).to_dict()
+    write_adapter_gguf(read_weights(adapter), config, own, file, kind)
+
+
+def _write_merged(
+    base: str, adapter: Path, directory: Path, console: Console, title: str, gguf: "GgufKind | None"
+) -> None:
     with working(console, "importing torch"):
         import torch
 
@@ -122,7 +174,13 @@ def _write_merged(base: str, adapter: Path, directory: Path, console: Console) -
         name = resolve_model(base, partial(print_line, console))
         policy = PolicyModel(name, LoraSettings.read(adapter), dtype=torch.float32)
         policy.load_adapter_state(read_weights(adapter))
-        policy.model.merge_and_unload(safe_merge=True).save_pretrained(directory)
+        merged = policy.model.merge_and_unload(safe_merge=True)
+        if gguf is not None:
+            from sparring.learn.gguf.writing import write_model
+
+            write_model(merged, policy.tokenizer, directory / f"{title}.gguf", gguf, title)
+            return
+        merged.save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
 
 

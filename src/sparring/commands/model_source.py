@@ -274,7 +274,7 @@ def find_model(name: str) -> ModelSource:
 
 def _check_base_model(name: str) -> None:
     path = Path(os.path.expanduser(name))
-    if not name or (path.is_dir() and not (path / "config.json").is_file()):
+    if not name or (path.is_dir() and not (path / "config.json").is_file() and not any(path.glob("*.gguf"))):
         nothing = f"{name!r} is neither a run, an adapter nor a model"
         problem = f"{nothing}: it has no config.toml and no config.json"
         raise InputError("MODEL_OR_RUN", problem, "Name one that is")

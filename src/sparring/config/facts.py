@@ -65,7 +65,8 @@ def _absolute_adapter(text: str, directory: Path) -> str:
 
 def _absolute_model(text: str, directory: Path) -> str:
     path = _absolute_file(text, directory)
-    return path if text not in ("", BUNDLED_MODEL) and os.path.isdir(path) else text
+    is_here = os.path.isdir(path) or (text.endswith(".gguf") and os.path.isfile(path))
+    return path if text not in ("", BUNDLED_MODEL) and is_here else text
 
 
 CLASS_FILE = Relative(absolute)

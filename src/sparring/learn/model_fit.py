@@ -31,14 +31,20 @@ def check_model_fits(
 
     ``name`` is for errors; ``max_context`` is the run's own limit of prompt and answer. Returns notes.
     """
-    template = _chat_template(directory)
+    check_template(name, _chat_template(directory), calls, template_options)
+    _check_layers(directory, target_modules)
+    return _check_context(directory, calls, max_context)
+
+
+def check_template(
+    name: str, template: str, calls: Sequence[Call], template_options: Iterable[str] = ()
+) -> None:
+    """Check that a model's chat template has these options, and that it has one if prompts are chats."""
     check_options(template, template_options, name)
     chats = [messages for messages, _ in calls if any(one["role"] != "text" for one in messages)]
     if chats and not template:
-        fix = 'Use a chat model, or put its chat_template.jinja there; template = "default" needs none'
+        fix = 'Use a chat model, or put chat_template.jinja beside its files; template = "default" needs none'
         raise InputError("model.name", f"{name} has no chat template, but the prompts are chats", fix)
-    _check_layers(directory, target_modules)
-    return _check_context(directory, calls, max_context)
 
 
 def _chat_template(directory: Path) -> str:

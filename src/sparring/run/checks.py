@@ -51,7 +51,7 @@ def check_config(config: Config) -> list[str]:
         from sparring.run.hardware import choose_device  # torch takes seconds to import: only if needed
 
         choose_device(config.model.device)
-    is_here = name == BUNDLED_MODEL or Path(name).is_dir()
+    is_here = name == BUNDLED_MODEL or Path(name).exists()
     found = [f"model {name}" + ("" if is_here else f" (not looked at: {_LATER})")]
     for player in PLAYER_NAMES:
         if player in config.frozen:

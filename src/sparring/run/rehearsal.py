@@ -45,8 +45,8 @@ from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import PromptTemplate
-from sparring.learn.model_files import model_directory
-from sparring.learn.model_fit import Call, answer_tokens, check_model_fits
+from sparring.learn.model_files import model_directory, unconverted_template
+from sparring.learn.model_fit import Call, answer_tokens, check_model_fits, check_template
 from sparring.run.answer_lengths import answer_limits, notes_on_lengths
 from sparring.run.evaluation_opponents import evaluation_opponents
 from sparring.run.programs import build_program, measured
@@ -85,6 +85,10 @@ def dry_run_of(config: Config) -> tuple[list[str], list[str]]:
     if directory is None and name == BUNDLED_MODEL:
         return found, notes
     if directory is None:
+        template = unconverted_template(name)
+        if template is not None:
+            check_template(name, template, rehearsal.calls, config.model.template_options)
+            return found, [*notes, f"the layers of {name} were not checked: it is not converted yet"]
         return found, [*notes, f"the tokenizer and the layers of {name} were not checked: it is not here yet"]
     room = [settings.max_context] if settings.max_context is not None else []
     room += [settings.max_cached_tokens] if settings.engine == "embedded" else []

@@ -25,7 +25,8 @@ from sparring.core.adapters import BASE, AdapterRef
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import Engine, EngineCall, ModelFacts
-from sparring.learn.model_files import cache_directory, check_base, fingerprint
+from sparring.learn.model_cache import cache_directory
+from sparring.learn.model_files import check_base, fingerprint
 
 if TYPE_CHECKING:  # torch and vLLM are imported by the process that starts a host, not by its clients
     from sparring.engine.engine import EmbeddedEngine
