@@ -70,6 +70,7 @@ def evaluate(
     In a game that minimax solves, also the share of the model's moves that keep the value of the position.
     A program's run is measured as its training does.
     """
+    from sparring.commands.member_sampling import split_sampling
     from sparring.commands.model_source import first_environment
     from sparring.commands.venues import refuse_for_programs
 
@@ -80,7 +81,7 @@ def evaluate(
         if env is None:
             of_games = {"--opponent": opponent, "--games": games, "--template": template}
             of_games |= {"--players": players, "--temperature": temperature != 1, "--nash-conv": nash_conv}
-            of_games |= {"--max-states": max_states}
+            of_games |= {"--max-states": max_states, "sampling": split_sampling(model)[1]}
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:

@@ -15,22 +15,31 @@ from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
+from sparring.engine.api_models import is_api_model
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
 from sparring.learn.model_files import check_model_name
 from sparring.population import meta_strategies
 from sparring.run.best import check_keep_best
+from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
+    all_evaluation_opponents,
     evaluation_opponents,
     measures_nash_conv,
     tells_moves,
     why_base,
 )
 from sparring.run.given_adapters import check_given
-from sparring.run.programs import build_program, check_first_batch, policies_of, roles_with_answers
+from sparring.run.programs import (
+    build_program,
+    check_first_batch,
+    policies_of,
+    roles_with_answers,
+    test_calls,
+)
 from sparring.run.rewards import composed_transforms
 
 OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
@@ -65,6 +74,7 @@ def check_config(config: Config) -> list[str]:
         policies = policies_of(program)
         check_first_batch(program)
         found.append(f"program with the policies {', '.join(policies)}")
+    _check_draws(config, program)
     given = check_given(config)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithms(config, policies)
@@ -82,6 +92,23 @@ def check_config(config: Config) -> list[str]:
         counts = {name: getattr(config.ray, f"{name}s") for name in ("engine", "learner", "collector")}
         found.append(f"Ray on {place}: " + ", ".join(f"{count} {kind}(s)" for kind, count in counts.items()))
     return found
+
+
+def _check_draws(config: Config, program: Arena | None) -> None:
+    """Raise an InputError if a model is asked for settings of its own that it does not have."""
+    for game in config.evaluated if program is None else ():
+        evaluation_calls(config, game)
+    opponent_calls(config)
+    for role in program.roles if program is not None else ():
+        test_calls(config, role)
+    given = config.population.sampling
+    opponents = dict.fromkeys([*config.population.fixed_opponents, *all_evaluation_opponents(config)])
+    for name in opponents if given is not None and given.from_model else ():
+        if name not in config.frozen and is_api_model(name):
+            problem = f"is for models that are served here, and {name} is behind an API"
+            raise InputError(
+                "population.sampling.from_model", problem, "Write the settings, such as top_p = 0.9"
+            )
 
 
 def _check_games(config: Config) -> list[str]:
