@@ -25,11 +25,15 @@ from sparring.cli.options import (
 from sparring.core import InputError
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
-_OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
+_OPPONENT_HELP = (
+    "random (the default), optimal, base (the default where moves are not listed) or a run; how it draws may "
+    "stand behind it, as in base,top_p=0.9."
+)
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
     "random, optimal, a mixture (see: sparring psro), or a model behind an API (vendor/model, "
-    "model@http://host/v1)."
+    "model@http://host/v1); how it draws may stand behind it, as in base,temperature=0.6,top_p=0.9 or "
+    "base,sampling=model."
 )
 _GAMES_HELP = (
     "Games of each pair or group, the same number in each order of seats; with --budget the first ones. By "

@@ -246,6 +246,6 @@ def shaped_logits(
 def _penalise(logits_MV: Tensor, penalty: float, contexts_M: Sequence[Sequence[int]]) -> None:
     """Divide the positive logits of the tokens that are in a row's context, and multiply the others."""
     for logits_V, context in zip(logits_MV, contexts_M, strict=True):
-        seen_K = torch.tensor(sorted({*context}), device=logits_MV.device)
+        seen_K = torch.tensor(sorted({*context}), dtype=torch.long, device=logits_MV.device)
         logits_K = logits_V[seen_K]
         logits_V[seen_K] = torch.where(logits_K > 0, logits_K / penalty, logits_K * penalty)

@@ -32,12 +32,13 @@ def own_sampling(model: str, field: str) -> CallSettings:
 
     Raises InputError, on ``field``: there is no such file, it cannot be read, or it names no such setting.
     """
-    fix = "Write the settings instead, such as top_p = 0.9"
+    fix = "Leave it out, or write settings such as top_p = 0.9"
     file = _generation_config(model)
-    if file is None:
+    if file is None and model != BUNDLED_MODEL:
         raise InputError(field, f"{model} has no {GENERATION_CONFIG} that could be read", fix)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Generation)
+        # The bundled model asks for nothing, also before it is here.
+        found = msgspec.json.decode(b"{}" if file is None else file.read_bytes(), type=_Generation)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(field, f"{file} cannot be used: {error}", fix) from error
     if found == _Generation():
