@@ -308,8 +308,9 @@ def test_nash_conv_is_of_the_models_own_distribution(trained, tmp_path, capsys):
 
 def test_a_directory_whose_name_looks_like_settings_is_a_directory(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "kuhn,top_k=1")
-    played = evaluate(str(tmp_path / "kuhn,top_k=1"), "kuhn_poker", "random", 2)
-    assert played.result.sampling == PLAIN
+    for checkpoint in ("", "@0", "@last"):
+        played = evaluate(f"{tmp_path}/kuhn,top_k=1{checkpoint}", "kuhn_poker", "random", 2)
+        assert played.result.sampling == PLAIN
 
 
 @pytest.mark.parametrize(

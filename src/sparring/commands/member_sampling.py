@@ -4,7 +4,6 @@
 """
 
 import re
-from pathlib import Path
 
 from pydantic import Field, ValidationError
 
@@ -13,7 +12,7 @@ from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError
 from sparring.core.types import UNSET
 from sparring.learn.own_sampling import drawing
-from sparring.run.run_names import is_run_or_adapter
+from sparring.run.run_names import paths_of, split_checkpoint
 
 OWN, PLAIN = "model", "plain"
 """What ``sampling`` may be: as the model asks for, or from its whole distribution."""
@@ -28,8 +27,10 @@ class MemberSampling(SamplingSettings):
 
 def split_sampling(written: str) -> tuple[str, str]:
     """Return a member's name, and what is written behind it with its comma; nothing behind what exists."""
+    run, checkpoint = split_checkpoint(written)
+    exists = "," not in checkpoint and any(path.exists() for path in paths_of(run))
     found = _WRITTEN.fullmatch(written)
-    if found is None or is_run_or_adapter(written) or Path(written).exists():
+    if found is None or exists:
         return written, ""
     return found["name"], found["settings"]
 
