@@ -9,7 +9,7 @@ class SamplingSettings(Settings):
     """How answers are drawn that nobody learns from. What a policy learns from is always drawn from the
     distribution that it learns."""
 
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=1e-9, le=1)
     """Draw from the likeliest tokens that together have this probability; 1 keeps all."""
     top_k: int | None = Field(default=None, ge=0, le=10_000_000)
     """Draw from this many of the likeliest tokens; 0 keeps all."""
