@@ -144,7 +144,7 @@ MAX_LIKELIEST = 20
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1000
 MAX_BIASES = 1024
-MAX_PENALTY = 100
+MIN_PENALTY, MAX_PENALTY = 0.01, 100
 
 
 def _listed(stop: Any) -> Any:
@@ -180,7 +180,7 @@ class DrawParameters(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=MAX_PENALTY)
+    repetition_penalty: float | None = Field(default=None, ge=MIN_PENALTY, le=MAX_PENALTY)
     logit_bias: dict[int, Bias] | None = Field(default=None, max_length=MAX_BIASES)
     stop: Stop = Field(default=[], validate_default=True)
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOPS)

@@ -212,8 +212,8 @@ def failures_text(reasons: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class MeasureResult:
-    """A measure of a program: one value for each item. ``drawn`` says in words how roles drew, where not as
-    they learn.
+    """A measure of a program: one value for each item. ``drawn`` says in words how roles drew, where not from
+    the model's whole distribution at temperature 1.
 
     If all values are 0 or 1, it is a share with a Wilson interval, otherwise a mean with a normal interval.
     """

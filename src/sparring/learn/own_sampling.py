@@ -11,20 +11,18 @@ from sparring.core import CallSettings, InputError, Sampling
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.sampling import AS_LEARNED
 from sparring.core.types import UNSET
-from sparring.learn.model_files import GENERATION_CONFIG, HUB_TIMEOUT_SECONDS, model_directory
-
-_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+from sparring.learn.model_files import GENERATION_CONFIG, HUB_TIMEOUT_SECONDS, model_directory, resolve_model
 
 
 class _Generation(msgspec.Struct):
     """What is read of the file. As in vLLM, what it leaves out changes nothing, and ``do_sample`` does not
     count: transformers writes it only where it is true."""
 
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    min_p: _Share | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
 
 
 def own_sampling(model: str, field: str) -> CallSettings:
@@ -54,7 +52,7 @@ def own_sampling(model: str, field: str) -> CallSettings:
 
 
 def drawing(settings: SamplingSettings | None, model: str, field: str) -> CallSettings:
-    """Return the sampling that settings ask for, and the temperature if they leave it to the model; both open
+    """Return the sampling that settings ask for, and the temperature with ``from_model``; both are open
     without settings. ``field`` is where the settings stand; errors are as in :func:`own_sampling`."""
     if settings is None:
         return UNSET
@@ -71,6 +69,8 @@ def _generation_config(model: str) -> Path | None:
         return None
     from huggingface_hub import hf_hub_download
 
+    if resolve_model(model) != model:
+        return None  # the hub cannot be reached, and the copy here has no such file
     try:
         return Path(hf_hub_download(model, GENERATION_CONFIG, etag_timeout=HUB_TIMEOUT_SECONDS))
     except Exception:  # noqa: BLE001 - of either of two HTTP libraries; what failed does not matter

@@ -35,10 +35,10 @@ from sparring.run.evaluation_opponents import (
 from sparring.run.given_adapters import check_given
 from sparring.run.programs import (
     build_program,
+    calls_in_tests,
     check_first_batch,
     policies_of,
     roles_with_answers,
-    test_calls,
 )
 from sparring.run.rewards import composed_transforms
 
@@ -100,7 +100,7 @@ def _check_draws(config: Config, program: Arena | None) -> None:
         evaluation_calls(config, game)
     opponent_calls(config)
     for role in program.roles if program is not None else ():
-        test_calls(config, role)
+        calls_in_tests(config, role)
     given = config.population.sampling
     opponents = dict.fromkeys([*config.population.fixed_opponents, *all_evaluation_opponents(config)])
     for name in opponents if given is not None and given.from_model else ():

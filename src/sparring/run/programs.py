@@ -157,7 +157,8 @@ def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: f
 
 
 def drawn_by_role(arena: Arena, agents: Mapping[str, AgentSpec]) -> dict[str, str]:
-    """Return in words how each role draws in an evaluation; only those that do not draw as they learn."""
+    """Return in words how each role draws in an evaluation, unless it does so from the model's whole
+    distribution at temperature 1."""
     calls = {name: CallSettings().over(agent).over(arena.roles[name]) for name, agent in agents.items()}
     texts = {name: drawn_text(one.temperature, one.sampling) for name, one in calls.items()}
     return {name: text for name, text in texts.items() if text}
@@ -173,13 +174,13 @@ def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> 
     """
     agents = {}
     for name, role in arena.roles.items():
-        calls = test_calls(config, name)
+        calls = calls_in_tests(config, name)
         model = models.get(name, role.policy)
         agents[name] = AgentSpec("model", model, calls.temperature, sampling=calls.sampling)
     return agents
 
 
-def test_calls(config: Config, role: str) -> CallSettings:
+def calls_in_tests(config: Config, role: str) -> CallSettings:
     """Return how a role draws in tests, as far as the configuration says so."""
     settings = config.roles.get(role, RoleSettings())
     drawn = drawing(settings.test_sampling, config.model.name, f"roles.{role}.test_sampling")

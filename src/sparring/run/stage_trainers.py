@@ -25,7 +25,7 @@ from sparring.finetune.trainer import PureTextRlTrainer
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proofs.claims import Claim
 from sparring.programs.proofs.episode import ProofEpisode
-from sparring.run.programs import build_program, test_calls
+from sparring.run.programs import build_program, calls_in_tests
 from sparring.run.run_names import last_part
 
 
@@ -101,7 +101,7 @@ def build_scenario(
         if not train:
             # An agent is a role as well; its own table goes before that of the role.
             calls = {
-                name: CallSettings(one.test_temperature).over(test_calls(config, name)).over(calls[name])
+                name: CallSettings(one.test_temperature).over(calls_in_tests(config, name)).over(calls[name])
                 for name, one in parameters.items()
             }
         return PureTextEnvironment(
