@@ -1,13 +1,19 @@
 """Where sampling is set, and who draws with it: evaluations, opponents, judges, members; never who learns."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from transformers import GenerationConfig
 
 from game_runs import FEWER_GAMES, configure, run
+from openai_http import httpx2
 from program_runs import configure as configure_program
 from program_runs import run as run_program
 from sparring.cli.main import main
@@ -20,6 +26,8 @@ from sparring.engine.engine import EmbeddedEngine
 from sparring.evaluation.results import MatchResult, MeasureResult, read_evaluation
 from sparring.programs.debate import DebateArena
 from sparring.run.checks import check_config
+from sparring.run.programs import build_program
+from tiny_models import tiny_model
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 PLAIN = Sampling()
@@ -169,6 +177,32 @@ async def test_a_judge_draws_as_it_is_told(draws, temperatures):
     assert asked == [(temperature, draws.sampling) for temperature in temperatures]
 
 
+async def test_the_judge_of_a_configuration_draws_as_the_model_asks(asking):
+    asked = []
+
+    class Client(MockInferenceClient):
+        async def complete(self, messages, temperature=1.0, *args, sampling=None, **options):
+            asked.append((messages[0]["content"].startswith("You judge"), temperature, sampling))
+            return await super().complete(messages, temperature, *args, **options)
+
+    changes = {
+        "program.judge_by_score": "false",
+        "program.judge_sampling": "{from_model = true, min_p = 0.1}",
+    }
+    arena = build_program(load_config("debate", {"model.name": str(asking), **changes}))
+    arena.client, arena.retries = Client(["Winner: Aff, score: 0.9"]), 0
+    await arena.step()
+    assert {one for one in asked if one[0]} == {(True, 0.6, Sampling(0.9, 30, 0.1, 1.2))}
+    assert {one[2] for one in asked if not one[0]} == {None}
+
+
+def test_a_judge_by_score_draws_nothing_so_it_has_no_sampling(asking):
+    changes = {"program.judge_by_score": "true", "program.judge_sampling.top_k": "1"}
+    line = "program.judge_sampling: has no effect, because program.judge_by_score is true"
+    with pytest.raises(InputError, match=line):
+        load_config("debate", {"model.name": str(asking), **changes})
+
+
 # Who learns
 
 
@@ -311,6 +345,40 @@ def test_a_directory_whose_name_looks_like_settings_is_a_directory(trained, tmp_
     for checkpoint in ("", "@0", "@last"):
         played = evaluate(f"{tmp_path}/kuhn,top_k=1{checkpoint}", "kuhn_poker", "random", 2)
         assert played.result.sampling == PLAIN
+
+
+def test_the_command_serves_with_the_models_own_sampling(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SPARRING_API_KEY", "a-key")
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), model)
+    GenerationConfig(do_sample=True, top_k=1).save_pretrained(model)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def answers() -> list[str]:
+        """The answers to two seeds, first as the model asks, then with the whole distribution."""
+        client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": "Bearer a-key"})
+        try:
+            up = None
+            while up is None:
+                with contextlib.suppress(httpx2.ConnectError):
+                    up = client.get("/health")
+            found = []
+            for asked in ({"seed": 1}, {"seed": 2}, {"seed": 1, "top_k": -1}, {"seed": 2, "top_k": -1}):
+                body = {"model": "default", "messages": ASK, "max_tokens": 12, **asked}
+                answer = client.post("/v1/chat/completions", json=body, timeout=60).json()
+                found.append(answer["choices"][0]["message"]["content"])
+            return found
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(answers)
+        options = ["--port", str(port), "--threads", "1", "--sampling", "model"]
+        assert main(["serve", str(model), *options]) == 0
+        first, second, *others = asking.result()
+    assert first == second
+    assert len({first, *others}) == 3
 
 
 @pytest.mark.parametrize(

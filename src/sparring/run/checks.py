@@ -15,7 +15,6 @@ from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
-from sparring.engine.api_models import is_api_model
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
@@ -26,7 +25,6 @@ from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
-    all_evaluation_opponents,
     evaluation_opponents,
     measures_nash_conv,
     tells_moves,
@@ -101,14 +99,6 @@ def _check_draws(config: Config, program: Arena | None) -> None:
     opponent_calls(config)
     for role in program.roles if program is not None else ():
         calls_in_tests(config, role)
-    given = config.population.sampling
-    opponents = dict.fromkeys([*config.population.fixed_opponents, *all_evaluation_opponents(config)])
-    for name in opponents if given is not None and given.from_model else ():
-        if name not in config.frozen and is_api_model(name):
-            problem = f"is for models that are served here, and {name} is behind an API"
-            raise InputError(
-                "population.sampling.from_model", problem, "Write the settings, such as top_p = 0.9"
-            )
 
 
 def _check_games(config: Config) -> list[str]:
