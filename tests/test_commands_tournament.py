@@ -378,7 +378,7 @@ def test_a_member_that_has_learned_since_is_refused(trained, tmp_path, capsys):
         capsys, run_directory, "random", "--env", "kuhn_poker", "--out", tmp_path / "out", "--games", 4
     )
     assert "member kuhn of the tournament in" in refused
-    assert "now has other weights or another limit of tokens" in refused
+    assert "now has other weights, another limit of tokens or another sampling" in refused
 
 
 def test_further_members_change_no_limit_of_an_answer(trained):

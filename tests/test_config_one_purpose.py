@@ -238,7 +238,10 @@ def _gradient(config, steps):
         ),
         (
             "quickstart",
-            {"evaluation.envs": '[{id = "leduc_poker", opponents = ["base"], games = 9, nash_conv = false}]'},
+            {
+                "evaluation.envs": '[{id = "leduc_poker", opponents = ["base"], games = 9, nash_conv=false}]',
+                "evaluation.temperature": "0.5",
+            },
             "evaluation.opponents evaluation.games evaluation.games_during evaluation.nash_conv_minutes",
             "evaluation.every evaluation.temperature",
         ),

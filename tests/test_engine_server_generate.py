@@ -69,7 +69,7 @@ REFUSED = {
     "a stream": {"stream": True},
     "no sampling_params": {"sampling_params": None},
     "an unknown way of sampling": {"sampling_params": {"temprature": 0}},
-    "a penalty": {"sampling_params": {"repetition_penalty": 1.5}},
+    "a penalty": {"sampling_params": {"presence_penalty": 1.5}},
     "more log-probabilities": {"sampling_params": {"logprobs": 21}},
     "a stop token that the model does not have": {"sampling_params": {"stop_token_ids": [10**6]}},
     "a flag of another route": {"sampling_params": {"echo": True}},

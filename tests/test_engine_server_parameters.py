@@ -132,6 +132,7 @@ APPLIES: dict[str, Applies] = {
     "top_p": greedy(top_p=1e-6),
     "top_k": greedy(top_k=1),
     "min_p": greedy(min_p=1),
+    "repetition_penalty": lambda s, path: text(s.ask(path, repetition_penalty=9)) != text(s.ask(path)),
     "logit_bias": lambda s, path: text(s.ask(path, logit_bias={"65": 100})) != text(s.ask(path)),
     "stop_token_ids": lambda s, path: (
         choices(s.ask(path, stop_token_ids=s.ids(path)[2:3], return_token_ids=True))[0]["token_ids"]

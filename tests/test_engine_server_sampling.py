@@ -14,7 +14,7 @@ from transformers.generation.logits_process import (
 )
 
 from live_server import ASK, TOKEN, Live, engine_over
-from sparring.core import Arena, Role
+from sparring.core import Arena, Role, Sampling
 from sparring.engine.answering import Shaping
 from sparring.engine.openai_client import OpenAIClient
 from sparring.engine.sampling import shaped_logits
@@ -89,7 +89,7 @@ logits_of_rows = st.lists(st.floats(-9, 9, width=32), min_size=12, max_size=12, 
 @given(logits_of_rows, st.floats(0.01, 1), st.integers(0, 14), st.floats(0, 1), st.floats(0.1, 3))
 def test_shaped_logits_keep_what_the_library_keeps(row, top_p, top_k, min_p, temperature):
     logits_1V = torch.tensor([row])
-    shaped = shaped_logits(logits_1V, temperature, Shaping(top_p, top_k, min_p))
+    shaped = shaped_logits(logits_1V, temperature, Shaping(Sampling(top_p, top_k, min_p)), [[]])
     warpers = [MinPLogitsWarper(min_p)] if min_p > 0 else []
     warpers += [TopKLogitsWarper(top_k)] if top_k else []
     warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []

@@ -9,7 +9,7 @@ import pytest_asyncio
 import torch
 
 from small_models import saved_adapter, small_model, small_policy
-from sparring.core import EpisodeError, InputError, ModelResponse, SparringError
+from sparring.core import EpisodeError, InputError, ModelResponse, Sampling, SparringError
 from sparring.core.errors import is_transient
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import file_hash
@@ -128,6 +128,22 @@ async def test_it_agrees_with_the_embedded_engine_on_the_same_prompts(engine, po
             assert ours == theirs
             scores = await engine.score(prompt, answers, model=model)
             assert scores == pytest.approx(await embedded.score(prompt, answers, model=model), abs=1e-3)
+
+
+async def test_it_draws_with_the_sampling_of_the_embedded_engine(engine, policy, adapters):
+    embedded = EmbeddedEngine(policy, max_tokens=8)
+    embedded.publish("default", "v1", 1)
+    for text in PROMPTS:
+        prompt = text_prompt(text)
+        for sampling in (Sampling(repetition_penalty=1.6), Sampling(top_p=0.5, repetition_penalty=0.8)):
+            ours = await engine.complete(prompt, 0.0, model="default", sampling=sampling)
+            theirs = await embedded.complete(prompt, 0.0, model="default", sampling=sampling)
+            assert ours == theirs
+        likeliest = await embedded.complete(prompt, 0.0, model="default")
+        for sampling in (Sampling(top_k=1), Sampling(min_p=1.0), Sampling(top_p=1e-6)):
+            only = await engine.complete(prompt, 1.0, model="default", seed=1, sampling=sampling)
+            assert only.completion_token_ids == likeliest.completion_token_ids
+            assert only.completion_logprobs == pytest.approx([0.0] * len(only.completion_logprobs))
 
 
 async def test_an_answer_that_was_not_drawn_is_refused(engine):

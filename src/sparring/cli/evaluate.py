@@ -25,11 +25,15 @@ from sparring.cli.options import (
 from sparring.core import InputError
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
-_OPPONENT_HELP = "random (the default), optimal, base (the default where moves are not listed) or a run."
+_OPPONENT_HELP = (
+    "random (the default), optimal, base (the default where moves are not listed) or a run; how it draws may "
+    "stand behind it, as in base,top_p=0.9."
+)
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
     "random, optimal, a mixture (see: sparring psro), or a model behind an API (vendor/model, "
-    "model@http://host/v1)."
+    "model@http://host/v1); how it draws may stand behind it, as in base,temperature=0.6,top_p=0.9 or "
+    "base,sampling=model."
 )
 _GAMES_HELP = (
     "Games of each pair or group, the same number in each order of seats; with --budget the first ones. By "
@@ -70,6 +74,7 @@ def evaluate(
     In a game that minimax solves, also the share of the model's moves that keep the value of the position.
     A program's run is measured as its training does.
     """
+    from sparring.commands.member_sampling import split_sampling
     from sparring.commands.model_source import first_environment
     from sparring.commands.venues import refuse_for_programs
 
@@ -80,7 +85,7 @@ def evaluate(
         if env is None:
             of_games = {"--opponent": opponent, "--games": games, "--template": template}
             of_games |= {"--players": players, "--temperature": temperature != 1, "--nash-conv": nash_conv}
-            of_games |= {"--max-states": max_states}
+            of_games |= {"--max-states": max_states, "sampling": split_sampling(model)[1]}
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:

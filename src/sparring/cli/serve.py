@@ -30,6 +30,13 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(min=1, help="Maximum requests in progress; further ones are rejected.")
     ] = 1024,
+    sampling: Annotated[
+        str,
+        typer.Option(
+            help="plain, or model: temperature and sampling of the model's own generation_config.json, where "
+            "a request leaves them open."
+        ),
+    ] = "plain",
     adapters: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory from which clients may load adapters; by default none."),
@@ -54,9 +61,12 @@ def serve(
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     check_installed("serve", "serve", *PACKAGES)
     _check_runtime(runtime, {"--address": address, "--engines": engines, "--gpus": gpus})
+    from sparring.commands.member_sampling import OWN, PLAIN
     from sparring.commands.model_source import find_model
     from sparring.run.progress_views import working
 
+    if sampling not in (OWN, PLAIN):
+        raise InputError("--sampling", f"there is no sampling {sampling!r}", f"Use {OWN} or {PLAIN}")
     find_model(model)
     console, cluster = Console(), None
     if runtime == "ray":
@@ -85,6 +95,7 @@ def serve(
         dtype=dtype,
         max_tokens=max_tokens,
         max_queue=max_queue,
+        sampling=sampling,
         adapters=adapters,
         jobs=jobs,
         ray=cluster,

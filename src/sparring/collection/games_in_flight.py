@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparring.collection.results import EnvSpec, GameJob, GameResult
+from sparring.core import CallSettings
+from sparring.core.types import UNSET
 
 COUNTS = (
     *("started", "finished", "failed", "filtered", "retried"),
@@ -19,6 +21,7 @@ class PlaySettings:
         environments: environments of training games, drawn by ``weights``.
         evaluation: pairs of environment and opponent uid, taken in turn.
         temperature: the sampling temperature of trained seats.
+        opponents: how members of the pool draw that are not in training, where they differ.
         games_per_step: training games of an update; ``None`` for no limit on started games.
         max_staleness: how many updates' games may be started beyond the update that is being learned.
         eval_games_per_step: evaluation games of an update; ``None`` for no such limit.
@@ -35,6 +38,7 @@ class PlaySettings:
     max_staleness: int = 0
     eval_games_per_step: int | None = None
     max_eval_games_per_ckpt: int | None = None
+    opponents: CallSettings = UNSET
 
     def training_allowed(self, consumed: int) -> int | None:
         """Return how many training games may have started once ``consumed`` of them are learned or dropped.

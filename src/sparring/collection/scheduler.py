@@ -5,9 +5,10 @@ from typing import Any
 
 from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
 from sparring.collection.results import EnvSpec, GameJob
-from sparring.core import AgentSpec, PlaySpec, TaskMeta, derive_seed
+from sparring.core import AgentSpec, CallSettings, PlaySpec, TaskMeta, derive_seed
 from sparring.core.adapters import BASE
 from sparring.core.play import GameKind
+from sparring.core.types import UNSET
 from sparring.population.environment_samplers import WeightedEnvSampler
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
@@ -17,16 +18,18 @@ from sparring.population.pool_members import POLICY_UID
 NO_LIMIT = 1 << 30
 
 
-def agent_of(
-    pool: ModelPool, uid: str, temperature: float | None = None, max_tokens: int | None = None
-) -> AgentSpec:
-    """Return who plays for a member of the pool in a seat that is not trained."""
+def agent_of(pool: ModelPool, uid: str, others: CallSettings, calls: CallSettings = UNSET) -> AgentSpec:
+    """Return who plays for a member of the pool in a seat that is not trained.
+
+    It draws with ``calls``, and a member that is not a policy in training with ``others`` where these differ.
+    """
     name, kind = pool.ckpt_path(uid) or (uid, "fixed")
     if kind == "script":
         return AgentSpec("script", name or uid)
     if kind == "checkpoint":
         name = uid if name else BASE
-    return AgentSpec("model", name or uid, temperature, max_tokens)
+    calls = calls if kind == "policy" else others.over(calls)
+    return AgentSpec("model", name or uid, calls.temperature, calls.max_tokens, sampling=calls.sampling)
 
 
 class GameScheduler:
@@ -191,9 +194,11 @@ class GameScheduler:
         return GameJob(meta, PlaySpec(env.env_id, env.num_players, agents, seed), env.key, uids)
 
     def _agent(self, uid: str, trained: bool) -> AgentSpec:
+        settings = self.settings
         if trained:
-            return AgentSpec("policy", uid, self.settings.temperature, self.settings.max_tokens)
-        return agent_of(self.pool, uid, self.settings.temperature, self.settings.max_tokens)
+            return AgentSpec("policy", uid, settings.temperature, settings.max_tokens)
+        calls = CallSettings(settings.temperature, settings.max_tokens)
+        return agent_of(self.pool, uid, settings.opponents, calls)
 
     def state_dict(self) -> dict[str, int]:
         """Return the number of jobs made of each type."""

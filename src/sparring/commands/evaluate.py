@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sparring.commands.board_nash_conv import BoardNashConv
+from sparring.commands.member_sampling import member_calls, split_sampling
 from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
 from sparring.commands.model_source import find_player
 from sparring.commands.serving import MembersClient, serving
-from sparring.core import Arena, InputError, Rollout
+from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
 from sparring.core.own_code import absolute
+from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
 from sparring.evaluation import KeptValue, MatchResult, NashConvResult, kept_value, play_match
@@ -44,7 +46,6 @@ class Evaluated:
     adapter: Path | None
     opponent_adapter: Path | None
     template: str
-    temperature: float
     kept: KeptValue | None = None
     exact: NashConvResult | None = None
 
@@ -56,7 +57,6 @@ class Evaluated:
             "adapter": None if self.adapter is None else str(self.adapter),
             "opponent_adapter": None if self.opponent_adapter is None else str(self.opponent_adapter),
             "template": self.template,
-            "temperature": self.temperature,
             "kept_value": None if self.kept is None else self.kept.to_dict(),
             "exact": None if self.exact is None else self.exact.to_dict(),
         }
@@ -81,13 +81,14 @@ def evaluate(
     In a game that minimax solves, the model's moves are compared with perfect play.
 
     Args:
-        name: the model: a run, a checkpoint, an adapter, a base model or a mixture.
+        name: the model: a run, a checkpoint, an adapter, a base model or a mixture; how it draws may stand
+            behind it, as in ``base,top_p=0.9``, and behind an opponent.
         opponent: a scripted player, ``base``, or what may be a model; by default ``random``, or ``base``
             where legal moves are not listed.
         games: number of games, rounded up so that seats balance.
         template: how positions become prompts; by default as the run trained.
         num_players: number of seats; by default as the run trained, or two where that is possible.
-        temperature: the model's; an opponent's is 1.
+        temperature: the model's, if none is written behind it; an opponent's is then 1.
         nash_conv: compute NashConv too.
         max_states: about how many information states to ask for before NashConv is left for the next time,
             in a game of millions.
@@ -109,8 +110,11 @@ def evaluate(
     if nash_conv and not of_board:
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
-    source = find_player(name)
-    model, env = Member(MODEL, "model", name, source), source.environment(env_id, template, num_players)
+    bare, settings = split_sampling(name)
+    source = find_player(bare)
+    calls = member_calls(settings, source.model.name, "MODEL_OR_RUN").over(CallSettings(temperature))
+    drawn, sampling = calls.temperature or 0.0, calls.sampling or AS_LEARNED
+    model, env = Member(MODEL, "model", bare, source), source.environment(env_id, template, num_players)
     other = None if env.num_players == 1 else find_opponent(opponent, source)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")
@@ -153,8 +157,9 @@ def evaluate(
                         opponent=agents,
                         games=games,
                         seed=seed,
-                        temperature=temperature,
+                        temperature=drawn,
                         max_tokens=source.max_tokens,
+                        sampling=sampling,
                         on_game=count,
                         on_rollout=keep if is_solved else None,
                     )
@@ -166,7 +171,6 @@ def evaluate(
         source.adapter,
         None if other is None or other.source is None else other.source.adapter,
         env.template,
-        temperature,
         _kept_value(env_id, turns, progress) if is_solved else None,
         None if exact is None else replace(exact, model=name),
     )

@@ -8,6 +8,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
+from sparring.commands.member_sampling import member_calls, split_sampling
 from sparring.commands.model_source import (
     ALL,
     MAX_TOKENS,
@@ -18,8 +19,9 @@ from sparring.commands.model_source import (
 )
 from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
-from sparring.core import AgentSpec, InputError
+from sparring.core import AgentSpec, CallSettings, InputError
 from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
+from sparring.core.types import UNSET
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.evaluation.match import Agent, Mixture
@@ -40,8 +42,9 @@ class Member:
     Attributes:
         uid: its name in every result.
         kind: ``model`` is served here, ``api`` behind an API, ``script`` needs no model.
-        name: as the user wrote it.
+        name: as the user wrote it, without what is written behind it.
         source: what a ``model`` consists of; ``None`` for the base model, and for other kinds.
+        calls: how it draws, as is written behind its name.
         base_tokens: the token limit of an answer if this is the base model: that of the first other model.
     """
 
@@ -50,6 +53,7 @@ class Member:
     name: str
     source: ModelSource | None = None
     base_tokens: int = MAX_TOKENS
+    calls: CallSettings = UNSET
 
     def adapters(self) -> dict[str, Path]:
         """Return the adapters to serve, by the name under which this member's seats ask for them."""
@@ -66,7 +70,8 @@ class Member:
         """Return who answers in each seat of the venue; errors are as in :meth:`models`."""
         if self.kind == "script":
             return (AgentSpec("script", self.name),) * len(venue.seats)
-        return venue.agents(self.models(venue, field), self.max_tokens)
+        calls = self.calls.over(CallSettings(max_tokens=self.max_tokens))
+        return venue.agents(self.models(venue, field), calls)
 
     @property
     def max_tokens(self) -> int | None:
@@ -107,7 +112,8 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
             raise InputError("members", f"{name} is named twice", "Name each member once")
     if len(written) < 2:
         raise InputError("members", f"{len(written)} member plays against nobody", "Name two or more")
-    members = [_find(name, uid, env_id) for name, uid in zip(written, _uids(written), strict=True)]
+    named = [split_sampling(one) for one in written]
+    members = [_find(name, uid, env_id) for (name, _), uid in zip(named, _uids(written), strict=True)]
     base = base_of(members)
     for member in members:
         source = member.source
@@ -116,15 +122,26 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
             raise InputError("members", problem, "All models of a tournament have one base model")
     # The first one, so that further members change nothing.
     limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
-    return [replace(one, base_tokens=limit) for one in members]
+    return [
+        replace(one, base_tokens=limit, calls=_calls(one, settings, base.name, "members"))
+        for one, (_, settings) in zip(members, named, strict=True)
+    ]
 
 
-def check_match_opponent(name: str, env_id: str) -> None:
+def _calls(member: Member, settings: str, base: str, field: str) -> CallSettings:
+    if settings and member.kind == "script":
+        problem = f"{member.name} draws from no model, so it has no {settings[1:]}"
+        raise InputError(field, problem, "Leave that out")
+    return member_calls(settings, base if member.kind == "model" else None, field)
+
+
+def check_match_opponent(written: str, env_id: str) -> None:
     """Check, as far as that takes no time, that a name is one of an opponent in a match.
 
     Raises:
         InputError: it means nothing, or a scripted player who cannot play ``env_id``.
     """
+    name, _ = split_sampling(written)
     if name in OPPONENTS:
         with renaming({"env.id": "opponent"}):
             check_opponent(name, env_id)
@@ -133,20 +150,24 @@ def check_match_opponent(name: str, env_id: str) -> None:
         raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
 
 
-def find_opponent(name: str, model: ModelSource) -> Member:
+def find_opponent(written: str, model: ModelSource) -> Member:
     """Find who plays a match against a model: a scripted player, ``base``, or another model.
 
     Raises:
         InputError: it has another base model.
     """
+    name, settings = split_sampling(written)
     if name in OPPONENTS:
-        return Member(name, "model" if name == BASE else "script", name, base_tokens=model.max_tokens)
+        kind: Literal["model", "script"] = "model" if name == BASE else "script"
+        member = Member(name, kind, name, base_tokens=model.max_tokens)
+        return replace(member, calls=_calls(member, settings, model.model.name, "opponent"))
     source = find_player(name)
     both = source.trained and model.trained
     if difference := base_difference(source.model, model.model, trained=both):
         problem = f"the base model of {name} {difference}"
         raise InputError("opponent", problem, "Name an opponent with the same base model.")
-    return Member("opponent", "model", name, source)
+    calls = member_calls(settings, source.model.name, "opponent")
+    return Member("opponent", "model", name, source, calls=calls)
 
 
 def base_of(members: Sequence[Member]) -> ModelSettings:
@@ -192,14 +213,15 @@ def _check_same_rules(first: Member, first_env: GameSettings, other: Member, oth
 
 def _expanded(name: str) -> list[str]:
     """Return the checkpoints of ``RUN@all``, oldest first, or the name itself."""
-    run, checkpoint = split_checkpoint(name)
+    member, settings = split_sampling(name)
+    run, checkpoint = split_checkpoint(member)
     if checkpoint != ALL:
         return [name]
     directory = RunDirectory.open(find_run(run, "members"))
     steps = sorted({*directory.saved_steps(), *directory.best_steps()})
     if not steps:
         raise InputError("members", f"{run} has no checkpoint yet", "Train it first")
-    return [f"{run}@{step}" for step in steps]
+    return [f"{run}@{step}{settings}" for step in steps]
 
 
 def _find(name: str, uid: str, env_id: str | None) -> Member:
@@ -242,7 +264,9 @@ def _uids(names: Sequence[str]) -> list[str]:
     uids: list[str] = []
     scripted = {*PLAYER_NAMES, BASE}
     for name in names:
-        choices = chain((last_part(name), name), (f"{name}-{number}" for number in count(2)))
+        member, settings = split_sampling(name)
+        short = f"{last_part(member)}{settings}"
+        choices = chain((short, name), (f"{name}-{number}" for number in count(2)))
         taken = {*uids} if name in scripted else {*uids, *scripted}
         uids.append(next(choice for choice in choices if choice not in taken))
     return uids

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from sparring.commands.member_sampling import split_sampling
 from sparring.config import Config
 from sparring.config.base import Settings
 from sparring.config.loading import load_config
@@ -202,8 +203,8 @@ def first_environment(name: str) -> str | None:
     Raises:
         InputError: it is neither, or nothing.
     """
-    run, checkpoint = split_checkpoint(name)
-    source = find_player(run if checkpoint == ALL else name)
+    run, checkpoint = split_checkpoint(split_sampling(name)[0])
+    source = find_player(run if checkpoint == ALL else split_sampling(name)[0])
     if not source.trained:
         raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")
     if source.config is not None:

@@ -34,6 +34,7 @@ from sparring.evaluation.venues import next_requests, started
 from sparring.run.given_adapters import adapter_in, find_adapter
 from sparring.run.programs import (
     build_program,
+    drawn_by_role,
     failures_of_evaluation,
     measured,
     measured_agents,
@@ -108,20 +109,21 @@ def evaluate_program(
         if line:
             progress.say(line)
 
-    async def evaluated() -> object:
+    async def evaluated() -> dict[str, MeasureResult]:
         async with started(run.arena, run.checkpoint):
             models = {role: agent.model for role, agent in run.agents.items()}
-            seated.set(measured_agents(run.arena, run.config, models))
+            agents = measured_agents(run.arena, run.config, models)
+            seated.set(agents)
             try:
                 measures = await called(run.arena.evaluate, "the program's evaluate")
             except SparringError:
                 tell_failures()
                 raise
             tell_failures()
-            return measures
+            return measured(measures, drawn_by_role(run.arena, agents))
 
     with progress.doing("measuring"):
-        measures = measured(asyncio.run(evaluated()))
+        measures = asyncio.run(evaluated())
     if not measures:
         raise SparringError("the program measures nothing: its evaluate returns no measure")
     return measures

@@ -22,11 +22,13 @@ from sparring.commands.listening import (
     serve_until_ended,
     server_of,
 )
+from sparring.commands.member_sampling import OWN
 from sparring.commands.model_source import ModelSource, find_model
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
-from sparring.core import InputError
+from sparring.core import CallSettings, InputError
 from sparring.core.adapters import BASE, STATE_FILE, TRAINED
+from sparring.core.types import UNSET
 from sparring.engine.adapters import ClientAdapters, Publisher
 from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
 from sparring.engine.server import create_app
@@ -34,6 +36,7 @@ from sparring.finetune.jobs.launch import Launch, train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService
+from sparring.learn.own_sampling import own_sampling
 from sparring.run.assembly import publish_models
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import CHECKPOINT_PREFIX
@@ -100,6 +103,7 @@ def serve(
     dtype: str | None,
     max_tokens: int,
     max_queue: int,
+    sampling: str,
     adapters: Path | None,
     jobs: Path | None,
     ray: RaySettings | None,
@@ -113,6 +117,7 @@ def serve(
         threads, dtype: of the model; ``None`` for the run's.
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress at an engine; further ones are rejected.
+        sampling: ``model`` or ``plain``: what holds where a request leaves temperature and sampling open.
         adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
         jobs: directory of files and fine-tuning jobs; ``None`` for a server without them.
         ray: the cluster of the engines and jobs; ``None`` for an engine in this process.
@@ -130,6 +135,7 @@ def serve(
     models = ServedModels.of(source, model_or_run)
     model = served_model(source.model, threads, dtype)
     inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
+    own = own_sampling(source.model.name, "--sampling") if sampling == OWN else UNSET
     say = partial(print_line, console)
     with listen(host, port) as listener:
 
@@ -137,7 +143,7 @@ def serve(
             engine: Answering, publisher: Publisher, facts: ModelFacts, launch: Launch
         ) -> FastAPI:
             base = ServedBase.of(models.base, source.model.name, facts)
-            app = build_application(engine, publisher, base, launch, models, token, adapters, jobs, say)
+            app = build_application(engine, publisher, base, launch, models, token, adapters, jobs, say, own)
             say(f"serving {', '.join(engine.names())} at {address_of(host, listener)} (Ctrl-C ends)")
             if not chosen:
                 say(f"clients need the token: export {TOKEN_VARIABLE}={token}")
@@ -203,6 +209,7 @@ def build_application(
     root: Path | None = None,
     jobs: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
+    own: CallSettings = UNSET,
 ) -> FastAPI:
     """Return the server's application over an engine, wherever the engine and the jobs are.
 
@@ -214,12 +221,13 @@ def build_application(
         root: the directory from which clients may load adapters, under other names.
         jobs: the directory of files and fine-tuning jobs.
         say: prints a line for whoever runs the server.
+        own: see :func:`create_app`.
     """
     aliases = models.aliases
     reserved = frozenset([*aliases, *engine.names()])
     of_clients = None if root is None else ClientAdapters(publisher, root.expanduser(), reserved)
     if jobs is None:
-        app = create_app(engine, token=token, aliases=aliases, adapters=of_clients)
+        app = create_app(engine, token=token, aliases=aliases, own=own, adapters=of_clients)
         refuse_job_routes(app)
         return app
     place, adapters = jobs.expanduser(), models.adapters
@@ -228,6 +236,7 @@ def build_application(
         engine,
         token=token,
         aliases=aliases,
+        own=own,
         adapters=of_clients,
         larger_bodies={FILES: MAX_UPLOAD_BYTES},
         made=service.made,

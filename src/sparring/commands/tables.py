@@ -21,8 +21,9 @@ def results_table(results: Sequence[EvaluationResult], kept: KeptValue | None = 
     """Return the figures of evaluations, and how often a match's moves kept the value of the position."""
     groups: list[tuple[str, str, list[Row]]] = []
     for result in results:
-        rows = [_figure_row(one) for one in figures_of(result)]
-        groups.append((_title(result), "", rows))
+        figures = figures_of(result)
+        drawn = next((one.drawn for one in figures), "")
+        groups.append((_title(result), drawn, [*map(_figure_row, figures)]))
     if kept is not None:
         groups.append(("Beside perfect play", "", _kept_rows(kept)))
     return Table(("", "", ""), groups, [*_notes(results)])

@@ -12,6 +12,7 @@ from sparring.config.play import GameSettings
 from sparring.core import InputError
 from sparring.core.errors import check_installed
 from sparring.core.own_code import absolute
+from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
 from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.tournament import Tournament, TournamentResult
@@ -74,7 +75,7 @@ def tournament(
         found = find_members(members, env_id)
         env = environment_of(found, env_id, template, seats)
         if nash_conv:
-            _check_nash_conv(env, temperature)
+            _check_nash_conv(env, temperature, found)
         venue = GameVenue(env, temperature)
     games = games or (GAMES if budget is None else GAMES_BEFORE_BUDGET)
     schedule = GameSchedule([one.uid for one in found], games, budget, seed, seats)
@@ -82,9 +83,13 @@ def tournament(
     return hold(tournament_of(found, venue, schedule, progress, nash_conv=nash_conv), out, progress)
 
 
-def _check_nash_conv(env: GameSettings, temperature: float) -> None:
+def _check_nash_conv(env: GameSettings, temperature: float, members: Sequence[Member]) -> None:
     if temperature != 1:
         raise InputError("nash_conv", "is that of a temperature of 1", "Leave the temperature out")
+    for one in members:
+        if drawn := drawn_text(one.calls.temperature, one.calls.sampling):
+            problem = f"is that of a model's own distribution, and {one.uid} draws with {drawn}"
+            raise InputError("nash_conv", problem, "Leave one of the two out")
     with renaming({"evaluation.nash_conv": "nash_conv"}):
         check_nash_conv(env.id)
     check_models_end_answers(env, "nash_conv", "Leave it out")
@@ -105,7 +110,16 @@ def tournament_of(
         venue.settings,
         {"base_model": base.name, "dtype": base.dtype, "quantization": base.quantization},
         schedule.seed,
-        [TournamentMember(one.uid, one.kind, one.weights(), one.max_tokens) for one in members],
+        [
+            TournamentMember(
+                one.uid,
+                one.kind,
+                one.weights(),
+                one.max_tokens,
+                drawn_text(one.calls.temperature, one.calls.sampling),
+            )
+            for one in members
+        ],
         schedule.games,
         schedule.budget,
     )

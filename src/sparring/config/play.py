@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, TagPair, Texts, at_field
 from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
+from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
@@ -116,6 +117,8 @@ class EvaluatedGameSettings(GameSettings):
     """The opponents in its matches; by default `evaluation.opponents`."""
     temperature: float | None = Field(default=None, ge=0, le=100)
     """Sampling temperature of the model in its matches; by default `evaluation.temperature`."""
+    sampling: SamplingSettings | None = None
+    """How the model draws in its matches; by default `evaluation.sampling`."""
     games: int | None = Field(default=None, ge=2, le=10_000_000)
     """Number of games in each of its matches; by default `evaluation.games` before and after training, and
     `evaluation.games_during` during it."""

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from sparring.config.base import Name, Names, Settings, at_field
 from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
 from sparring.config.play import MODES_WITH_OPPONENTS, EvaluatedGameSettings
+from sparring.config.sampling import SamplingSettings
 from sparring.core.play import MetaStrategy, PfspForm, SampleMode
 
 _Lag = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -50,6 +51,11 @@ class PopulationSettings(Settings):
     roles: Annotated[Names, FOR_PROGRAMS, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
     """Roles of a program that meet the pool, unless `sample_mode` is `mirror`: each episode trains one of
     them, drawn at random, and members of the pool play the others. By default all roles."""
+
+    sampling: SamplingSettings | None = None
+    """How models that are not in training draw, in training and as opponents in evaluations: copies, fixed
+    opponents, frozen seats. By default as the policies do. A temperature of the model's own gives way to the
+    game's."""
 
     @property
     def weights_by_name(self) -> dict[str, float]:
@@ -109,8 +115,12 @@ class EvaluationSettings(Settings):
     nash_conv_minutes: Annotated[float, FOR_GAMES] = Field(default=10.0, ge=1e-6, le=1e6)
     """Time limit for one NashConv. Exceeding it before training is an error; later, the value is left out
     with a warning."""
-    temperature: Annotated[float, FOR_GAMES] = Field(default=1.0, ge=0, le=100)
-    """Sampling temperature of the model in its matches; 0 takes the most likely token."""
+    temperature: Annotated[float | None, FOR_GAMES] = Field(default=None, ge=0, le=100)
+    """Sampling temperature of the model in its matches; 0 takes the most likely token. By default 1, or the
+    model's own with `sampling.from_model`."""
+    sampling: Annotated[SamplingSettings | None, FOR_GAMES] = None
+    """How the model draws in its matches; by default from its whole distribution, as in training. NashConv is
+    of that distribution, whatever is set here."""
 
 
 class PsroSettings(Settings):

@@ -10,11 +10,15 @@ from pydantic_core import ErrorDetails
 
 from sparring.config.facts import FOR_GAMES, Only
 from sparring.config.fields import ANY_ENTRY, config_fields, models_in
+from sparring.config.sampling import SamplingSettings
 from sparring.core import InputError
 from sparring.core.text import printable
 
 Location = tuple[int | str, ...]
 
+OF_TRAINING = ("inference", "envs")
+"""The sections that say how the policies draw in training."""
+SAMPLING = ("sampling", *SamplingSettings.model_fields)
 _MAX_SHOWN = 60
 _KEY = "[key]"
 """What pydantic's locations end with if a name of the user's own is wrong."""
@@ -37,6 +41,9 @@ def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
         if fact := _refused(location[:end], data.get("program")):
             return InputError(dotted(location[:end], data), fact.why, fact.fix)
     field = dotted(location, data)
+    if kind == "extra_forbidden" and location[0] in OF_TRAINING and location[-1] in SAMPLING:
+        problem = "is not for training, which draws from the distribution that is learned"
+        return InputError(field, problem, "Set it in evaluation.sampling or population.sampling")
     if kind == "extra_forbidden":
         return InputError(field, "there is no such field", _hint_for_unknown(location, field))
     if kind == "missing" and not isinstance(location[-1], int):

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, TagPair, Texts, at_field
-from sparring.config.facts import CLASS_FILE
+from sparring.config.facts import CLASS_FILE, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
+from sparring.config.sampling import SamplingSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
@@ -67,6 +68,9 @@ class DebateSettings(ProgramSettings):
     """The model that judges: `base` or a policy; by default the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
+    judge_sampling: Annotated[SamplingSettings | None, Only("judge_by_score", (False,), refused=True)] = None
+    """How the judge draws its words. It is asked at temperature 0 first, then at 0.7; with `from_model`, at
+    the model's own each time."""
     on_judge_failure: OnJudgeFailure = "fail"
     """Whether a debate without a verdict fails or is a draw; the judge's failure is counted in both cases. If
     the judge cannot be reached, the debate is tried again, and fails after the last attempt."""
@@ -181,6 +185,10 @@ class RoleSettings(Settings):
     test_temperature: float | None = Field(default=None, ge=0, le=100)
     """Sampling temperature when the program is measured; by default the training temperature. 0 takes the
     most likely token."""
+    sampling: SamplingSettings | None = None
+    """How a role draws whose policy is not trained."""
+    test_sampling: SamplingSettings | None = None
+    """How the role draws when the program is measured; by default as otherwise."""
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens."""
     stop: Texts | None = Field(default=None, max_length=100)

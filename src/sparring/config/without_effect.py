@@ -66,7 +66,7 @@ def _of_algorithm(algorithm: Algorithm, field: str, steps: int) -> Found:
 
 def _of_league(config: Config) -> Found:
     if config.league is not None:
-        for name in PopulationSettings.model_fields.keys() - {"max_active_lora", "add_every"}:
+        for name in PopulationSettings.model_fields.keys() - {"max_active_lora", "add_every", "sampling"}:
             yield f"population.{name}", "[league] takes its place"
 
 
@@ -79,7 +79,7 @@ def _of_evaluation(config: Config) -> Found:
     if not any(evaluation.nash_conv if env.nash_conv is None else env.nash_conv for env in config.evaluated):
         yield "evaluation.nash_conv_minutes", "no NashConv is computed"
     if evaluation.opponents == [] and not any(env.opponents for env in evaluation.envs):
-        for name in ("games", "games_during", "games_alongside", "temperature"):
+        for name in ("games", "games_during", "games_alongside", "temperature", "sampling"):
             yield f"evaluation.{name}", "evaluation.opponents is empty"
 
 

@@ -23,6 +23,7 @@ from sparring.core.episode import Episode, EpisodeState, RewardFn, Rubric, Utter
 from sparring.core.errors import ContextError, EpisodeError, InputError, SparringError, TransientError
 from sparring.core.messages import Message, Messages
 from sparring.core.play import Opponent, PlaySpec, TaskMeta, Trajectory, trajectories_of
+from sparring.core.sampling import Sampling
 from sparring.core.seeds import derive_seed
 from sparring.core.types import (
     AgentSpec,
@@ -74,6 +75,7 @@ __all__ = [
     "RolloutStepKey",
     "Rubric",
     "SPOCredit",
+    "Sampling",
     "SingleTurnEpisode",
     "SparringError",
     "Step",

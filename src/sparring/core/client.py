@@ -10,6 +10,7 @@ from sparring.core.adapters import TRAINED
 from sparring.core.errors import InputError, SparringError
 from sparring.core.messages import Messages, as_answer, as_text, listed, said
 from sparring.core.reasoning import KNOWN_TAGS, Parts, Reasoning, ReasoningTags, split
+from sparring.core.sampling import Sampling
 from sparring.core.types import Step
 
 CANNOT_GIVE = "has no log-probabilities for an answer that it did not draw"
@@ -132,6 +133,7 @@ class InferenceClient(ABC):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
     ) -> ModelResponse:
         """Answer ``messages``.
 
@@ -144,8 +146,9 @@ class InferenceClient(ABC):
             seed: makes the draw repeatable if the client supports it.
             stop: the answer ends where one of these texts appears in what is said. Its text does not
                 contain it, its tokens do.
-            max_reasoning: number of tokens of a thought after which the client ends it. The arena leaves
-                this and ``stop`` out where there is none.
+            max_reasoning: number of tokens of a thought after which the client ends it.
+            sampling: what is kept of each distribution; ``None`` means all. The arena leaves this,
+                ``max_reasoning`` and ``stop`` out where there is none.
         """
 
     async def give(
@@ -199,6 +202,7 @@ class MockInferenceClient(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
     ) -> ModelResponse:
         if callable(self.responses):
             text = self.responses(messages, seed)

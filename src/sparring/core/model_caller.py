@@ -14,6 +14,7 @@ from sparring.core.errors import InputError, SparringError, TransientError, is_t
 from sparring.core.messages import Message, Messages, as_messages
 from sparring.core.own_code import method_of, returned
 from sparring.core.reasoning import ReasoningTags
+from sparring.core.sampling import AS_LEARNED, Sampling, drawn_text
 from sparring.core.text import encodable
 from sparring.core.types import CallSettings, Role, seated
 from sparring.core.verbose_logger import VerboseLogger
@@ -73,6 +74,7 @@ class ModelCaller:
         stop: Sequence[str] | None = None,
         reasoning: ReasoningTags | None = None,
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
         given: str | None = None,
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
@@ -84,8 +86,8 @@ class ModelCaller:
         does not report which policy version answered, the response gets the episode's. With ``given``, the
         model answers with this text; see :meth:`InferenceClient.give`.
 
-        Raises InputError if there is no such role, and TransientError if the client failed; errors of this
-        package that the client raises pass unchanged.
+        Raises InputError if there is no such role, or a ``sampling`` is for an answer that is trained on, and
+        TransientError if the client failed; errors of this package that the client raises pass unchanged.
         """
         messages = as_messages(messages)
         if role_id is not None and (model is None or return_tokens is None):
@@ -93,7 +95,7 @@ class ModelCaller:
         role = self.roles.get(role_id or "")
         agent = seated.get().get(role_id or "") if model is None else None
         stops = None if stop is None else tuple(stop)
-        calls = CallSettings(temperature, max_tokens, stops, reasoning, max_reasoning)
+        calls = CallSettings(temperature, max_tokens, stops, reasoning, max_reasoning, sampling)
         for one in (agent, role):
             calls = calls if one is None else calls.over(one)
         if model is None:
@@ -103,12 +105,17 @@ class ModelCaller:
             return_tokens = role is not None and trained
         temperature = 1.0 if calls.temperature is None else calls.temperature
         policy = (model or TRAINED) if return_tokens and role_id is not None else ""
+        sampling = None if calls.sampling == AS_LEARNED else calls.sampling
+        if policy and sampling is not None:
+            problem = f"{drawn_text(None, sampling)} is for an answer that {policy} learns from"
+            raise InputError("sampling", problem, "Leave it out: it learns what it draws from")
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
         if given is None:
             # A client of one's own may not know these arguments, so it gets those that are set.
             some: dict[str, Any] = {"stop": calls.stop, "max_reasoning": calls.max_reasoning}
+            some["sampling"] = sampling
             limits = {"max_tokens": calls.max_tokens} | {name: one for name, one in some.items() if one}
             complete = self.client.complete
             ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **limits)

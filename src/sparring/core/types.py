@@ -13,6 +13,7 @@ from sparring.core.adapters import TRAINED
 from sparring.core.errors import shown
 from sparring.core.messages import History, Messages
 from sparring.core.reasoning import ReasoningTags
+from sparring.core.sampling import Sampling
 
 AgentKind = Literal["policy", "model", "script"]
 
@@ -26,6 +27,7 @@ class CallSettings:
     stop: tuple[str, ...] | None = None
     reasoning: ReasoningTags | None = None
     max_reasoning: int | None = None
+    sampling: Sampling | None = None
 
     def over(self, others: "CallSettings | AgentSpec | Role") -> "CallSettings":
         """Return these settings, and those of a game, an agent or a role where these leave one open."""
@@ -35,6 +37,7 @@ class CallSettings:
             others.stop if self.stop is None else self.stop,
             others.reasoning if self.reasoning is None else self.reasoning,
             others.max_reasoning if self.max_reasoning is None else self.max_reasoning,
+            others.sampling if self.sampling is None else self.sampling,
         )
 
 
@@ -57,6 +60,7 @@ class AgentSpec:
     stop: tuple[str, ...] | None = None
     reasoning: ReasoningTags | None = None
     max_reasoning: int | None = None
+    sampling: Sampling | None = None
 
 
 seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed
@@ -69,7 +73,8 @@ class Role:
 
     An answer ends before the first of the ``stop`` strings, if one appears in what is said. ``history`` says
     what later prompts show of its answers. ``reasoning`` are the tags around its thoughts, which nobody else
-    sees, and ``max_reasoning`` the tokens after which the engine ends a thought.
+    sees, and ``max_reasoning`` the tokens after which the engine ends a thought. Only a role whose policy is
+    not trained may have a ``sampling``: what is learned from is drawn from the distribution that learns.
     """
 
     id: str
@@ -81,6 +86,7 @@ class Role:
     history: History = "keep"
     reasoning: ReasoningTags = "auto"
     max_reasoning: int | None = None
+    sampling: Sampling | None = None
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
 from sparring.core.adapters import TRAINED, Quantization
 from sparring.core.chat_template import TemplateOption
+from sparring.core.sampling import AS_LEARNED, Sampling
 
 VERSION_HEADER = "x-sparring-policy-version"
 """The header in which ``sparring serve`` gives the policy version that answered."""
@@ -19,19 +20,17 @@ Served = TypeVar("Served")
 
 @dataclass(frozen=True)
 class Shaping:
-    """How a distribution is shaped before a token is drawn: ``top_p``, ``top_k`` (0 keeps all), ``min_p`` (a
-    share of the highest probability), and numbers added to the logits of tokens."""
+    """How a distribution is shaped before a token is drawn: numbers added to the logits of tokens, then
+    ``sampling``."""
 
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    sampling: Sampling = AS_LEARNED
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What a server's request may ask of an answer beyond what runs ask, which could not learn from shaped
-    distributions.
+    """What may be asked of an answer that nobody learns from; only a server's requests ask for more than a
+    sampling.
 
     ``likeliest`` tokens are returned for each token. Log-probabilities are those of the draw (``as_drawn``)
     or the model's own, at temperature 1 and unshaped; those of the prompt always the model's own. With
@@ -101,9 +100,11 @@ class Engine(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
     ) -> ModelResponse:
         """Answer ``messages``; see :meth:`answer`."""
-        call = EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop)
+        options = PLAIN if sampling is None else AnswerOptions(Shaping(sampling))
+        call = EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop, options)
         return await self.answer(
             call if max_reasoning is None else replace(call, max_reasoning=max_reasoning)
         )

@@ -41,8 +41,8 @@ _GZIP_OR_ZLIB = 47
 """The bits with which zlib recognises either format by its head."""
 _OF_THE_ENCODING = ("content-encoding", "content-length", "transfer-encoding")
 _OPENROUTER = "openrouter.ai"
-_OPENAI = "api.openai.com"
-HOSTED = (_OPENROUTER, _OPENAI)
+OPENAI = "api.openai.com"
+HOSTED = (_OPENROUTER, OPENAI)
 """Hosts that return no token ids, do not serve our adapters, and have no model called ``default``."""
 
 
@@ -244,7 +244,7 @@ def key_of(host: str) -> tuple[str, str]:
     """Return the environment variable of the key of a host, and the key. Raises InputError: it is not set."""
     if is_loopback(host):
         return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
-    name = {_OPENROUTER: "OPENROUTER_API_KEY", _OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
+    name = {_OPENROUTER: "OPENROUTER_API_KEY", OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
     key = os.environ.get(name)
     if not key:
         fix = "Set it, or use a model on this machine: sparring serve, and OpenAIClient.for_local()"

@@ -125,7 +125,7 @@ _PHRASES: dict[Meaning, tuple[tuple[int, ...], re.Pattern[str]]] = {
 """By the words, in small letters, of servers that give no code: the statuses for which they decide."""
 _STATUSES: dict[int, Meaning] = {401: "key", 402: "account", 403: "account", 404: "model"}
 _UNSUPPORTED = ("unsupported_parameter", "unsupported_value")
-_OF_EVERY_CALL = ("temperature", "stop", "seed", "top_p")
+_OF_EVERY_CALL = ("temperature", "stop", "seed", "top_p", "top_k", "min_p", "repetition_penalty")
 """Parameters that do not depend on the messages: one that is refused is refused again in the next call."""
 _WAIT = re.compile(r"(?:retry|try again) (?:in|after) ([\d.]+) ?s")
 
@@ -214,8 +214,8 @@ TOKENS = "logprobs"
 """Stands for both fields that ask for token ids and log-probabilities."""
 _TOKEN_FIELDS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
 
-THOUGHTS = "thoughts"
-"""The field of a request whose fields, which the library does not know, limit a thought."""
+FURTHER = "further"
+"""The field of a request that holds fields which the library does not know."""
 Request = dict[str, Any]
 
 
@@ -228,8 +228,8 @@ def in_form(request: Request, rejected: frozenset[str]) -> Request:
     """Return the request without the rejected fields; ``max_tokens`` gets its newer name instead."""
     left_out = rejected | (_TOKEN_FIELDS.keys() if TOKENS in rejected else set())
     form = {name: value for name, value in request.items() if name not in left_out}
-    if limit := form.pop(THOUGHTS, None):
-        form["extra_body"] = form.get("extra_body", {}) | limit
+    if further := form.pop(FURTHER, None):
+        form["extra_body"] = form.get("extra_body", {}) | further
     if "max_tokens" in request.keys() & rejected:
         form["max_completion_tokens"] = request["max_tokens"]
     return form

@@ -49,7 +49,8 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
     draws: list[DrawnToken | None] = [None] * len(requests)
     for (temperature, shaping), indices in alike.items():
         rows_m = np.array([rows[index] for index in indices])
-        distributions, places_m = _distributions(logits, rows_m, temperature, shaping)
+        some = [requests[index] for index in indices]
+        distributions, places_m = _distributions(logits, rows_m, temperature, shaping, some)
         usable_m = distributions.usable(places_m)
         indices = [index for index, usable in zip(indices, usable_m, strict=True) if usable]
         rows_m, places_m = rows_m[usable_m], places_m[usable_m]
@@ -65,11 +66,12 @@ def draw_tokens(logits: Logits, rows: Sequence[int], requests: Sequence[Request]
 
 
 def _distributions(
-    logits: Logits, rows_m: IntArray, temperature: float, shaping: Shaping | None
+    logits: Logits, rows_m: IntArray, temperature: float, shaping: Shaping | None, requests: Sequence[Request]
 ) -> tuple[Distributions, IntArray]:
     if shaping is None or shaping == PLAIN.shaping:
         return logits.at(temperature), rows_m
-    shaped_mV = shaped_logits(logits.logits_NV[torch.from_numpy(rows_m)], temperature, shaping)
+    contexts_m = [request.prompt + request.drawn for request in requests]
+    shaped_mV = shaped_logits(logits.logits_NV[torch.from_numpy(rows_m)], temperature, shaping, contexts_m)
     return Distributions(shaped_mV, temperature), np.arange(len(rows_m))
 
 

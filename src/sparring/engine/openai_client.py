@@ -1,6 +1,7 @@
 """OpenAIClient: a client of any server with OpenAI's chat completions."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import openai
@@ -18,10 +19,12 @@ from sparring.core import (
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import as_text, said
 from sparring.core.reasoning import Parts, Reasoning, split
+from sparring.core.sampling import AS_LEARNED, Sampling
 from sparring.core.text import one_line, without_control_tokens
 from sparring.engine.answering import VERSION_HEADER
 from sparring.engine.api_connection import (
     HOSTED,
+    OPENAI,
     ApiConnection,
     Fault,
     UnusableAnswer,
@@ -30,7 +33,7 @@ from sparring.engine.api_connection import (
     key_of,
 )
 from sparring.engine.api_replies import (
-    THOUGHTS,
+    FURTHER,
     TOKENS,
     ApiCompletion,
     Damaged,
@@ -135,6 +138,7 @@ class OpenAIClient(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
     ) -> ModelResponse:
         """Answer ``messages``. The version is the server's for this answer, or the last that it gave. Only 31
         bits of ``seed`` are sent. Text that looks like a control token gets a space.
@@ -157,8 +161,12 @@ class OpenAIClient(InferenceClient):
             request["seed"] = seed % 2**31
         if stop:
             request["stop"] = list(stop)
-        if max_reasoning is not None:
-            request[THOUGHTS] = self._limit_of_thoughts(max_reasoning)
+        further = {} if max_reasoning is None else self._limit_of_thoughts(max_reasoning)
+        if sampling is not None:
+            request |= {} if sampling.top_p == AS_LEARNED.top_p else {"top_p": sampling.top_p}
+            further |= self._beyond_top_p(sampling)
+        if further:
+            request[FURTHER] = further
         if return_tokens:
             request = with_tokens(request)
         what = f"{self._server}, model {name}"
@@ -246,6 +254,16 @@ class OpenAIClient(InferenceClient):
             problem = f"is {tokens}, and {self._server} has no such limit"
             raise InputError("max_reasoning", problem, "Leave it out, and limit max_tokens")
         return {"thinking_token_budget": tokens}
+
+    def _beyond_top_p(self, sampling: Sampling) -> dict[str, Any]:
+        """Return the fields of a sampling that OpenAI's API does not have, under the names that others share
+        with vLLM, where they change something."""
+        plain, asked = asdict(AS_LEARNED), asdict(replace(sampling, top_p=AS_LEARNED.top_p))
+        further = {name: value for name, value in asked.items() if value != plain[name]}
+        if further and self._server == OPENAI:
+            problem = f"has {', '.join(further)}, which {self._server} does not know"
+            raise InputError("sampling", problem, "Set only temperature and top_p")
+        return further
 
     def _error_inside(self, how: str, body: Any, raw: Any, what: str) -> Exception:
         """Return the exception for an error in a good answer: in place of its choices, or in a choice."""

@@ -211,29 +211,41 @@ class StoredLogits:
         return sum(logits.logits_NV.nbytes for logits in self._stored)
 
 
-def shaped_logits(logits_MV: Tensor, temperature: float, shaping: Shaping) -> Tensor:
+def shaped_logits(
+    logits_MV: Tensor, temperature: float, shaping: Shaping, contexts_M: Sequence[Sequence[int]]
+) -> Tensor:
     """Return a copy of logits, not divided by the temperature, with minus infinity for tokens that are not
-    drawn.
+    drawn. ``contexts_M`` are the ids before each row.
 
-    As in vLLM: bias, temperature, then ``min_p``, ``top_k`` (ties are kept) and ``top_p``, each of what the
-    one before has kept.
+    As in vLLM: bias, penalty, temperature, then ``min_p``, ``top_k`` (ties are kept) and ``top_p``, each of
+    what the one before has kept.
     """
-    logits_MV = logits_MV.clone()
+    logits_MV, sampling = logits_MV.clone(), shaping.sampling
     for token, bias in shaping.logit_bias:
         logits_MV[:, token] += bias
+    if sampling.repetition_penalty != 1:
+        _penalise(logits_MV, sampling.repetition_penalty, contexts_M)
     if temperature < GREEDY_BELOW:
         return logits_MV  # the most likely token is always kept
-    if shaping.min_p > 0:
+    if sampling.min_p > 0:
         probability_MV = (logits_MV / temperature).softmax(-1)
-        least_M1 = shaping.min_p * probability_MV.amax(-1, keepdim=True)
+        least_M1 = sampling.min_p * probability_MV.amax(-1, keepdim=True)
         logits_MV.masked_fill_(probability_MV < least_M1, -torch.inf)
-    if 0 < shaping.top_k < logits_MV.shape[-1]:
-        last_M1 = logits_MV.topk(shaping.top_k).values[:, -1:]
+    if 0 < sampling.top_k < logits_MV.shape[-1]:
+        last_M1 = logits_MV.topk(sampling.top_k).values[:, -1:]
         logits_MV.masked_fill_(logits_MV < last_M1, -torch.inf)
-    if shaping.top_p < 1:
+    if sampling.top_p < 1:
         falling_MV, tokens_MV = logits_MV.sort(descending=True, stable=True)
         probability_MV = (falling_MV / temperature).softmax(-1, dtype=torch.float64)
         before_MV = probability_MV.cumsum(-1) - probability_MV
-        falling_MV.masked_fill_(before_MV >= shaping.top_p, -torch.inf)
+        falling_MV.masked_fill_(before_MV >= sampling.top_p, -torch.inf)
         logits_MV.scatter_(-1, tokens_MV, falling_MV)
     return logits_MV
+
+
+def _penalise(logits_MV: Tensor, penalty: float, contexts_M: Sequence[Sequence[int]]) -> None:
+    """Divide the positive logits of the tokens that are in a row's context, and multiply the others."""
+    for logits_V, context in zip(logits_MV, contexts_M, strict=True):
+        seen_K = torch.tensor(sorted({*context}), dtype=torch.long, device=logits_MV.device)
+        logits_K = logits_V[seen_K]
+        logits_V[seen_K] = torch.where(logits_K > 0, logits_K / penalty, logits_K * penalty)

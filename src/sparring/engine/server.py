@@ -14,7 +14,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from sparring.core import InputError, ModelResponse, SparringError
+from sparring.core import CallSettings, InputError, ModelResponse, SparringError
+from sparring.core.types import UNSET
 from sparring.engine.adapters import ClientAdapters
 from sparring.engine.answering import VERSION_HEADER, Answering, EngineCall
 from sparring.engine.server_answers import ChatCompletion, Generation, TextCompletion
@@ -40,6 +41,7 @@ def create_app(
     *,
     token: str | None,
     aliases: Mapping[str, str] | None = None,
+    own: CallSettings = UNSET,
     adapters: ClientAdapters | None = None,
     larger_bodies: Mapping[str, int] | None = None,
     made: Callable[[str], int | None] = lambda name: None,
@@ -51,6 +53,7 @@ def create_app(
         engine: answers; its names are the models.
         token: the bearer token that clients must send; ``None`` accepts all clients.
         aliases: additional names of models.
+        own: the temperature and the sampling where a request that is not for token ids leaves them open.
         adapters: what clients publish; without it, they can publish nothing.
         larger_bodies: maximum sizes of bodies by path, where the usual one is too small.
         made: when a model was made, in seconds since 1970; ``None``: when the server started.
@@ -59,7 +62,7 @@ def create_app(
     app = FastAPI(title="sparring", openapi_url=None, lifespan=lambda app: running(), redirect_slashes=False)
     app.add_middleware(EveryRequest, token=token, larger=larger_bodies or {})
     _add_error_answers(app)
-    questions = Questions(engine, aliases or {})
+    questions = Questions(engine, aliases or {}, own)
     _add_answers(app, questions)
     _add_models(app, questions, made)
     _add_state(app, engine)

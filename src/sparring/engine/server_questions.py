@@ -8,10 +8,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
-from sparring.core import InputError, Messages, ModelResponse, SparringError
+from sparring.core import CallSettings, InputError, Messages, ModelResponse, SparringError
 from sparring.core.chat_tokens import most_characters_of_a_token
 from sparring.core.messages import said
+from sparring.core.types import UNSET
 from sparring.engine.answer_stream import TokenTexts
 from sparring.engine.answering import Answering, AnswerOptions, EngineCall
 from sparring.engine.server_http import (
@@ -29,22 +31,28 @@ from sparring.engine.server_requests import (
     check_extra,
 )
 
+Asked = TypeVar("Asked", bound=AnswerRequest)
 LONG_PROMPT = 10_000
 """Prompts of more characters are tokenised in a thread, because that would keep other requests waiting."""
 
 
 class Questions:
-    """The connection between requests and the engine, whose models have additional names, ``aliases``."""
+    """The connection between requests and the engine, whose models have additional names, ``aliases``.
 
-    def __init__(self, engine: Answering, aliases: Mapping[str, str]) -> None:
+    ``own`` are the temperature and the sampling of requests that leave them open. A request for token ids is
+    not among them: whoever learns from an answer learns the distribution that it was drawn from.
+    """
+
+    def __init__(self, engine: Answering, aliases: Mapping[str, str], own: CallSettings = UNSET) -> None:
         self.engine = engine
         self.aliases = aliases
+        self.own = own
         self.texts = TokenTexts(engine.tokenizer)
         self._most_characters = most_characters_of_a_token(engine.tokenizer)
 
     async def of_chat(self, request: ChatRequest) -> list[EngineCall]:
         """Check a request and render its prompt. Raises ApiError; InputError: it cannot be rendered."""
-        model = self._checked(request)
+        model, request = self._checked(request), self._completed(request)
         limit, number = self.engine.max_context, len(request.messages)
         if number > limit:
             raise prompt_too_long(limit, f"prompt has {number} messages", "messages")
@@ -55,7 +63,7 @@ class Questions:
 
     async def of_completion(self, request: CompletionRequest) -> list[EngineCall]:
         """Check a request and tokenise its prompts."""
-        model = self._checked(request)
+        model, request = self._checked(request), self._completed(request)
         calls: list[EngineCall] = []
         for given in request.prompt:
             prompt = [said("text", given) if isinstance(given, str) else said("text", "", given)]
@@ -117,6 +125,9 @@ class Questions:
     def _checked(self, request: AnswerRequest) -> str:
         request.check(self.engine.vocabulary_size)
         return self.served_name(request.model)
+
+    def _completed(self, request: Asked) -> Asked:
+        return request if request.as_drawn() else request.drawn_by(self.own)
 
     def served_name(self, name: str) -> str:
         """Return the name under which the engine serves a model. Raises ApiError: it does not."""

@@ -7,13 +7,15 @@ null is nowhere a value.
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Self
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from sparring.core import Message, Messages, derive_seed
+from sparring.core import CallSettings, Message, Messages, derive_seed
 from sparring.core.messages import said
+from sparring.core.sampling import AS_LEARNED, Sampling
 from sparring.engine.answering import AnswerOptions, Shaping
 from sparring.engine.server_http import ApiError
 
@@ -39,7 +41,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
         "lora_path prediction prompt_embeds prompt_logprobs sampling_seed thinking "
         "thinking_token_budget truncate_prompt_tokens web_search_options",
     ),
-    **_all((1,), "best_of length_penalty repetition_penalty typical_p"),
+    **_all((1,), "best_of length_penalty typical_p"),
     **_all(
         (0,),
         "dry_multiplier frequency_penalty min_tokens mirostat no_repeat_ngram_size presence_penalty top_a",
@@ -142,6 +144,7 @@ MAX_LIKELIEST = 20
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1000
 MAX_BIASES = 1024
+MIN_PENALTY, MAX_PENALTY = 0.01, 100
 
 
 def _listed(stop: Any) -> Any:
@@ -177,6 +180,7 @@ class DrawParameters(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, ge=MIN_PENALTY, le=MAX_PENALTY)
     logit_bias: dict[int, Bias] | None = Field(default=None, max_length=MAX_BIASES)
     stop: Stop = Field(default=[], validate_default=True)
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOPS)
@@ -189,6 +193,13 @@ class DrawParameters(BaseModel):
         if self.seed is None:
             return [None] * (self.n or 1)
         return [self.seed, *(derive_seed(self.seed, "choice", i) for i in range(1, self.n or 1))]
+
+    def drawn_by(self, own: CallSettings) -> Self:
+        """Return the parameters with the model's own temperature and sampling where they leave one open."""
+        given = {"temperature": own.temperature, **asdict(own.sampling or AS_LEARNED)}
+        return self.model_copy(
+            update={name: value for name, value in given.items() if getattr(self, name) is None}
+        )
 
     def check(self, vocabulary_size: int, where: str = "") -> None:
         """Refuse what the server would otherwise ignore, and tokens that the model does not have. Raises
@@ -207,12 +218,13 @@ class DrawParameters(BaseModel):
         self, likeliest: int | None, as_drawn: bool, *, prompt_logprobs: bool = False
     ) -> AnswerOptions:
         """Return the engine's options for an answer."""
-        shaping = Shaping(
+        sampling = Sampling(
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(0, self.top_k or 0),
             min_p=self.min_p or 0.0,
-            logit_bias=tuple(sorted((self.logit_bias or {}).items())),
+            repetition_penalty=self.repetition_penalty or 1.0,
         )
+        shaping = Shaping(sampling, tuple(sorted((self.logit_bias or {}).items())))
         stops = tuple(self.stop_token_ids or ())
         return AnswerOptions(shaping, likeliest or 0, as_drawn, prompt_logprobs, stops, bool(self.ignore_eos))
 

@@ -12,7 +12,7 @@ import secrets
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -43,7 +43,15 @@ from sparring.engine.adapters import (
     file_hash,
     tolerance_of,
 )
-from sparring.engine.answering import PLAIN, Engine, EngineCall, check_sampling, find_model
+from sparring.engine.answering import (
+    PLAIN,
+    AnswerOptions,
+    Engine,
+    EngineCall,
+    Shaping,
+    check_sampling,
+    find_model,
+)
 from sparring.engine.vllm_checks import (
     PROOF_RANK,
     Probe,
@@ -294,8 +302,9 @@ class VLLMEngine(Engine):
         on the rest of the batch. vLLM raises a temperature below 0.01 to 0.01. Raises as the embedded engine
         does.
         """
-        if call.options != PLAIN:
-            raise InputError("options", "vLLM's engine has none", "Use the engine of this package")
+        sampling = call.options.shaping.sampling
+        if call.options not in (PLAIN, AnswerOptions(Shaping(sampling))):
+            raise InputError("options", "vLLM's engine has only sampling", "Use the engine of this package")
         if call.given is not None:
             raise InputError("inference.engine", f"vLLM {CANNOT_GIVE}", "Use the engine of this package")
         if call.max_reasoning is not None:
@@ -317,6 +326,7 @@ class VLLMEngine(Engine):
             logprobs=0,
             stop_token_ids=self.tokens.stop_token_ids,
             stop=list(call.stop),
+            **asdict(sampling),  # vLLM's names are the same
         )
         answer = output.outputs[0]
         drawn = list(answer.token_ids)

@@ -257,6 +257,7 @@ class GameEpisode(Episode):
             stop=calls.stop,
             reasoning=calls.reasoning,
             max_reasoning=calls.max_reasoning,
+            sampling=calls.sampling,
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
+from sparring.core.sampling import drawn_text
 from sparring.evaluation.results import EvaluationResult, MatchResult, NashConvResult, read_evaluation
 
 Kind = Literal["share", "mean", "exact"]
@@ -47,6 +48,7 @@ class Figure:
         smaller_is_better: whether less is better. Of a program's measure only the program knows.
         is_playable: false for the NashConv of a policy that cannot be played, which says nothing about it.
         bounds: the smallest and the largest possible value.
+        drawn: how answers were drawn, in words; empty for the distributions that are learned.
     """
 
     name: FigureName
@@ -57,6 +59,7 @@ class Figure:
     smaller_is_better: bool = False
     is_playable: bool = True
     bounds: tuple[float, float] = (0.0, 1.0)
+    drawn: str = ""
 
     @property
     def value(self) -> float:
@@ -136,7 +139,8 @@ def figure_text(figure: Figure) -> str:
 
 def _figures_of(result: EvaluationResult) -> Iterator[Figure]:
     if isinstance(result, MatchResult):
-        yield from _figures_of_match(result)
+        drawn = drawn_text(result.temperature, result.sampling)
+        yield from (replace(one, drawn=drawn) for one in _figures_of_match(result))
     elif isinstance(result, NashConvResult):
         yield Figure(
             FigureName(NASH_CONV, result.env_id),
@@ -151,7 +155,9 @@ def _figures_of(result: EvaluationResult) -> Iterator[Figure]:
         kind: Kind = "share" if result.is_share else "mean"
         bounds = (0.0, 1.0) if result.is_share else ANY
         count = len(result.values)
-        yield Figure(FigureName(result.name), result.interval, kind, count, "items", bounds=bounds)
+        drawn = "; ".join(f"{role}: {text}" for role, text in result.drawn.items())
+        name = FigureName(result.name)
+        yield Figure(name, result.interval, kind, count, "items", bounds=bounds, drawn=drawn)
 
 
 def _figures_of_match(result: MatchResult) -> Iterator[Figure]:

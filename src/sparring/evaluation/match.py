@@ -15,9 +15,11 @@ from sparring.core import (
     InputError,
     PlaySpec,
     Rollout,
+    Sampling,
     derive_seed,
 )
 from sparring.core.concurrency import Failure, with_retries
+from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import GameEpisode
 from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
 
@@ -108,6 +110,7 @@ async def play_match(
     concurrency: int = CONCURRENCY,
     temperature: float = 1.0,
     max_tokens: int | None = None,
+    sampling: Sampling = AS_LEARNED,
     retries: int = RETRIES,
     on_game: Callable[[int, int], None] | None = None,
     on_rollout: Callable[[int, Rollout], None] | None = None,
@@ -125,7 +128,7 @@ async def play_match(
         seed: determines everything except the models' weights.
         seats: the model's seats; all by default.
         concurrency: maximum number of games in flight.
-        temperature, max_tokens: of the model's answers; ``None`` means the client's default limit.
+        temperature, max_tokens, sampling: of the model's answers; ``None`` means the client's default limit.
         retries: further attempts at a game that failed for a transient reason, before it counts as failed.
         on_game: called after every game with the number of completed games and the total number.
         on_rollout: called after every finished game with its index (from 0) and its rollout.
@@ -143,7 +146,7 @@ async def play_match(
     for round_ in range(-(-games // len(seats))):
         deal = derive_seed(seed, "match", round_)
         names = [drawn(one, deal, pid) for pid, one in enumerate(models)]
-        agents = [AgentSpec("model", name, temperature, max_tokens) for name in names]
+        agents = [AgentSpec("model", name, temperature, max_tokens, sampling=sampling) for name in names]
         others = [drawn(one, deal, pid) for pid, one in enumerate(opponents)]
         specs += [
             PlaySpec(episode.name, num_players, (*others[:seat], agents[seat], *others[seat + 1 :]), deal)
@@ -170,6 +173,8 @@ async def play_match(
         opponent=names_of(one if isinstance(one, Mixture) else one.model for one in opponents),
         seed=seed,
         requested_games=games,
+        temperature=temperature,
+        sampling=sampling,
     )
     for _, game in sorted(finished.items()):
         if isinstance(game, str):

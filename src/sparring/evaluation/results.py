@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from sparring.collection.serialization import UNREADABLE
-from sparring.core import InputError
+from sparring.core import InputError, Sampling
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
 from sparring.core.files import write_file
 from sparring.core.text import one_line
@@ -160,7 +160,8 @@ class MatchResult(Outcomes):
     ``scheduled_games`` is ``requested_games`` rounded up so that every seat is taken equally often.
     ``failed`` games could not be finished; no other count includes them, and ``failure_reasons`` counts them
     by reason. ``opponent`` is empty in a one-player game. ``outcomes`` has one letter for each finished game
-    in order: ``w``, ``d`` or ``l``.
+    in order: ``w``, ``d`` or ``l``. ``temperature`` and ``sampling`` are the model's; ``None`` in files of
+    before they were kept.
     """
 
     env_id: str
@@ -169,6 +170,8 @@ class MatchResult(Outcomes):
     opponent: str
     seed: int
     requested_games: int
+    temperature: float | None = None
+    sampling: Sampling | None = None
     failed: int = 0
     failure_reasons: dict[str, int] = field(default_factory=dict)
     outcomes: str = ""
@@ -195,6 +198,7 @@ class MatchResult(Outcomes):
         own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {
             **own,
+            "sampling": None if self.sampling is None else asdict(self.sampling),
             "scheduled_games": self.scheduled_games,
             **super().to_dict(),
             "by_seat": {str(seat): self.by_seat[seat].to_dict() for seat in sorted(self.by_seat)},
@@ -208,13 +212,15 @@ def failures_text(reasons: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class MeasureResult:
-    """A measure of a program: one value for each item.
+    """A measure of a program: one value for each item. ``drawn`` says in words how roles drew, where not from
+    the model's whole distribution at temperature 1.
 
     If all values are 0 or 1, it is a share with a Wilson interval, otherwise a mean with a normal interval.
     """
 
     name: str
     values: list[float]
+    drawn: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_share(self) -> bool:
@@ -239,6 +245,7 @@ class MeasureResult:
             "low": low,
             "high": high,
             "values": self.values,
+            "drawn": self.drawn,
         }
 
 

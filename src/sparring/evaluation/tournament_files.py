@@ -34,12 +34,14 @@ _AGAIN = "Delete the line; its game is played again"
 
 
 class TournamentMember(msgspec.Struct):
-    """Who plays: its name, its kind, the fingerprint of its weights, and its token limit of an answer."""
+    """Who plays: its name, its kind, the fingerprint of its weights, its token limit of an answer, and how it
+    draws, in words, if not as the tournament does."""
 
     uid: str
     kind: str
     weights: str
     max_tokens: int | None
+    drawn: str = ""
 
 
 class TournamentSettings(msgspec.Struct):
@@ -234,7 +236,7 @@ def _check_settings(path: Path, now: TournamentSettings) -> None:
             problem = f"{path} has a tournament of {_names(before)}, not of {_names(now)}"
             raise InputError("out", problem, fix)
         if was != one:
-            changed = "other weights or another limit of tokens"
+            changed = "other weights, another limit of tokens or another sampling"
             raise InputError("out", f"member {was.uid} of the tournament in {path} now has {changed}", fix)
     if len(before.members) > len(now.members):
         missing = before.members[len(now.members)].uid

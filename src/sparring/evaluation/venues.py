@@ -8,7 +8,7 @@ from typing import Any
 
 from sparring.config import Config
 from sparring.config.play import GameSettings
-from sparring.core import AgentSpec, Arena, EpisodeRequest, InferenceClient, InputError, Role
+from sparring.core import AgentSpec, Arena, CallSettings, EpisodeRequest, InferenceClient, InputError, Role
 from sparring.core.adapters import STATE_FILE
 from sparring.core.own_code import called, own_code
 from sparring.envs.game_episode import build_episode
@@ -53,11 +53,12 @@ class GameVenue:
             "temperature": self.temperature,
         }
 
-    def agents(self, models: Sequence[str | Mixture[str]], max_tokens: int | None) -> tuple[Agent, ...]:
-        """Return who answers in each seat if it has this model."""
+    def agents(self, models: Sequence[str | Mixture[str]], calls: CallSettings) -> tuple[Agent, ...]:
+        """Return who answers in each seat if it has this model, which draws with these settings."""
+        temperature = self.temperature if calls.temperature is None else calls.temperature
 
         def agent(name: str) -> AgentSpec:
-            return AgentSpec("model", name, self.temperature, max_tokens)
+            return AgentSpec("model", name, temperature, calls.max_tokens, sampling=calls.sampling)
 
         return tuple(mapped(model, agent) for model in models)
 
@@ -101,9 +102,13 @@ class ProgramVenue:
         assert self.config.program is not None
         return {"program": self.config.program.model_dump(mode="json"), "roles": roles}
 
-    def agents(self, models: Sequence[str | Mixture[str]], max_tokens: int | None) -> tuple[Agent, ...]:
+    def agents(self, models: Sequence[str | Mixture[str]], calls: CallSettings) -> tuple[Agent, ...]:
         """Return who answers in each role if it has this model; roles have limits of their own."""
-        return tuple(mapped(model, lambda name: AgentSpec("model", name)) for model in models)
+
+        def agent(name: str) -> AgentSpec:
+            return AgentSpec("model", name, calls.temperature, sampling=calls.sampling)
+
+        return tuple(mapped(model, agent) for model in models)
 
     @asynccontextmanager
     async def playing(self, client: InferenceClient) -> AsyncIterator[Play]:

@@ -15,8 +15,8 @@ from sparring.finetune.run_files import RunFiles, read_json, write_json
 
 DISTRIBUTION = "sparring"
 HARMLESS = re.compile(
-    r"rl\.num_(iterations|test_)|text_rl\.(test|save|transcript)_|(agents|roles)\..+\.test_temperature"
-    r"|provider\.(?!type:|least_examples:)"
+    r"rl\.num_(iterations|test_)|text_rl\.(test|save|transcript)_"
+    r"|(agents|roles)\..+\.test_(temperature|sampling)|provider\.(?!type:|least_examples:)"
 )
 """Begins the parameters whose change leaves what was sampled and learned so far as it is."""
 OPEN = re.compile(r"(roles|agents\..+\.hyperparameters|program\.claims\.columns\.where)(\.|$)")

@@ -17,16 +17,19 @@ import msgspec
 from sparring.core import (
     AgentSpec,
     Arena,
+    CallSettings,
     EpisodeRequest,
     InferenceClient,
     Messages,
     ModelResponse,
     Rollout,
+    Sampling,
     SparringError,
     derive_seed,
 )
 from sparring.core.concurrency import all_results
 from sparring.core.errors import check_failures
+from sparring.core.types import UNSET
 from sparring.finetune.model_groups import PureTextSharedModelGroup
 from sparring.finetune.run_files import GrowingFile, RolloutLine
 from sparring.programs.proofs.claims import Claim
@@ -133,14 +136,15 @@ class ScenarioInstance:
 
 
 def agents_of(
-    groups: Mapping[str, PureTextSharedModelGroup], temperatures: Mapping[str, float | None]
+    groups: Mapping[str, PureTextSharedModelGroup], calls: Mapping[str, CallSettings]
 ) -> dict[str, AgentSpec]:
     """Return who answers for each agent now: the present model of its group."""
-    return {
-        name: AgentSpec("model", group.model_name, temperature=temperatures.get(name))
-        for group in groups.values()
-        for name in group.agent_names
-    }
+    agents = {}
+    for group in groups.values():
+        for name in group.agent_names:
+            one = calls.get(name, UNSET)
+            agents[name] = AgentSpec("model", group.model_name, one.temperature, sampling=one.sampling)
+    return agents
 
 
 MAX_FAILED = 0.5
@@ -209,13 +213,14 @@ class KeptAnswers(InferenceClient):
         seed: int | None = None,
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
+        sampling: Sampling | None = None,
     ) -> ModelResponse:
         """Return the kept answer, or ask. Raises SparringError: it cannot be kept."""
-        # A client of one's own may not know the last two.
-        given: dict[str, Any] = {"stop": stop, "max_reasoning": max_reasoning}
+        # A client of one's own may not know the last three.
+        given: dict[str, Any] = {"stop": stop, "max_reasoning": max_reasoning, "sampling": sampling}
         some = {name: one for name, one in given.items() if one}
         question: list[Any] = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
-        question += [] if max_reasoning is None else [max_reasoning]
+        question += [one for one in (max_reasoning, sampling) if one is not None]
         key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
         if seed is not None and key in self._answers:
             return self._answers[key]

@@ -37,7 +37,8 @@ CONFIG = "config.json"
 INDEX = ".index.json"
 WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}")
 """The files of which transformers loads the first that is there, unless the configuration names another."""
-CONFIGS = (CONFIG, "generation_config.json", "tokenizer_config.json")
+GENERATION_CONFIG = "generation_config.json"
+CONFIGS = (CONFIG, GENERATION_CONFIG, "tokenizer_config.json")
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer.model",
@@ -237,7 +238,7 @@ def _check_config(directory: Path) -> None:
         raise InputError("model", f"{directory} has no config.json", "Give a Hugging Face model directory")
     if "model_type" not in _json_object(file):
         raise InputError("model", f"{file} names no model_type", "Download it again.")
-    for name in ("generation_config.json", "tokenizer_config.json"):
+    for name in CONFIGS[1:]:
         if (directory / name).is_file():
             _json_object(directory / name)
     _weight_files(directory)

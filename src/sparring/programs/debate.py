@@ -13,6 +13,7 @@ from sparring.core import (
     Arena,
     Artifact,
     ArtifactStore,
+    CallSettings,
     CreditAssigner,
     EpisodeRequest,
     EpisodeState,
@@ -30,6 +31,7 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.core.text import speech
+from sparring.core.types import UNSET
 from sparring.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
 
 JUDGE_FAILED = "the judge failed"
@@ -163,7 +165,7 @@ class DebateArena(Arena):
     """Debates on the topics of the store ``topics``, compared with others of the topic in the step
     (``meta["group"]``).
 
-    ``judge`` takes the place of the one that ``settings`` name.
+    ``judge`` takes the place of the one that ``settings`` name, whose words are drawn with ``judge_draws``.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class DebateArena(Arena):
         settings: DebateSettings,
         *,
         judge: Judge | None = None,
+        judge_draws: CallSettings = UNSET,
         seed: int = 0,
         credit_assigner: CreditAssigner | None = None,
         logger: VerboseLogger | None = None,
@@ -180,8 +183,9 @@ class DebateArena(Arena):
         self.settings = settings
         self.add_role(Role("Aff", max_tokens=settings.max_tokens, policy=settings.aff_policy))
         self.add_role(Role("Neg", max_tokens=settings.max_tokens, policy=settings.neg_policy))
-        kind = ScoreJudge if settings.judge_by_score else TextJudge
-        decides = judge or kind(model=settings.judge_model)
+        by_score, model = settings.judge_by_score, settings.judge_model
+        named = ScoreJudge(model=model) if by_score else TextJudge(model=model, draws=judge_draws)
+        decides = judge or named
         episode = DebateEpisode("Aff", "Neg", settings.num_rounds, decides, settings.on_judge_failure)
         self.add_episode("debate", episode)
         store = self.add_store("topics", ArtifactStore(seed=derive_seed(seed, "topics")))

@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.core import Arena, EpisodeError, InferenceClient, InputError, Messages
+from sparring.core import Arena, CallSettings, EpisodeError, InferenceClient, InputError, Messages
 from sparring.core.errors import NOT_JSON
 from sparring.core.model_caller import ModelCaller
+from sparring.core.types import UNSET
 
 LOWEST_SCORE = 0.5
 HIGHEST_SCORE = 1.0
@@ -61,7 +62,7 @@ class _ModelJudge(Judge):
 
 class TextJudge(_ModelJudge):
     """Asks a model for a verdict in words, at most ``tries`` times: first at temperature 0, then with other
-    seeds at 0.7."""
+    seeds at 0.7. ``draws`` may have another temperature, for all tries, and a sampling."""
 
     def __init__(
         self,
@@ -70,20 +71,26 @@ class TextJudge(_ModelJudge):
         *,
         tries: int = 3,
         max_tokens: int = 256,
+        draws: CallSettings = UNSET,
     ) -> None:
         if tries < 1:
             raise InputError("tries", f"{tries} tries never ask the judge", "Give 1 or more")
         super().__init__(client, model)
         self.tries = tries
         self.max_tokens = max_tokens
+        self.draws = draws
 
     async def decide(self, arena: Arena, topic: str, debate: str, sides: tuple[str, str]) -> Verdict:
         messages = text_judge_messages(topic, debate, sides)
         text, caller = "", self.caller(arena)
         for number in range(self.tries):
-            temperature = RETRY_TEMPERATURE if number else 0.0
+            calls = self.draws.over(CallSettings(RETRY_TEMPERATURE if number else 0.0, self.max_tokens))
             response = await caller.call_model(
-                messages, temperature=temperature, max_tokens=self.max_tokens, model=self.model
+                messages,
+                temperature=calls.temperature,
+                max_tokens=calls.max_tokens,
+                model=self.model,
+                sampling=calls.sampling,
             )
             text = response.text
             verdict = parse_verdict(text, sides)

@@ -28,6 +28,7 @@ from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
+from sparring.run.draws import opponent_calls
 from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
 from sparring.run.hardware import available_cores, base_dtype, chosen_threads
 
@@ -207,6 +208,7 @@ def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
         seed=config.seed,
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,
+        opponents=opponent_calls(config),
         games_per_step=config.collection.games_per_step if limited else None,
         max_staleness=config.collection.max_staleness,
         eval_games_per_step=alongside if limited else None,

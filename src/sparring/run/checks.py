@@ -21,6 +21,7 @@ from sparring.envs.templates import get_template
 from sparring.learn.model_files import check_model_name
 from sparring.population import meta_strategies
 from sparring.run.best import check_keep_best
+from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
@@ -30,7 +31,13 @@ from sparring.run.evaluation_opponents import (
     why_base,
 )
 from sparring.run.given_adapters import check_given
-from sparring.run.programs import build_program, check_first_batch, policies_of, roles_with_answers
+from sparring.run.programs import (
+    build_program,
+    calls_in_tests,
+    check_first_batch,
+    policies_of,
+    roles_with_answers,
+)
 from sparring.run.rewards import composed_transforms
 
 OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
@@ -65,6 +72,7 @@ def check_config(config: Config) -> list[str]:
         policies = policies_of(program)
         check_first_batch(program)
         found.append(f"program with the policies {', '.join(policies)}")
+    _check_draws(config, program)
     given = check_given(config)
     found += [f"adapter {directory} for {name}" for name, directory in given.items()]
     found += _check_algorithms(config, policies)
@@ -82,6 +90,15 @@ def check_config(config: Config) -> list[str]:
         counts = {name: getattr(config.ray, f"{name}s") for name in ("engine", "learner", "collector")}
         found.append(f"Ray on {place}: " + ", ".join(f"{count} {kind}(s)" for kind, count in counts.items()))
     return found
+
+
+def _check_draws(config: Config, program: Arena | None) -> None:
+    """Raise an InputError if a model is asked for settings of its own that it does not have."""
+    for game in config.evaluated if program is None else ():
+        evaluation_calls(config, game)
+    opponent_calls(config)
+    for role in program.roles if program is not None else ():
+        calls_in_tests(config, role)
 
 
 def _check_games(config: Config) -> list[str]:

@@ -10,6 +10,7 @@ from sparring.collection.rollout_log import write_rollouts
 from sparring.config import Config
 from sparring.config.play import EvaluatedGameSettings
 from sparring.core import AgentSpec, Arena, Rollout, derive_seed
+from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.templates import get_template
@@ -17,6 +18,7 @@ from sparring.evaluation.match import Mixture, play_match
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.results import MatchResult, evaluation_path, failures_text, write_evaluation
 from sparring.run.assembly import evaluated_uid
+from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
@@ -137,6 +139,7 @@ class Evaluations:
             if index < self.config.tracking.games_logged:
                 rollouts[index] = rollout
 
+        calls = evaluation_calls(self.config, env)
         result = await play_match(
             self.arena,
             build_episode(env),
@@ -146,8 +149,9 @@ class Evaluations:
             seats=self._seats(env),
             seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
-            temperature=self.config.evaluation.temperature if env.temperature is None else env.temperature,
+            temperature=1.0 if calls.temperature is None else calls.temperature,
             max_tokens=self.config.inference.max_tokens,
+            sampling=calls.sampling or AS_LEARNED,
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )
@@ -155,15 +159,21 @@ class Evaluations:
 
     def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
         if name != MIXTURE:
-            return [opponent_agent(name)] * env.num_players
+            return [self._opponent(name)] * env.num_players
         return [self._mixture(policy) for policy in env.seats]
+
+    def _opponent(self, name: str) -> AgentSpec:
+        agent, calls = opponent_agent(name), opponent_calls(self.config)
+        if agent.kind == "script":
+            return agent
+        return replace(agent, temperature=calls.temperature, sampling=calls.sampling)
 
     def _mixture(self, policy: str) -> Mixture[AgentSpec]:
         """Return the fixed opponents that take the place of a policy."""
         population = self.config.population
         weights = population.weights_by_name
         here = [name for name in weights if population.places.get(name, policy) == policy]
-        return Mixture(tuple(map(opponent_agent, here)), tuple(weights[name] for name in here))
+        return Mixture(tuple(map(self._opponent, here)), tuple(weights[name] for name in here))
 
     def _seats(self, env: EvaluatedGameSettings) -> list[int]:
         """Return the seats whose policies are measured: those that are trained, or all if none is."""

@@ -10,6 +10,7 @@ from sparring.core import Arena, EpisodeRequest, GenerateResult, derive_seed
 from sparring.core.own_code import list_of, method_of
 from sparring.core.played import finite_reward
 from sparring.population.model_pool import ModelPool
+from sparring.run.draws import opponent_calls
 
 
 class ProgramSeats:
@@ -32,6 +33,7 @@ class ProgramSeats:
         self.arena = arena
         roles = arena.roles.values()
         self.policy_of = {role.id: role.policy for role in roles if role.policy not in arena.frozen}
+        self.others = opponent_calls(config)
         self.roles = config.population.roles or list(self.policy_of)
 
     def seat(self, requests: list[EpisodeRequest]) -> list[EpisodeRequest]:
@@ -53,7 +55,9 @@ class ProgramSeats:
                 seated.append(request)
                 continue
             trained, uids = seats
-            agents = {role: agent_of(self.pool, uid) for role, uid in uids.items() if role != trained}
+            agents = {
+                role: agent_of(self.pool, uid, self.others) for role, uid in uids.items() if role != trained
+            }
             meta = {**request.meta, "uids": uids}
             seated.append(replace(request, meta=meta, agents={**agents, **request.agents}))
         return seated

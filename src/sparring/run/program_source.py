@@ -36,7 +36,13 @@ from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
 from sparring.run.program_seats import ProgramSeats
-from sparring.run.programs import failures_of_evaluation, measured, measured_agents, policies_of
+from sparring.run.programs import (
+    drawn_by_role,
+    failures_of_evaluation,
+    measured,
+    measured_agents,
+    policies_of,
+)
 from sparring.run.progress import RunProgress
 from sparring.run.progress_views import print_line
 from sparring.run.rewards import build_buffer
@@ -246,7 +252,8 @@ class ProgramSource(PlaySource):
         seen = self._evaluated = list[GenerateResult]()
         self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
-        playing = seated.set(self._results())
+        agents = self._results()
+        playing = seated.set(agents)
         try:
             measures = await called(self.arena.evaluate, "the program's evaluate")
         except SparringError:
@@ -258,7 +265,7 @@ class ProgramSource(PlaySource):
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
-        for name, result in measured(measures).items():
+        for name, result in measured(measures, drawn_by_role(self.arena, agents)).items():
             write_evaluation(self.directory.evaluation, step, name, result)
             summary[name] = next(map(figure_text, figures_of(result)), "-")
         self._keep_evaluated(step, seen)

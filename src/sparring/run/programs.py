@@ -14,11 +14,13 @@ from sparring.config.programs import (
     ProofsSettings,
     ProposerSolverSettings,
     PythonProgram,
+    RoleSettings,
 )
 from sparring.core import (
     AgentSpec,
     AlternatingRolesEpisode,
     Arena,
+    CallSettings,
     EpisodeRequest,
     EpisodicRewardCredit,
     GenerateResult,
@@ -35,8 +37,10 @@ from sparring.core.errors import shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
 from sparring.core.reasoning import tags_of
+from sparring.core.sampling import drawn_text
 from sparring.core.text import counted
 from sparring.evaluation.results import MeasureResult
+from sparring.learn.own_sampling import drawing
 from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
@@ -63,7 +67,7 @@ def build_program(config: Config) -> Arena | None:
         return None
     client = MockInferenceClient(_too_early)  # the roles say which policies the engine's model must have
     seed = derive_seed(config.seed, "program")
-    arena = _arena(settings, client, seed)
+    arena = _arena(config, settings, client, seed)
     _set_credit(arena, config)
     arena.episode_timeout = config.collection.game_timeout
     arena.retries = config.collection.retries
@@ -75,10 +79,11 @@ def build_program(config: Config) -> Arena | None:
     return arena
 
 
-def _arena(settings: Program, client: InferenceClient, seed: int) -> Arena:
+def _arena(config: Config, settings: Program, client: InferenceClient, seed: int) -> Arena:
     match settings:
-        case DebateSettings():
-            return DebateArena(client, settings, seed=seed)
+        case DebateSettings(judge_sampling=sampling):
+            drawn = drawing(sampling, config.model.name, "program.judge_sampling")
+            return DebateArena(client, settings, judge_draws=drawn, seed=seed)
         case ProposerSolverSettings():
             return ProposerSolverArena(client, settings, seed=seed)
         case ProofsSettings():
@@ -116,8 +121,8 @@ def roles_with_answers(arena: Arena) -> list[Role]:
     return [arena.roles[name] for name in names]
 
 
-def measured(measures: object) -> dict[str, MeasureResult]:
-    """Return what a program's ``evaluate`` has returned.
+def measured(measures: object, drawn: Mapping[str, str] | None = None) -> dict[str, MeasureResult]:
+    """Return what a program's ``evaluate`` has returned, played as ``drawn``; see :func:`drawn_by_role`.
 
     Raises:
         SparringError: it is no dictionary of lists of finite numbers.
@@ -130,7 +135,10 @@ def measured(measures: object) -> dict[str, MeasureResult]:
             raise SparringError(f"{source} gave a measure whose name, {shown(name)[:50]}, {problem}")
         if not isinstance(values, list) or not all(map(is_bounded, values)):
             raise SparringError(f"{source} gave no list of finite numbers up to 1e30 for {name!r}")
-    return {name: MeasureResult(name, [float(value) for value in values]) for name, values in found.items()}
+    return {
+        name: MeasureResult(name, [float(value) for value in values], dict(drawn or {}))
+        for name, values in found.items()
+    }
 
 
 def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: float) -> str:
@@ -148,23 +156,35 @@ def failures_of_evaluation(results: list[GenerateResult], max_failed_fraction: f
     return line
 
 
+def drawn_by_role(arena: Arena, agents: Mapping[str, AgentSpec]) -> dict[str, str]:
+    """Return in words how each role draws in an evaluation, unless it does so from the model's whole
+    distribution at temperature 1."""
+    calls = {name: CallSettings().over(agent).over(arena.roles[name]) for name, agent in agents.items()}
+    texts = {name: drawn_text(one.temperature, one.sampling) for name, one in calls.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
 def measured_agents(arena: Arena, config: Config, models: Mapping[str, str]) -> dict[str, AgentSpec]:
     """Return who plays each role while the program is measured.
 
     Args:
         arena: the program.
-        config: the run's configuration, which may give roles another temperature in tests.
+        config: the run's configuration, which may give roles another temperature or sampling in tests.
         models: the model of each role, by role; the other roles keep their policy.
     """
-    return {
-        name: AgentSpec("model", models.get(name, role.policy), _test_temperature(config, name))
-        for name, role in arena.roles.items()
-    }
+    agents = {}
+    for name, role in arena.roles.items():
+        calls = calls_in_tests(config, name)
+        model = models.get(name, role.policy)
+        agents[name] = AgentSpec("model", model, calls.temperature, sampling=calls.sampling)
+    return agents
 
 
-def _test_temperature(config: Config, role: str) -> float | None:
-    settings = config.roles.get(role)
-    return settings.test_temperature if settings else None
+def calls_in_tests(config: Config, role: str) -> CallSettings:
+    """Return how a role draws in tests, as far as the configuration says so."""
+    settings = config.roles.get(role, RoleSettings())
+    drawn = drawing(settings.test_sampling, config.model.name, f"roles.{role}.test_sampling")
+    return CallSettings(settings.test_temperature).over(drawn)
 
 
 def _set_credit(arena: Arena, config: Config) -> None:
@@ -192,7 +212,12 @@ def _set_roles(arena: Arena, config: Config) -> None:
         if role_id not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"
             raise InputError("roles", f"the program has no role {role_id}", fix)
-        given = settings.model_dump(exclude_none=True, exclude={"test_temperature"})
+        drawn = drawing(settings.sampling, config.model.name, f"roles.{role_id}.sampling")
+        of_draws = {name for name in RoleSettings.model_fields if "sampling" in name or "temperature" in name}
+        given = settings.model_dump(exclude_none=True, exclude=of_draws)
+        calls = CallSettings(settings.temperature).over(drawn)
+        given |= {} if calls.temperature is None else {"temperature": calls.temperature}
+        given |= {} if calls.sampling is None else {"sampling": calls.sampling}
         if "stop" in given:
             given["stop"] = tuple(given["stop"])
         if "reasoning" in given:
@@ -219,6 +244,10 @@ def _check_roles(arena: Arena, config: Config) -> None:
         if not re.fullmatch(r"[\w-]+", role.policy) or is_reserved(role.policy):
             problem = f"role {role.id} has policy {role.policy!r}, which is not a valid name"
             raise InputError("policy", problem, f"Use letters, digits, _ and -; not {RESERVED}")
+        if role.sampling is not None:
+            problem = f"the policy {role.policy} is trained, so it draws from the distribution that it learns"
+            fix = "Set test_sampling, or give the role a policy that is not trained"
+            raise InputError(f"roles.{role.id}.sampling", problem, fix)
         if role.temperature < MIN_TEMPERATURE:
             problem = f"role {role.id} samples at {role.temperature:g}, where nothing can be learned"
             raise InputError("temperature", problem, f"Use at least {MIN_TEMPERATURE}")

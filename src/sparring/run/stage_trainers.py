@@ -7,7 +7,7 @@ from typing import Any
 from sparring.config import Config
 from sparring.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters_of
 from sparring.config.programs import ProofsSettings
-from sparring.core import InferenceClient, InputError, derive_seed
+from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.own_code import is_class_path, own_class
 from sparring.engine.adapters import FINE_TUNED
@@ -25,7 +25,7 @@ from sparring.finetune.trainer import PureTextRlTrainer
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proofs.claims import Claim
 from sparring.programs.proofs.episode import ProofEpisode
-from sparring.run.programs import build_program
+from sparring.run.programs import build_program, calls_in_tests
 from sparring.run.run_names import last_part
 
 
@@ -97,14 +97,15 @@ def build_scenario(
     parameters = {agent: parameters_of(given.agents, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
-        temperatures = {name: one.temperature for name, one in parameters.items()}
+        calls = {name: CallSettings(one.temperature) for name, one in parameters.items()}
         if not train:
             # An agent is a role as well; its own table goes before that of the role.
-            for tables in (config.roles, parameters):
-                tests = {name: one.test_temperature for name, one in tables.items()}
-                temperatures |= {name: one for name, one in tests.items() if one is not None}
+            calls = {
+                name: CallSettings(one.test_temperature).over(calls_in_tests(config, name)).over(calls[name])
+                for name, one in parameters.items()
+            }
         return PureTextEnvironment(
-            *(arena, arena.protocol, claims, count, lambda: agents_of(groups, temperatures)),
+            *(arena, arena.protocol, claims, count, lambda: agents_of(groups, calls)),
             seed=config.seed,
             train=train,
         )

@@ -124,7 +124,7 @@ def _match_groups(run: RunView, briefly: bool) -> Iterator[tuple[str, str, list[
         names = {measure.capitalize(): match._replace(measure=measure) for measure in shown}
         series = run.figures[match]
         counts = dict.fromkeys(f"{one.count:,}" for one in (series[min(series)], series[max(series)]))
-        games = f"{' / '.join(counts)} games, {_steps_text(run, series)}"
+        games = f"{' / '.join(counts)} games, {_steps_text(run, series)}{_drawn_note(series)}"
         rows = [_row(run, title, run.figures[name]) for title, name in names.items()]
         yield match_title(match.env_id, match.opponent), games, rows
 
@@ -141,7 +141,13 @@ def _program_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
     by_steps = sorted(measures.items(), key=lambda one: (-max(one[1]), min(one[1]), one[0]))
     for steps, found in groupby(by_steps, key=lambda one: _steps_text(run, one[1])):
         rows = [_row(run, name.measure, series, of_items=True) for name, series in found]
-        yield "The program's measures", steps, rows
+        yield "The program's measures", f"{steps}{_drawn_note(next(iter(measures.values())))}", rows
+
+
+def _drawn_note(series: dict[int, Figure]) -> str:
+    """Return how the answers of the last evaluation were drawn, if not as they are learned."""
+    drawn = series[max(series)].drawn
+    return f"; {drawn}" if drawn else ""
 
 
 def _ends(run: RunView, series: dict[int, Figure]) -> tuple[Figure | None, Figure | None]:

@@ -130,7 +130,7 @@ class EngineClient(Engine):
         return max((adapter.version for adapter in self.adapters.values()), default=0)
 
     async def answer(self, call: EngineCall) -> ModelResponse:
-        """Answer a call. Only engines of a server know ``options``.
+        """Answer a call; a model behind an API has none of the ``options`` but the sampling.
 
         Raises:
             SparringError: the engine's error, or that the engine is lost.
@@ -151,6 +151,8 @@ class EngineClient(Engine):
                 call.return_tokens,
                 seed=call.seed,
                 stop=call.stop,
+                max_reasoning=call.max_reasoning,
+                sampling=call.options.shaping.sampling,
             )
         seed = None if call.seed is None else call.seed % SEEDS
         request = EngineRequest(next(self._numbers), self._adapter(model), replace(call, seed=seed))
