@@ -94,7 +94,12 @@ class TaskEpisode(Episode):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.rubric = Rubric([self.scored])
+        self._rubric = Rubric([self.scored])
+
+    @property
+    def rubric(self) -> Rubric:
+        """The score is the reward."""
+        return self._rubric
 
     async def rollout(self, arena: Arena, artifact: Asked, state: EpisodeState | None = None) -> EpisodeState:
         """Ask the question."""
