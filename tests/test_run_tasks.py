@@ -132,6 +132,16 @@ def test_a_resumed_run_asks_again_and_ends_with_the_same_answers(asked, tmp_path
     assert not later.exists()
 
 
+def test_a_task_may_be_added_to_a_run_that_has_begun(model, tmp_path):
+    run(configure(model, **SHORT), tmp_path / "run")
+    cut_back(tmp_path / "run", to=2)
+    file = tmp_path / "run" / "config.toml"
+    table = '[[evaluation.tasks]]\nname = "arithmetic"\nquestions = 2\nmax_tokens = 2\n'
+    file.write_text(file.read_text().replace("tasks = []\n", "") + table)
+    resumed(tmp_path / "run")
+    assert "step-000004-arithmetic.json" in names(tmp_path / "run")
+
+
 def test_tasks_change_nothing_about_training(asked, model, tmp_path):
     run(configure(model, **SHORT), tmp_path / "plain")
     for step in (2, 4):
