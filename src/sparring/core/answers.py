@@ -67,19 +67,24 @@ def last_number(text: str) -> str | None:
     return found[-1] if found else None
 
 
+def stated_number(answer: str) -> str | None:
+    """Return the number in a stated answer, after its last equals sign; ``None`` if there are several."""
+    found = _NUMBER_IN_TEXT.findall(answer.rpartition("=")[2].replace("$", ""))
+    return found[0] if len(found) == 1 else None
+
+
 def same_formula(given: str, truth: str) -> bool:
     """Whether two short answers are the same, also where they are written in LaTeX.
 
-    Spaces and what only changes the look do not count, nor do words around a number that is the truth: ``18
-    dollars`` is 18. Two ways to write one formula differ: ``x + 1`` is not ``1 + x``.
+    Spaces and what only changes the look do not count, nor do words around a number that is the truth, or a
+    calculation before it: ``18 dollars`` and ``9 + 9 = 18`` are 18. Two ways to write one formula differ:
+    ``x + 1`` is not ``1 + x``.
     """
     first, second = _without_latex(given[:LONGEST_ANSWER]), _without_latex(truth)
     if same_answer(first, second) or "".join(plain(first).split()) == "".join(plain(second).split()):
         return True
-    if number_of(second) is None:
-        return False
-    numbers = _NUMBER_IN_TEXT.findall(first.replace("$", ""))
-    return len(numbers) == 1 and same_answer(numbers[0], second)
+    number = stated_number(first)
+    return number is not None and number_of(second) is not None and same_answer(number, second)
 
 
 def _before_closing_brace(text: str) -> str:

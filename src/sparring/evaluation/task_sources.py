@@ -10,7 +10,7 @@ from typing import Any
 
 from sparring.config.tasks import BUNDLED_TASK, FILE_END, GENERATED, TaskSettings
 from sparring.core import InputError, derive_seed
-from sparring.core.answers import stated_answer
+from sparring.core.answers import last_number, number_of, stated_answer, stated_number
 from sparring.core.errors import check_installed, first_line, imported
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
 from sparring.evaluation.tasks import ShortAnswers, Task, TaskQuestion
@@ -127,14 +127,15 @@ READ_BY_TEXT = {
 Others run an answer as Python (``eval``, and ``parse_expr`` of SymPy), may compute for hours over a number of
 many digits, or take a wrong answer for a right one.
 """
-_IN_TAGS = "Give only the final answer between <answer> and </answer>."
+_IN_TAGS = "Give the final answer between <answer> and </answer>."
 
 
 class GeneratedTask(Task):
     """Questions that reasoning-gym generates, with its own scores.
 
     An answer is what stands between ``<answer>`` and ``</answer>``, or is stated in another usual way, or
-    else all that is said. Only scorers that do not run the model's text are used.
+    else all that is said; where the right answer is a number, it is the number in that. Only scorers that do
+    not run the model's text are used.
     """
 
     def __init__(self, name: str, count: int, field: str) -> None:
@@ -160,8 +161,11 @@ class GeneratedTask(Task):
         return f"{self.questions[number].text}\n\n{_IN_TAGS}"
 
     def read(self, number: int, said: str) -> str | None:
-        """Return the answer that is stated, or all that is said."""
-        return stated_answer(said) or said.strip() or None
+        """Return the answer that is stated, or all that is said, or only the number in these."""
+        stated = stated_answer(said)
+        if number_of(self.questions[number].answer) is None:
+            return stated or said.strip() or None
+        return (stated_number(stated) or stated) if stated else last_number(said)
 
     def score(self, number: int, answer: str) -> float:
         """Return the library's score; 0 if its scorer raises an error on the answer."""

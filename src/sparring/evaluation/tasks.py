@@ -23,7 +23,7 @@ from sparring.evaluation.task_result import TaskResult
 
 ANSWERER = "model"
 """The role of whoever is asked."""
-_STATED = "End with one line of this form:\nThe answer is: ..."
+_STATED = "Think step by step. End with one line of this form:\nThe answer is: ..."
 
 
 @dataclass(frozen=True)
