@@ -18,9 +18,9 @@ def said_in(run):
     return {path.name: path.read_bytes().count(b"completion_token_ids") for path in run.glob("tasks/*.jsonl")}
 
 
-def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, joined):
+def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, cluster):
     games = {"collection__games_per_step": "4", "evaluation__games": "2"}
-    on_ray = configure(model, run__runtime="ray", ray__address=joined, **SHORT, **games)
+    on_ray = configure(model, run__runtime="ray", ray__address=cluster, **SHORT, **games)
     train(on_ray, tmp_path / "ray", quiet())
     train_locally(configure(model, **SHORT, **games), tmp_path / "local", quiet())
     found, wanted = results_of(tmp_path / "ray"), results_of(tmp_path / "local")
@@ -30,8 +30,8 @@ def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, 
     assert said_in(tmp_path / "ray") == said_in(tmp_path / "local")
 
 
-def test_a_program_on_ray_asks_each_of_its_policies(model, tmp_path, joined):
-    config = configure_program(model, tmp_path, run__runtime="ray", ray__address=joined, **SHORT)
+def test_a_program_on_ray_asks_each_of_its_policies(model, tmp_path, cluster):
+    config = configure_program(model, tmp_path, run__runtime="ray", ray__address=cluster, **SHORT)
     train(config, tmp_path / "run", quiet())
     found = results_of(tmp_path / "run")
     assert len(found) == 4

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparring.config.tasks import TaskSettings
 from sparring.core import Arena, CallSettings, ContextError, InputError, MockInferenceClient
+from sparring.core.confidence_intervals import paired_interval
 from sparring.evaluation.figures import ACCURACY, CHANGE, CUT, SCORE, UNREAD, figures_of
 from sparring.evaluation.results import read_evaluation, write_evaluation
 from sparring.evaluation.task_result import TaskResult
@@ -144,12 +145,22 @@ def test_the_change_is_that_of_the_same_questions():
     first = result_of([0.0, 0.0, 1.0, 1.0, None, 0.0])
     last = result_of([1.0, 0.0, 1.0, 0.0, 1.0, 1.0]).beside(first)
     assert (last.compared, last.gained, last.lost) == (5, 2, 1)
-    values = [1, 0, 0, -1, 1]
-    mean = sum(values) / 5
-    deviation = (sum((one - mean) ** 2 for one in values) / 4) ** 0.5
-    assert last.change.mid == pytest.approx(mean)
-    assert last.change.high == pytest.approx(mean + 1.959964 * deviation / 5**0.5)
+    difference, changed = 1 / 7, 5 / 7
+    spread = 1.959964 * ((changed - difference**2) / 7) ** 0.5
+    assert last.change == pytest.approx((difference - spread, 0.2, difference + spread))
     assert result_of([1.0]).beside(first).compared == 0
+
+
+def test_a_change_of_nothing_is_not_known_exactly():
+    result = result_of([1.0] * 64).beside(result_of([1.0] * 64))
+    assert result.change.low < result.change.mid == 0 < result.change.high
+
+
+@given(gained=st.integers(0, 100), lost=st.integers(0, 100), other=st.integers(0, 100))
+def test_the_interval_of_a_change_encloses_it(gained, lost, other):
+    low, share, high = paired_interval(gained, lost, gained + lost + other)
+    assert -1 <= low <= share <= high <= 1
+    assert low < high
 
 
 def test_a_result_gives_the_figures_that_it_has():

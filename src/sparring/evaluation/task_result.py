@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sparring.core import Rollout
-from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
+from sparring.core.confidence_intervals import Interval, mean_interval, paired_interval, wilson_interval
 
 RIGHT = 1.0
 """An answer with at least this score is right; a smaller score is partial credit."""
@@ -77,9 +77,9 @@ class TaskResult:
     def change(self) -> Interval:
         """By how much the accuracy has changed since the first evaluation, on the same questions.
 
-        The normal interval is that of paired answers, whose differences are -1, 0 or 1.
+        The interval is that of paired answers.
         """
-        return mean_interval(self.compared, self.gained - self.lost, self.gained + self.lost)
+        return paired_interval(self.gained, self.lost, self.compared)
 
     def beside(self, first: "TaskResult") -> "TaskResult":
         """Return the result with the comparison to the first one, if that asked the same questions."""
