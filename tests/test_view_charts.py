@@ -98,7 +98,7 @@ def test_a_match_whose_counts_do_not_add_up_is_left_out_and_told(tmp_path):
     path.write_text(path.read_text().replace('"wins": 2', '"wins": 6'))
     view = read_all(run)
     assert view.figures == {}
-    assert view.damaged_evaluations == [path.name]
+    assert view.damaged_evaluations == [f"evaluation/{path.name}"]
 
 
 def test_a_run_with_values_by_the_tree_shows_what_the_tree_knows_and_how_much_was_explored():

@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,9 @@ from hostile_text import hostile_text
 from report_pages import HOSTILE, Page, build, line, make_rollout, write_run
 from report_programs import a_rollout, step_of, write_log
 from run_files import match, nash
+from sparring.collection.rollout_log import write_rollouts
 from sparring.evaluation.results import MeasureResult, write_evaluation
+from sparring.evaluation.task_result import TaskResult
 from sparring.view.report.page import build_report
 
 
@@ -47,6 +50,7 @@ def write_games(run_dir: Path, text: str) -> None:
     write_evaluation(run_dir / "evaluation", 10, "exact", exact)
     hostile = match(2, 4, env_id=text, opponent=text)
     write_evaluation(run_dir / "evaluation", 10, "hostile", hostile).with_suffix(".jsonl").write_text(log)
+    write_questions(run_dir, text)
     session = {"started": text, "sparring": text, "python": text, "torch": text}
     session |= {"system": text, "cpus": 2, "gpus": [text]}
     (run_dir / "sessions.json").write_text(json.dumps([session]))
@@ -67,7 +71,19 @@ def write_conversations(run_dir: Path, text: str) -> None:
     orphan = a_rollout("solve", None, {"parent_id": f"gone{text}"}, "o", [step_of("Solver", text)])
     write_log(run_dir, 1, [top, child, orphan])
     write_evaluation(run_dir / "evaluation", 1, "x", MeasureResult(text, [0.5, 1.0]))
+    write_questions(run_dir, text)
     write_metrics(run_dir, text)
+
+
+def write_questions(run_dir: Path, text: str) -> None:
+    """Ask a task in which every name and word is a text, and nothing could be read."""
+    step = step_of(text, text, 0.0)
+    step.prompt = [{"role": text, "content": text}]
+    asked = {"number": 0, "question": text, "answer": text}
+    rollout = a_rollout("task", asked, {"error": text}, f"{text}-0", [step], {"read": text}, {text: 0.0})
+    result = TaskResult(task=text, model=text, temperature=0, max_tokens=8, seed=0, scores=[0.0, 0.5, 1.0])
+    path = write_evaluation(run_dir / "tasks", 1, "hostile", replace(result, unread=1, cut=1))
+    write_rollouts(path.with_suffix(".jsonl"), 1, [rollout])
 
 
 @pytest.mark.parametrize("write", [write_games, write_conversations])

@@ -90,13 +90,16 @@ def test_langchain(told, expected):
     assert isinstance(found["completion"], str)
 
 
-def test_inspect(told, expected):
-    found = told("inspect", "inspect")
+def test_inspect(told, expected, tokenizer, logprobs):
+    texts = [CONTEXT + choice for choice in CHOICES]
+    found = told("inspect", "inspect", json.dumps(texts))
     text = expected.message.content
     assert found["status"] == ["success"] * 3
     assert found["text"] == text
     assert found["stopped"] == until(text, text[3])
     assert set(found["alternatives"]) == {2}
+    for whole, likelihoods in zip(texts, found["likelihoods"], strict=True):
+        assert likelihoods[:-1] == pytest.approx(logprobs(tokenizer(whole).input_ids), abs=1e-4)
 
 
 TASK = """

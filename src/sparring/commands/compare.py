@@ -99,7 +99,7 @@ class ComparedEntry:
 
     def last(self, name: FigureName) -> Summary | None:
         """Return a figure at the end: that of each run's last evaluation; ``None`` if no run has it."""
-        found = [run.figure(name, run.last) for run in self.runs]
+        found = [run.figure(name, run.view.last_measured(name)) for run in self.runs]
         figures = tuple(figure for figure in found if figure is not None)
         return Summary(figures) if figures else None
 
@@ -171,5 +171,5 @@ def _read_run(name: str, path: Path) -> ComparedRun:
     view = read_to_end(RunDirectorySource(path))
     for damaged in view.damaged_evaluations:
         problem = "is not an evaluation, or is damaged"
-        raise InputError(str(run.evaluation / damaged), problem, "Evaluate again")
+        raise InputError(str(run.path / damaged), problem, "Evaluate again")
     return ComparedRun(name, load_config(str(run.config_file), {}), view)

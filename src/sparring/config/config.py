@@ -34,6 +34,7 @@ from sparring.config.rewards import (
     keeps_unit,
 )
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
+from sparring.config.tasks import check_labels_differ
 from sparring.core import InputError
 from sparring.core.adapters import VLLM_RANKS
 from sparring.core.client import CANNOT_GIVE
@@ -150,6 +151,7 @@ class Config(Settings):
         self._check_engine()
         check_each_once(self.envs)
         check_each_once(self.evaluation.envs)
+        self._check_tasks()
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
             raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
         return self
@@ -252,6 +254,15 @@ class Config(Settings):
             problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
             raise InputError(field, problem, f"Name one for each seat: {', '.join(self.policies)}")
 
+    def _check_tasks(self) -> None:
+        check_labels_differ(self.evaluation.tasks)
+        room = self.inference.max_context
+        for place, task in enumerate(self.evaluation.tasks):
+            if room is not None and task.max_tokens >= room:
+                field = f"evaluation.tasks.{place}.max_tokens"
+                problem = f"{task.max_tokens} leaves none of inference.max_context = {room} for a question"
+                raise InputError(field, problem, "Lower it, or raise that")
+
     def _check_engine(self) -> None:
         if self.inference.engine == "vllm" and (needed := self._needed_by_vllm()):
             fix = 'Do so, or set inference.engine = "embedded"'
@@ -348,6 +359,11 @@ class Config(Settings):
                 return list(env.seats)
         only = Games(self.envs).policies
         return only * game.num_players if len(only) == 1 else []
+
+    @property
+    def draws_in_evaluation(self) -> bool:
+        """Whether evaluations draw answers at ``evaluation.temperature``; a program has its own."""
+        return isinstance(self.play, Games) or bool(self.evaluation.tasks)
 
     @property
     def policies(self) -> list[str]:

@@ -141,7 +141,7 @@ def _resolve(node: Any, path: Sequence[str], fact: Relative, directory: Path) ->
     for key in keys:
         if inner:
             _resolve(node[key], inner, fact, directory)
-        elif isinstance(node[key], dict):
+        elif isinstance(node[key], dict | list):
             _resolve(node[key], [ANY_ENTRY], fact, directory)
         elif isinstance(node[key], str):
             node[key] = fact.absolute(node[key], directory)

@@ -1,5 +1,6 @@
 """The opponents in training and in evaluations, and PSRO."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -8,12 +9,14 @@ from sparring.config.base import Name, Names, Settings, at_field
 from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
 from sparring.config.play import MODES_WITH_OPPONENTS, EvaluatedGameSettings
 from sparring.config.sampling import SamplingSettings
+from sparring.config.tasks import Tasks
 from sparring.core.play import MetaStrategy, PfspForm, SampleMode
 
 _Lag = Annotated[int, Field(ge=0, le=1_000_000)]
 _Weight = Annotated[float, Field(ge=0, le=1e9)]
 _FIXED = Only("sample_mode", ("fixed",), refused=True)
 _COPIES = Only("keeps_copies", why="population.sample_mode draws no copies")
+_DRAWN = replace(FOR_GAMES, other="draws_in_evaluation", values=())
 
 
 class PopulationSettings(Settings):
@@ -90,7 +93,7 @@ class PopulationSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """Matches and exact measures before, during and after training."""
+    """Matches, exact measures and tasks before, during and after training."""
 
     every: int = Field(default=0, ge=0, le=10_000_000)
     """Number of updates between evaluations during training; 0 for evaluations only before and after it."""
@@ -115,12 +118,16 @@ class EvaluationSettings(Settings):
     nash_conv_minutes: Annotated[float, FOR_GAMES] = Field(default=10.0, ge=1e-6, le=1e6)
     """Time limit for one NashConv. Exceeding it before training is an error; later, the value is left out
     with a warning."""
-    temperature: Annotated[float | None, FOR_GAMES] = Field(default=None, ge=0, le=100)
-    """Sampling temperature of the model in its matches; 0 takes the most likely token. By default 1, or the
-    model's own with `sampling.from_model`."""
-    sampling: Annotated[SamplingSettings | None, FOR_GAMES] = None
-    """How the model draws in its matches; by default from its whole distribution, as in training. NashConv is
-    of that distribution, whatever is set here."""
+    temperature: Annotated[float | None, _DRAWN] = Field(default=None, ge=0, le=100)
+    """Sampling temperature of the model in its matches and in tasks; 0 takes the most likely token. By
+    default 1, or the model's own with `sampling.from_model`."""
+    sampling: Annotated[SamplingSettings | None, _DRAWN] = None
+    """How the model draws in its matches and in tasks; by default from its whole distribution, as in
+    training. NashConv is of that distribution, whatever is set here."""
+    tasks: Tasks = []
+    """Each is a table, or only its `name`: `tasks = ["arithmetic", {name = "gsm8k", every = 50}]`. Every
+    policy that is trained answers all of them, each question once; nothing learns from them, and they count
+    neither for `patience` nor for `run.keep_best`."""
 
 
 class PsroSettings(Settings):

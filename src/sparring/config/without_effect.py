@@ -79,8 +79,11 @@ def _of_evaluation(config: Config) -> Found:
     if not any(evaluation.nash_conv if env.nash_conv is None else env.nash_conv for env in config.evaluated):
         yield "evaluation.nash_conv_minutes", "no NashConv is computed"
     if evaluation.opponents == [] and not any(env.opponents for env in evaluation.envs):
-        for name in ("games", "games_during", "games_alongside", "temperature", "sampling"):
+        for name in ("games", "games_during", "games_alongside"):
             yield f"evaluation.{name}", "evaluation.opponents is empty"
+        if not evaluation.tasks:
+            for name in ("temperature", "sampling"):
+                yield f"evaluation.{name}", "evaluation.opponents is empty"
 
 
 def _of_play(config: Config) -> Found:

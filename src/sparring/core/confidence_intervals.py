@@ -56,6 +56,23 @@ def mean_interval(count: int, total: float, squares: float, confidence: float = 
     return Interval(mean - spread, mean, mean + spread)
 
 
+def paired_interval(gained: int, lost: int, count: int, confidence: float = 0.95) -> Interval:
+    """Return the change of a share of successes among the same ``count`` things, with its interval.
+
+    ``gained`` are successes only after, ``lost`` only before. With one more of each among two more things,
+    and g and l their shares of the n + 2, the bounds are g - l +- z sqrt((g + l - (g - l)^2) / (n + 2)).
+    They have a width also where nothing has changed (D. G. Bonett and R. M. Price, J. Educ. Behav. Stat. 37
+    (2012) 479-488). (-1, 0, 1) without things.
+    """
+    if count == 0:
+        return Interval(-1.0, 0.0, 1.0)
+    share, total = (gained - lost) / count, count + 2
+    difference, changed = (gained - lost) / total, (gained + lost + 2) / total
+    spread = _quantile(confidence) * math.sqrt((changed - difference * difference) / total)
+    low, high = max(-1.0, difference - spread), min(1.0, difference + spread)
+    return Interval(min(share, low), share, max(share, high))
+
+
 def interval_over_runs(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Return the mean of one value per run with Student's interval, mean +- t s / sqrt(n).
 

@@ -57,6 +57,11 @@ class ModelCaller:
             )
         return self.roles[role_id]
 
+    @property
+    def concurrency(self) -> int:
+        """The maximum number of model calls in flight in the whole arena."""
+        return self._slots.limit
+
     def set_concurrency(self, concurrency: int) -> None:
         """Change the maximum number of model calls in flight in the whole arena, from now on."""
         self._slots.set_limit(concurrency)

@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sparring.core import InputError
-from sparring.core.confidence_intervals import Interval
+from sparring.core.confidence_intervals import Interval, wilson_interval
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.results import EvaluationResult, MatchResult, NashConvResult, read_evaluation
+from sparring.evaluation.task_result import TaskResult
 
 Kind = Literal["share", "mean", "exact"]
 WINS, DRAWS, LOSSES = "win rate", "draw rate", "loss rate"
 ENDED_BY_INVALID, INVALID, REWARD = "games ended by an invalid move", "invalid moves", "mean reward"
 NASH_CONV, MASS = "NashConv", "mass on legal moves"
+ACCURACY, CHANGE, SCORE = "accuracy", "change of accuracy", "mean score"
+UNREAD, CUT = "answers that state no answer", "answers cut at the token limit"
+OF_TASKS = (ACCURACY, CHANGE, SCORE, UNREAD, CUT)
 ANY = (-math.inf, math.inf)
 
 
 class FigureName(NamedTuple):
-    """What was measured, in which environment, and against whom; a program's has only its own name."""
+    """What was measured, in which environment or task, and against whom; a program's has only its name."""
 
     measure: str
     env_id: str = ""
@@ -32,6 +36,11 @@ class FigureName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} in {self.env_id}" if self.env_id else self.name
+
+    @property
+    def is_of_task(self) -> bool:
+        """Whether a task was asked; ``env_id`` is then its name."""
+        return self.measure in OF_TASKS and bool(self.env_id)
 
     def is_meant_by(self, text: str) -> bool:
         """Whether a user who writes ``text`` means this figure: with the environment, or without."""
@@ -55,7 +64,7 @@ class Figure:
     interval: Interval
     kind: Kind
     count: int = 0
-    counted: Literal["games", "moves", "items", ""] = ""
+    counted: Literal["games", "moves", "items", "questions", ""] = ""
     smaller_is_better: bool = False
     is_playable: bool = True
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -151,6 +160,9 @@ def _figures_of(result: EvaluationResult) -> Iterator[Figure]:
             bounds=(0.0, math.inf),
         )
         yield Figure(FigureName(MASS, result.env_id), _exactly(result.legal_mass), "exact")
+    elif isinstance(result, TaskResult):
+        drawn = drawn_text(result.temperature, result.sampling)
+        yield from (replace(one, drawn=drawn) for one in _figures_of_task(result))
     elif result.values:
         kind: Kind = "share" if result.is_share else "mean"
         bounds = (0.0, 1.0) if result.is_share else ANY
@@ -169,6 +181,19 @@ def _figures_of_match(result: MatchResult) -> Iterator[Figure]:
     yield Figure(lost, result.invalid_game_rate, "share", games, "games", smaller_is_better=True)
     yield Figure(invalid, result.invalid_move_rate, "share", moves, "moves", smaller_is_better=True)
     yield Figure(reward, result.mean_reward, "mean", games, "games", bounds=ANY)
+
+
+def _figures_of_task(result: TaskResult) -> Iterator[Figure]:
+    count = len(result.answered)
+    yield Figure(FigureName(ACCURACY, result.task), result.accuracy, "share", count, "questions")
+    change = FigureName(CHANGE, result.task)
+    yield Figure(change, result.change, "mean", result.compared, "questions", bounds=(-1.0, 1.0))
+    if result.gives_parts:
+        yield Figure(FigureName(SCORE, result.task), result.mean_score, "mean", count, "questions")
+    for measure, number in ((UNREAD, result.unread), (CUT, result.cut)):
+        share = wilson_interval(number, count)
+        name = FigureName(measure, result.task)
+        yield Figure(name, share, "share", count, "questions", smaller_is_better=True)
 
 
 def _exactly(value: float) -> Interval:

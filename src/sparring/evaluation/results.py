@@ -14,6 +14,7 @@ from sparring.core import InputError, Sampling
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
 from sparring.core.files import write_file
 from sparring.core.text import one_line
+from sparring.evaluation.task_result import TaskResult
 
 Side = Literal["model", "opponent"]
 Outcome = Literal["win", "draw", "loss"]
@@ -290,11 +291,12 @@ class NashConvResult:
         return values | {"is_playable": self.is_playable}
 
 
-EvaluationResult = MatchResult | NashConvResult | MeasureResult
+EvaluationResult = MatchResult | NashConvResult | MeasureResult | TaskResult
 _KINDS: dict[str, type[EvaluationResult]] = {
     "match": MatchResult,
     "nash_conv": NashConvResult,
     "measure": MeasureResult,
+    "task": TaskResult,
 }
 
 
@@ -311,7 +313,8 @@ def evaluation_path(directory: Path, step: int, name: str, suffix: str) -> Path:
 def write_evaluation(directory: Path, step: int, name: str, result: EvaluationResult) -> Path:
     """Write what was measured after an update to ``step-000020-NAME.json``, and return its path.
 
-    The file holds ``step``, ``kind`` (``match``, ``nash_conv`` or ``measure``) and the result's ``to_dict``.
+    The file holds ``step``, ``kind`` (``match``, ``nash_conv``, ``measure`` or
+    ``task``) and the result's ``to_dict``.
     """
     kind = next(name for name, cls in _KINDS.items() if isinstance(result, cls))
     content = json.dumps({"step": step, "kind": kind, **result.to_dict()}, indent=1, allow_nan=False)

@@ -10,10 +10,10 @@ import operator
 import random
 import re
 from abc import ABC, abstractmethod
-from fractions import Fraction
 from typing import TypedDict
 
 from sparring.core import InputError
+from sparring.core.answers import same_answer
 
 Turns = list[tuple[str, str]]
 """Example turns of a chat: pairs of a request and its desired answer."""
@@ -117,11 +117,7 @@ class OpenQuestions(Domain):
         return match[1].strip() if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
-        truth = question["ground_truth"]
-        if _plain(result) == _plain(truth):
-            return True
-        number = _number(truth)
-        return number is not None and number == _number(result)
+        return same_answer(result, question["ground_truth"])
 
     def key(self, question: Question) -> str:
         return " ".join(question["question"].lower().split())
@@ -147,26 +143,6 @@ _PROPOSER_REQUEST = (
 _SOLVER_REQUEST = "End with one line of this form:\nThe answer is: ..."
 _PROPOSAL = re.compile(r"^Question:([^\n]*)\nAnswer:([^\n]*)\Z", re.MULTILINE)
 _STATED = re.compile(r"the answer is:? *(.*\S)", re.IGNORECASE)
-_NUMBER = re.compile(
-    r"([+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{1,30})?(?:/[0-9]{1,30})?)(%?)"
-)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split()).removesuffix(".")
-
-
-def _number(text: str) -> Fraction | None:
-    """Return the number that a text spells; ``None`` if it is not a number or a single fraction."""
-    match = _NUMBER.fullmatch(_plain(text))
-    if match is None:
-        return None
-    numerator, _, denominator = match[1].replace(",", "").partition("/")
-    if denominator and int(denominator) == 0:
-        return None
-    number = Fraction(numerator) / Fraction(denominator or "1")
-    return number / 100 if match[2] else number
-
 
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _QUESTION = re.compile(r"(0|[1-9][0-9]?) ([+*-]) (0|[1-9][0-9]?)")

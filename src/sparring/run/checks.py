@@ -39,6 +39,7 @@ from sparring.run.programs import (
     roles_with_answers,
 )
 from sparring.run.rewards import composed_transforms
+from sparring.run.task_evaluations import check_tasks
 
 OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
 _LATER = "the run finds it in the cache or downloads it"
@@ -81,6 +82,7 @@ def check_config(config: Config) -> list[str]:
     if config.population.sample_mode == "meta-nash":
         check_installed("population.sample_mode", "populations", *meta_strategies.PACKAGES)
     check_keep_best(config)
+    found += check_tasks(config)
     if config.evaluation.patience and not any(
         game.num_players == 1 or evaluation_opponents(config, game) for game in config.evaluated
     ):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import RenderableType
 
@@ -22,7 +21,7 @@ from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
-from sparring.view.evaluations import EvaluationFiles
+from sparring.view.evaluations import EvaluationFiles, Figures
 from sparring.view.run_view import RunView
 from sparring.view.tables import before_and_after
 from sparring.view.watch.text import table_text
@@ -209,13 +208,16 @@ class Evaluations:
                 self.played.append((uid, f"fixed-{opponent}", reward, result.env_id))
 
 
-def comparison_of(directory: Path) -> RenderableType:
-    """Compare the first evaluation in a directory with the last, as a table."""
-    files = EvaluationFiles(directory)
-    files.read()
-    while files.unread:
+def comparison_of(run: RunDirectory) -> RenderableType:
+    """Compare the first evaluation of a run with the last, its tasks included, as a table."""
+    figures: Figures = {}
+    for directory in (run.evaluation, run.tasks):
+        files = EvaluationFiles(directory)
         files.read()
-    table = before_and_after(RunView("", figures=files.figures()))
+        while files.unread:
+            files.read()
+        figures |= files.figures()
+    table = before_and_after(RunView("", figures=figures))
     return "nothing was evaluated" if table is None else table_text(table)
 
 

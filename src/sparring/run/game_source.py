@@ -175,7 +175,15 @@ class GameSource(PlaySource):
         arena: Arena,
     ) -> None:
         super().__init__(
-            config, directory, metrics, serving, games.pool, config.policies, config.copied_policies
+            config,
+            directory,
+            metrics,
+            serving,
+            games.pool,
+            config.policies,
+            config.copied_policies,
+            arena.client,
+            arena.concurrency,
         )
         self.games = games
         self.overlaps = games.overlaps

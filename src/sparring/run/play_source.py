@@ -10,14 +10,18 @@ from sparring.collection.pool import Copies
 from sparring.collection.serialization import UNREADABLE
 from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
+from sparring.config.tasks import TaskSettings
+from sparring.core import InferenceClient
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.run.assembly import evaluated_uid, fixed_members
 from sparring.run.metrics import RunMetrics
+from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import Serving
+from sparring.run.task_evaluations import TaskEvaluations
 
 SCORE_DIGITS, RATING_DIGITS = 4, 1
 _Figures = tuple[float, float, float, int]
@@ -100,7 +104,8 @@ class PlaySource:
 
     It keeps a copy of every policy version that the pool may draw, and serves the active ones; repeated calls
     change nothing. ``pool`` is a handle of the pool of the trained ``policies``, of which the ``copied`` ones
-    are frozen at regular intervals.
+    are frozen at regular intervals. The ``client``, which takes up to ``max_calls`` requests at once, answers
+    the questions of tasks.
     """
 
     overlaps = False
@@ -115,6 +120,8 @@ class PlaySource:
         pool: Any,
         policies: Sequence[str],
         copied: Sequence[str],
+        client: InferenceClient,
+        max_calls: int,
     ) -> None:
         self.config = config
         self.directory = directory
@@ -124,6 +131,7 @@ class PlaySource:
         self.policies = policies
         self.copied = copied
         self.standings_log = StandingsLog(directory.standings_file)
+        self.tasks = TaskEvaluations(config, client, max_calls, serving.results, directory)
 
     async def startup(self) -> None:
         """Called once before the run starts or resumes."""
@@ -134,6 +142,15 @@ class PlaySource:
             self.standings_log.close()
         finally:
             await self.serving.close()
+
+    async def ask(self, step: int, tasks: Sequence[TaskSettings], progress: RunProgress) -> dict[str, str]:
+        """Ask what training has produced by update ``step`` these tasks; return the accuracies by name."""
+        await self.serving.publish_results()
+        try:
+            return await self.tasks.run(step, tasks, progress)
+        finally:
+            self.serving.check()
+            self.serving.reset()
 
     async def kept(self, oldest_step: int) -> None:
         """After a checkpoint, delete the copies that retired by ``oldest_step``, and cached contexts.

@@ -72,7 +72,8 @@ class ProgramSource(PlaySource):
     ) -> None:
         policies = policies_of(arena)
         service = assembly.build_pool(config, policies)
-        super().__init__(config, directory, metrics, serving, LocalHandle(service), policies, policies)
+        pool = LocalHandle(service)
+        super().__init__(config, directory, metrics, serving, pool, policies, policies, client, max_calls)
         self.pool = service.pool
         self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena

@@ -31,8 +31,9 @@ _NO_RESULTS = (
     "model.threads",
     "model.device",
     "evaluation.nash_conv_minutes",
+    "evaluation.tasks",
 )
-_NO_RESULTS_OF = ("tracking.", "ray.")
+_NO_RESULTS_OF = ("tracking.", "ray.", "evaluation.tasks.")
 """Fields that may be edited between the starts of a run, or sections of such: they change no results, or only
 how sums are rounded. The base model is known by its files, whatever its name."""
 _OWN_COPIES = ("start.", "frozen.")

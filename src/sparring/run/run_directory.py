@@ -55,6 +55,7 @@ class RunDirectory:
         self.population = path / "population"
         self.standings_file = path / "standings.jsonl"
         self.evaluation = path / "evaluation"
+        self.tasks = path / "tasks"
         self.report_file = path / "report.html"
         self._made = False
         self._is_new = False
@@ -279,7 +280,7 @@ class RunDirectory:
 
         ``batch`` is the newest batch that stays with its games, if it is not that of ``step``.
         """
-        for folder in (self.evaluation, self.bests, self.checkpoints):
+        for folder in (self.evaluation, self.tasks, self.bests, self.checkpoints):
             delete_after(folder, step)
         for folder in (self.rollouts, self.batches):
             delete_after(folder, step if batch is None else batch)

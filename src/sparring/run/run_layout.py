@@ -34,6 +34,7 @@ _IN_FOLDERS = {
     "rollouts": re.compile(r"step-\d{6,}\.jsonl"),
     "batches": re.compile(r"batch-\d{6,}\.jsonl\.gz"),
     "evaluation": re.compile(r"step-\d{6,}-.+\.jsonl?"),
+    "tasks": re.compile(r"step-\d{6,}-.+\.jsonl?"),
 }
 _SAVED = {
     "checkpoints": r"step-\d{6,}",

@@ -24,6 +24,7 @@ from sparring.run.progress import RunProgress, account_lines, next_command, prin
 from sparring.run.progress_views import print_line
 from sparring.run.run_directory import RunDirectory
 from sparring.run.saved_state import RunLogs
+from sparring.run.task_evaluations import tasks_due
 from sparring.view.report.page import build_report
 
 Source = GameSource | ProgramSource
@@ -111,6 +112,7 @@ class Trainer:
         elif not self.directory.checkpoint(0).exists():
             self.progress.say("evaluating before training")
             await self._evaluate(full=True)
+            await self._ask(full=True)
             await self._keep()
         self.progress.updated(saved.step, {})
 
@@ -144,6 +146,7 @@ class Trainer:
             await self._evaluate(full=True)
         elif every and saved.step % every == 0:
             await self._evaluate(full=False)
+        await self._ask(full=self._is_done())
         self.directory.check_epoch()
         self.progress.warn(saved.step, await self.metrics.flush(saved.step))
 
@@ -160,6 +163,17 @@ class Trainer:
         seconds = perf_counter() - started
         self.metrics.add({"time/evaluation_seconds": seconds})
         self.progress.evaluated(self.saved.step, summary, seconds)
+
+    async def _ask(self, *, full: bool) -> None:
+        """Ask the questions of the tasks that are due, and print the accuracies."""
+        step, due = self.saved.step, tasks_due(self.config, self.saved.step, full=full)
+        if not due:
+            return
+        started = perf_counter()
+        summary = await self.source.ask(step, due, self.progress)
+        seconds = perf_counter() - started
+        self.metrics.add({"time/task_seconds": seconds})
+        self.progress.evaluated(step, summary, seconds)
 
     async def _measure(self, *, full: bool) -> dict[str, str]:
         """Evaluate, keep the best adapters, and look whether the run has settled; return headline figures."""
@@ -211,7 +225,7 @@ class Trainer:
         self.directory.check_epoch()
         print_ending(
             self.console,
-            comparison_of(self.directory.evaluation),
+            comparison_of(self.directory),
             [
                 *account_lines(await self.source.accounts()),
                 f"trained on: {self.saved.trained_records} answers",

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sparring.core.confidence_intervals import Interval
-from sparring.evaluation.figures import DRAWS, ENDED_BY_INVALID, MASS, NASH_CONV, WINS, FigureName, kind_of
+from sparring.evaluation.figures import (
+    ACCURACY,
+    DRAWS,
+    ENDED_BY_INVALID,
+    MASS,
+    NASH_CONV,
+    WINS,
+    FigureName,
+    kind_of,
+)
 from sparring.view.charts import (
     FROM_ZERO,
     SMALL,
@@ -22,7 +31,7 @@ from sparring.view.charts import (
     share_chart,
     with_wide_axis,
 )
-from sparring.view.evaluations import decisive, of_measure, of_program
+from sparring.view.evaluations import decisive, of_measure, of_program, of_tasks
 from sparring.view.metrics import POOL, Series
 from sparring.view.population_charts import population_charts
 from sparring.view.run_view import REWARD, RunView
@@ -93,6 +102,11 @@ def _strength(run: RunView) -> Charts:
     for name in measures.keys() - {*shares}:
         line = figure_line(name.measure, measures[name])
         yield chart(name.measure, [line], "Mean over the items; the band is a 95% interval.")
+    yield share_chart(
+        "Accuracy in tasks",
+        [figure_line(name.env_id, series) for name, series in of_tasks(run.figures, ACCURACY).items()],
+        "Right answers to questions that are never trained on. Bands are 95% Wilson intervals.",
+    )
     yield _policy_ratings(run)
 
 

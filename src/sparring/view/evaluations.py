@@ -24,7 +24,7 @@ Figures = dict[FigureName, dict[int, Figure]]
 
 
 class EvaluationFiles:
-    """Follows the directory ``evaluation/``. Files that are not evaluations, or are damaged, are skipped.
+    """Follows ``evaluation/`` or ``tasks/`` of a run. Files that are no evaluations, or damaged, are skipped.
 
     Args:
         directory: it need not exist yet.
@@ -70,8 +70,9 @@ class EvaluationFiles:
         return found
 
     def damaged(self) -> list[str]:
-        """Return the names of the files that are no evaluations, or damaged."""
-        return sorted(name for name, (_, step, _, _) in self._found.items() if step < 0)
+        """Return the files that are no evaluations, or damaged, by their paths in the run."""
+        damaged = sorted(name for name, (_, step, _, _) in self._found.items() if step < 0)
+        return [f"{self.folder.path.name}/{name}" for name in damaged]
 
     def result(self, name: str) -> EvaluationResult | None:
         """Return what a file holds; ``None`` if it is missing or damaged, or results are not kept."""
@@ -101,6 +102,15 @@ def of_measure(figures: Figures, *measures: str) -> Figures:
 def of_program(figures: Figures) -> Figures:
     """Return a program's own measures."""
     return {name: series for name, series in figures.items() if not name.env_id}
+
+
+def of_tasks(figures: Figures, *measures: str) -> Figures:
+    """Return the figures of tasks, or only those of these measures."""
+    return {
+        name: series
+        for name, series in figures.items()
+        if name.is_of_task and (not measures or name.measure in measures)
+    }
 
 
 def decisive(figures: Figures) -> Figures:

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from sparring.config.finetune import AgentParameters
 from sparring.core.own_code import name_of
+from sparring.evaluation.figures import FigureName
 from sparring.view.episodes import LoggedEpisode
-from sparring.view.evaluations import Figures, unplayable_warnings
+from sparring.view.evaluations import Figures, of_tasks, unplayable_warnings
 from sparring.view.fine_tuning import FineTuning
 from sparring.view.metrics import POOL, Series
 from sparring.view.population import Population
@@ -153,21 +154,31 @@ class RunView:
             names = (self.setting("program", name, str) for name in ("protocol", "path", "type"))
             return [str(next(filter(None, names), None))]
         played = {rest.rpartition("/")[0] for rest in self.under("collection-")} - {""}
-        measured = {name.env_id for name in self.figures} - {""}
+        measured = {name.env_id for name in self.figures if not name.is_of_task} - {""}
         return sorted(played) or _names_of(self.config.get("envs")) or sorted(measured)
 
     def watches(self) -> list[str]:
         """Return the names of the games of evaluations, if they have games of their own."""
         return _names_of(self.setting("evaluation", "envs", list))
 
+    def asks(self) -> list[str]:
+        """Return the names of the tasks that were asked."""
+        return list(dict.fromkeys(name.env_id for name in of_tasks(self.figures)))
+
     def evaluated_in(self) -> set[str]:
         """Return the names of all environments that are played, in training or in evaluations."""
-        return {*self.plays(), *(name.env_id for name in self.figures)} - {""}
+        found = (name.env_id for name in self.figures if not name.is_of_task)
+        return {*self.plays(), *found} - {""}
 
     @property
     def last_evaluation(self) -> int:
-        """The update of the last evaluation; 0 without one."""
-        return max((step for series in self.figures.values() for step in series), default=0)
+        """The update of the last evaluation, but for tasks, which have their own pace; 0 without one."""
+        steps = [step for name, one in self.figures.items() if not name.is_of_task for step in one]
+        return max(steps, default=0)
+
+    def last_measured(self, name: FigureName) -> int:
+        """The update of the last evaluation that may have measured a figure."""
+        return max(self.figures[name]) if name.is_of_task and name in self.figures else self.last_evaluation
 
     def staleness(self) -> dict[int, Series]:
         """Return the share of the trained answers by their age in versions, in order of age."""

@@ -37,6 +37,7 @@ class RunDirectorySource:
         self._config: dict[str, Any] = {}
         self._metrics = MetricsTail(path / "metrics.jsonl")
         self.evaluations = EvaluationFiles(path / "evaluation", whole=whole)
+        self.tasks = EvaluationFiles(path / "tasks", whole=whole)
         self._population = PopulationTail(path / "standings.jsonl", whole=whole)
         self._logs = Folder(path / "rollouts")
         self._game: LoggedEpisode | None = None
@@ -53,13 +54,14 @@ class RunDirectorySource:
             self._read_config()
             self._metrics.read()
             self.evaluations.read()
+            self.tasks.read()
             self._population.read()
             self._tuning = self._tuning_files.read()
             self._read_game()
         except OSError as error:
             trouble = f"{self.path} cannot be read ({error.strerror})"
         metrics = self._metrics
-        read = (metrics, self.evaluations, self._population, self._tuning_files)
+        read = (metrics, self.evaluations, self.tasks, self._population, self._tuning_files)
         return RunView(
             name=self.path.resolve().name,
             config=self._config,
@@ -68,8 +70,8 @@ class RunDirectorySource:
             found_warnings=list(metrics.warnings.values()),
             lines=metrics.lines,
             damaged_lines=metrics.damaged,
-            figures=self.evaluations.figures(),
-            damaged_evaluations=self.evaluations.damaged(),
+            figures=self.evaluations.figures() | self.tasks.figures(),
+            damaged_evaluations=[*self.evaluations.damaged(), *self.tasks.damaged()],
             moments=self._population.moments(),
             game=self._game,
             share_read=1.0 if trouble else min(one.share_read for one in read),

@@ -8,12 +8,17 @@ from math import isinf
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted, duration_text, number_text
 from sparring.evaluation.figures import (
+    ACCURACY,
+    CHANGE,
+    CUT,
     DRAWS,
     ENDED_BY_INVALID,
     LOSSES,
     MASS,
     NASH_CONV,
     REWARD,
+    SCORE,
+    UNREAD,
     WINS,
     Figure,
     FigureName,
@@ -23,7 +28,7 @@ from sparring.evaluation.figures import (
 from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
 from sparring.view.charts import round_range
-from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program
+from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program, of_tasks
 from sparring.view.fine_tuning import FineTuneJob
 from sparring.view.run_view import RunView
 
@@ -104,14 +109,14 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     A figure that the last evaluation did not measure has no value after. ``briefly`` leaves out what follows
     from other figures of a match.
     """
-    groups = [*_match_groups(run, briefly), *_exact_groups(run), *_program_groups(run)]
+    groups = [*_match_groups(run, briefly), *_exact_groups(run), *_program_groups(run), *_task_groups(run)]
     if not groups:
         return None
     shown = {kind_of(series.values()) for series in run.figures.values()}
     kinds = ["Wilson intervals of shares"] * ("share" in shown)
     kinds += ["normal intervals of means"] * ("mean" in shown)
     notes = [f"Beside a value: its 95% interval. These are {' and '.join(kinds)}."] * bool(kinds)
-    exact = [one for series in of_measure(run.figures, NASH_CONV).values() for one in _ends(run, series)]
+    exact = [one for name in of_measure(run.figures, NASH_CONV) for one in _ends(run, name)]
     if not all(one.is_playable for one in exact if one is not None):
         notes.append(UNPLAYABLE_NOTE)
     legend = "Bars are the intervals; grey: before, blue: after." if kinds else ""
@@ -125,14 +130,14 @@ def _match_groups(run: RunView, briefly: bool) -> Iterator[tuple[str, str, list[
         series = run.figures[match]
         counts = dict.fromkeys(f"{one.count:,}" for one in (series[min(series)], series[max(series)]))
         games = f"{' / '.join(counts)} games, {_steps_text(run, series)}{_drawn_note(series)}"
-        rows = [_row(run, title, run.figures[name]) for title, name in names.items()]
+        rows = [_row(run, title, name) for title, name in names.items()]
         yield match_title(match.env_id, match.opponent), games, rows
 
 
 def _exact_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
     for name, series in of_measure(run.figures, NASH_CONV).items():
-        rows = [_row(run, "NashConv (0 is unbeatable)", series)]
-        rows.append(_row(run, "Probability on legal answers", run.figures[FigureName(MASS, name.env_id)]))
+        rows = [_row(run, "NashConv (0 is unbeatable)", name)]
+        rows.append(_row(run, "Probability on legal answers", FigureName(MASS, name.env_id)))
         yield f"{name.env_id}, exact", _steps_text(run, series), rows
 
 
@@ -140,7 +145,7 @@ def _program_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
     measures = of_program(run.figures)
     by_steps = sorted(measures.items(), key=lambda one: (-max(one[1]), min(one[1]), one[0]))
     for steps, found in groupby(by_steps, key=lambda one: _steps_text(run, one[1])):
-        rows = [_row(run, name.measure, series, of_items=True) for name, series in found]
+        rows = [_row(run, name.measure, name, of_items=True) for name, _ in found]
         yield "The program's measures", f"{steps}{_drawn_note(next(iter(measures.values())))}", rows
 
 
@@ -150,14 +155,31 @@ def _drawn_note(series: dict[int, Figure]) -> str:
     return f"; {drawn}" if drawn else ""
 
 
-def _ends(run: RunView, series: dict[int, Figure]) -> tuple[Figure | None, Figure | None]:
+def _task_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
+    for name, series in of_tasks(run.figures, ACCURACY).items():
+        rows = [_row(run, "Accuracy", name)]
+        if change := run.figures.get(name._replace(measure=CHANGE)):
+            last = change[max(change)].interval
+            note = Cell("Change", "on the same questions")
+            rows.append([note, Cell(), figure_cell(last, "share"), Cell(bars=(Bar(last, -1, 1, AFTER),))])
+        for measure in (SCORE, UNREAD, CUT):
+            further = name._replace(measure=measure)
+            if any(one.value for one in run.figures.get(further, {}).values()):
+                rows.append(_row(run, measure.capitalize(), further))
+        count = f"{series[max(series)].count:,} questions"
+        steps = f"{_steps_text(run, series)}{_drawn_note(series)}"
+        yield f"{name.env_id}, never trained on", f"{count}, {steps}", rows
+
+
+def _ends(run: RunView, name: FigureName) -> tuple[Figure | None, Figure | None]:
     """Return the first and the last value; the first if there was an evaluation after it."""
-    last = series.get(run.last_evaluation)
+    series = run.figures[name]
+    last = series.get(run.last_measured(name))
     return (series[min(series)] if last is None or len(series) > 1 else None), last
 
 
-def _row(run: RunView, title: str, series: dict[int, Figure], *, of_items: bool = False) -> Row:
-    ends, kind = _ends(run, series), kind_of(series.values())
+def _row(run: RunView, title: str, name: FigureName, *, of_items: bool = False) -> Row:
+    ends, kind = _ends(run, name), kind_of(run.figures[name].values())
     cells = [
         Cell() if one is None else figure_cell(one.interval, kind, exactly=True, is_playable=one.is_playable)
         for one in ends
@@ -228,8 +250,10 @@ def tiles_of(run: RunView) -> list[tuple[str, str, str]]:
     elif run.lines:
         tiles.append(("Updates", f"{run.step:,}", f"of {total:,}" if total else ""))
     if run.tuning is None and (seconds := run.seconds()):
-        evaluating = run.metric("time/evaluation_seconds").total
-        note = f"including {duration_text(evaluating)} of evaluation" if evaluating else ""
+        parts = {"evaluation": "time/evaluation_seconds", "tasks": "time/task_seconds"}
+        spent = {part: run.metric(name).total for part, name in parts.items()}
+        shown = [f"{duration_text(one)} of {part}" for part, one in spent.items() if one]
+        note = f"including {' and '.join(shown)}" if shown else ""
         tiles.append(("Time", duration_text(seconds), note))
     if "accounts/finished" in run.latest:
         wrong = [(name, run.latest.get(f"accounts/{name}")) for name in ("failed", "retried")]
@@ -242,7 +266,8 @@ def _headline(run: RunView) -> Figures:
     """Return the figures that have tiles; of a fine-tuning run only the most important measures."""
     if run.tuning is None:
         exact = of_measure(run.figures, NASH_CONV)
-        return exact | decisive(run.figures) | of_program(run.figures)
+        measures = of_program(run.figures) | of_tasks(run.figures, ACCURACY)
+        return exact | decisive(run.figures) | measures
     prefix = "" if FigureName("accuracy") in run.figures else TRAINING
     names = [FigureName(f"{prefix}{name}") for name in ("accuracy", "always wrong", "precision", "recall")]
     return {name: run.figures[name] for name in names if name in run.figures}

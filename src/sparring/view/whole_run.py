@@ -12,6 +12,7 @@ from sparring.core import InputError
 from sparring.core.files import check_kinds
 from sparring.evaluation.figures import FigureName
 from sparring.evaluation.results import MatchResult, NashConvResult
+from sparring.evaluation.task_result import TaskResult
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
 from sparring.view.evaluations import EvaluationFiles
 from sparring.view.files import decoded, number_of
@@ -24,7 +25,8 @@ MAX_TRANSCRIPT = 8
 
 @dataclass(frozen=True)
 class Transcript:
-    """The logged games of one evaluation against an opponent or, for a program, its conversations."""
+    """The logged games of one evaluation against an opponent, a program's conversations, or the questions of
+    a task, whose name is then ``env_id``."""
 
     step: int
     env_id: str
@@ -42,6 +44,7 @@ class WholeRun(RunView):
         episodes: games or conversations of training, chosen by :func:`select_episodes`.
         episodes_in_log: the number from which they were chosen.
         transcripts: the logged games or conversations of the first and the last evaluation, by step.
+        asked: the logged questions of tasks, when each was asked first and last, by step.
         exact: the exact evaluations by environment and update.
     """
 
@@ -50,6 +53,7 @@ class WholeRun(RunView):
     episodes: list[LoggedEpisode] = field(default_factory=list)
     episodes_in_log: int = 0
     transcripts: list[Transcript] = field(default_factory=list)
+    asked: list[Transcript] = field(default_factory=list)
     exact: dict[str, dict[int, NashConvResult]] = field(default_factory=dict)
 
     def roles(self) -> list[str]:
@@ -84,6 +88,7 @@ def load_run(run_dir: Path) -> WholeRun:
         episodes=episodes,
         episodes_in_log=in_log,
         transcripts=_transcripts(source.evaluations),
+        asked=_asked(source.tasks),
         exact=source.evaluations.exact(),
     )
 
@@ -116,6 +121,20 @@ def _transcripts(evaluations: EvaluationFiles) -> list[Transcript]:
             played = (match.env_id, match.opponent) if isinstance(match, MatchResult) else ("", path.stem)
             found.append(Transcript(number_of(path), *played, first_episodes(path, MAX_TRANSCRIPT)))
     return found
+
+
+def _asked(tasks: EvaluationFiles) -> list[Transcript]:
+    by_task: dict[str, list[tuple[int, Path]]] = {}
+    for path in tasks.folder.path.glob("step-*.jsonl"):
+        result = tasks.result(f"{path.stem}.json")
+        if isinstance(result, TaskResult):
+            by_task.setdefault(result.task, []).append((number_of(path), path))
+    found = [
+        Transcript(step, task, "", first_episodes(path, MAX_TRANSCRIPT))
+        for task, paths in by_task.items()
+        for step, path in sorted({min(paths), max(paths)})
+    ]
+    return sorted(found, key=lambda one: (one.step, one.env_id))
 
 
 def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:

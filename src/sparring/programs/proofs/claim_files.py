@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from sparring.config.proofs import (
@@ -15,7 +14,7 @@ from sparring.config.proofs import (
     FileClaims,
 )
 from sparring.core import InputError
-from sparring.core.errors import NOT_JSON, first_line, imported
+from sparring.core.rows import rows_of_dataset, rows_of_file
 from sparring.programs.proofs.arithmetic_claims import arithmetic_claims
 from sparring.programs.proofs.claims import Claim
 
@@ -47,22 +46,7 @@ def claims_of(settings: Claims) -> list[Claim]:
 
 def claims_of_file(path: str, columns: ColumnSettings | None = None) -> list[Claim]:
     """Return the claims of a JSON Lines file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError("claims", f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
-    except OSError as error:
-        raise InputError("claims", f"{path} cannot be read ({error.strerror})", "Name a file") from error
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                rows.append((f"line {number}", json.loads(line)))
-            except NOT_JSON as error:
-                said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
-                problem = f"line {number} of {path} is not JSON: {said}"
-                raise InputError("claims", problem, "Write one object in each line") from error
-    return claims_of_rows(rows, columns or ColumnSettings(), path)
+    return claims_of_rows(rows_of_file(path, "claims"), columns or ColumnSettings(), path)
 
 
 def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings | None = None) -> list[Claim]:
@@ -71,17 +55,9 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
     Without ``columns``, those of lrhammond/buggy-apps are known; other datasets have ``question``, ``claim``
     and ``y``.
     """
-    datasets = imported("claims", "datasets", "datasets")
-    try:
-        rows = datasets.load_dataset(name, split=split)
-    except Exception as error:  # it raises many kinds: of the network, of files, of its own
-        reason = " ".join(str(error).split())
-        raise InputError(
-            "claims", f"the dataset {name} cannot be loaded: {reason}", "Name another"
-        ) from error
+    rows = rows_of_dataset(name, split, "claims")
     columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else ColumnSettings())
-    numbered = ((f"row {number}", dict(row)) for number, row in enumerate(rows))
-    return claims_of_rows(numbered, columns, name)
+    return claims_of_rows(rows, columns, name)
 
 
 def code_claims() -> list[Claim]:

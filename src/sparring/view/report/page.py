@@ -7,6 +7,7 @@ from pathlib import Path
 from sparring.core import InputError
 from sparring.core.files import write_file
 from sparring.core.text import counted
+from sparring.evaluation.figures import ACCURACY, FigureName
 from sparring.evaluation.results import NashConvResult
 from sparring.view.cards import CLAIM_RIGHT, CLAIM_WRONG, Card, card_of
 from sparring.view.episodes import LoggedEpisode
@@ -65,6 +66,7 @@ def report_html(run: WholeRun) -> str:
     page.section("What it plays", "".join(_policy_html(*one) for one in run.exact.items()))
     page.table("Jobs", jobs_table(run.tuning.jobs) if run.tuning is not None else None)
     _add_evaluated(page, run)
+    _add_asked(page, run)
     _add_training(page, run)
     if run.config_text:
         page.section(
@@ -85,6 +87,7 @@ def _subtitle_html(run: WholeRun) -> str:
         parts.append(("policy" if len(policies) == 1 else "policies", policies))
     else:
         parts += [("plays", run.plays()), ("evaluated in", run.watches())]
+    parts.append(("asked", run.asks()))
     shown = [f"{words} <b>{escape(', '.join(found))}</b>" for words, found in parts if found]
     return ", ".join([" ".join(shown[:2]), *shown[2:]])
 
@@ -184,6 +187,21 @@ def _add_evaluated(page: Page, run: WholeRun) -> None:
     title = _title_of(run, cards)
     note = f"The first {title.lower()} of each. The figures beside them count all."
     page.section(f"{title} of the first and the last evaluation", cards_html(groups, shared), note)
+
+
+def _add_asked(page: Page, run: WholeRun) -> None:
+    groups = {_asked_title(run, one): list(map(card_of, one.episodes)) for one in run.asked}
+    cards = [card for group in groups.values() for card in group]
+    shared = shared_of(cards, (), of_evaluation=True)
+    note = "The first questions of each. The figures beside them count all. Nothing is trained on these."
+    page.section("Questions of tasks, first and last", cards_html(groups, shared), note)
+
+
+def _asked_title(run: WholeRun, one: Transcript) -> str:
+    series = run.figures.get(FigureName(ACCURACY, one.env_id), {})
+    found = f"{ACCURACY} {figure_cell(series[one.step].interval, 'share').text}" if one.step in series else ""
+    title = escape(f"After {run.turn} {one.step}: {one.env_id}")
+    return f'{title} <span class="muted">{escape(found)}</span>'
 
 
 def _transcript_title(run: WholeRun, one: Transcript) -> str:

@@ -51,7 +51,8 @@ def warnings_panel(view: RunView) -> Panel:
 def run_panel(view: RunView) -> Panel:
     """Return the model, what it plays, and the headline figures."""
     rows = [("model", view.model, ""), ("plays", ", ".join(view.plays()), "")]
-    rows += [("evaluated in", ", ".join(view.watches()), ""), *tiles_of(view)]
+    rows += [("evaluated in", ", ".join(view.watches()), ""), ("asked", ", ".join(view.asks()), "")]
+    rows += tiles_of(view)
     if view.damaged_lines:
         rows.append(("damaged lines", f"{view.damaged_lines} skipped", ""))
     return _rows_text([[Cell(note=name), Cell(value, note)] for name, value, note in rows if value])

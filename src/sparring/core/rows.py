@@ -1,0 +1,41 @@
+"""Rows of data: of a JSON Lines file, or of a dataset of the Hugging Face Hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sparring.core.errors import NOT_JSON, InputError, first_line, imported
+
+Rows = list[tuple[str, Any]]
+"""Rows, each with its place in the source, for errors."""
+
+
+def rows_of_file(path: str, field: str) -> Rows:
+    """Return the rows of a JSON Lines file; ``field`` names it in errors."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(field, f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
+    except OSError as error:
+        raise InputError(field, f"{path} cannot be read ({error.strerror})", "Name a file") from error
+    rows: Rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append((f"line {number}", json.loads(line)))
+            except NOT_JSON as error:
+                said = error.msg if isinstance(error, json.JSONDecodeError) else first_line(error)
+                problem = f"line {number} of {path} is not JSON: {said}"
+                raise InputError(field, problem, "Write one object in each line") from error
+    return rows
+
+
+def rows_of_dataset(name: str, split: str, field: str, config: str | None = None) -> Rows:
+    """Return the rows of a dataset: one of the Hugging Face Hub, or a directory of files."""
+    datasets = imported(field, "datasets", "datasets")
+    try:
+        rows = datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # it raises many kinds: of the network, of files, of its own
+        reason = " ".join(str(error).split())
+        raise InputError(field, f"the dataset {name} cannot be loaded: {reason}", "Name another") from error
+    return [(f"row {number}", dict(row)) for number, row in enumerate(rows)]

@@ -1,0 +1,186 @@
+"""Where the questions of tasks come from: this package, a file, the Hugging Face Hub, reasoning-gym."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
+
+from sparring.config.tasks import BUNDLED_TASK, FILE_END, GENERATED, TaskSettings
+from sparring.core import InputError, derive_seed
+from sparring.core.answers import last_number, number_of, stated_answer, stated_number
+from sparring.core.errors import check_installed, first_line, imported
+from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
+from sparring.evaluation.tasks import ShortAnswers, Task, TaskQuestion
+
+SEED = 0
+"""Decides which questions are asked. The run's seed does not, so that runs can be compared."""
+_FORM = 'Write {"question": "What is 2 + 2?", "answer": "4"}'
+
+
+@dataclass(frozen=True)
+class HubTask:
+    """Where a task is on the Hugging Face Hub, and which column of its rows is which."""
+
+    dataset: str
+    config: str | None
+    question: str
+    answer: str
+    of_solution: Callable[[str], str | None] = str
+    """What the text of the answer's column states as the answer."""
+
+
+HUB = {
+    "gsm8k": HubTask("openai/gsm8k", "main", "question", "answer", stated_answer),
+    "math500": HubTask("HuggingFaceH4/MATH-500", None, "problem", "answer"),
+}
+"""Grade-school problems (Cobbe et al., 2021), and 500 of the problems of MATH (Hendrycks et al., 2021;
+Lightman et al., 2023): their test splits."""
+
+
+def load_task(settings: TaskSettings, field: str) -> Task:
+    """Return a task with its questions; ``field`` is its name in errors.
+
+    Raises InputError: a package is missing, or the questions cannot be read.
+    """
+    name, count = settings.name, settings.questions
+    if name.startswith(GENERATED):
+        return GeneratedTask(name.removeprefix(GENERATED), count, field)
+    if name == BUNDLED_TASK:
+        questions = bundled_questions()
+    elif name.endswith(FILE_END):
+        questions = questions_of_rows(rows_of_file(name, field), name, field)
+    else:
+        hub = HUB[name]
+        rows = rows_of_dataset(hub.dataset, "test", field, hub.config)
+        questions = questions_of_rows(rows, hub.dataset, field, hub)
+    return ShortAnswers(_chosen(questions, count, name))
+
+
+def check_task(settings: TaskSettings, field: str) -> str:
+    """Check a task as far as that needs no network; return a line about it."""
+    if settings.name in HUB:
+        check_installed(field, "datasets", "datasets")
+        return f"task {settings.name} (not looked at: the run finds it in the cache or downloads it)"
+    return f"task {settings.label}: {len(load_task(settings, field).questions)} questions"
+
+
+def bundled_questions() -> list[TaskQuestion]:
+    """Return the 64 questions of ``arithmetic``: half of them calculations, half of them in words."""
+    text = files("sparring.evaluation").joinpath("arithmetic.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [TaskQuestion(row["question"], row["answer"]) for row in rows]
+
+
+def questions_of_rows(rows: Rows, source: str, field: str, hub: HubTask | None = None) -> list[TaskQuestion]:
+    """Return the questions of rows, whose columns are ``question`` and ``answer`` unless a task says more.
+
+    An answer is a text or a number.
+    """
+    names = ("question", "answer") if hub is None else (hub.question, hub.answer)
+    found = []
+    for place, row in rows:
+        where = f"{place} of {source}"
+        if not isinstance(row, dict):
+            raise InputError(field, f"{where} is not an object", _FORM)
+        question, answer = (_text(row, name, where, field) for name in names)
+        stated = answer if hub is None else hub.of_solution(answer)
+        if not stated:
+            raise InputError(field, f"{names[1]} in {where} states no answer", "Name another task")
+        found.append(TaskQuestion(question, stated))
+    if not found:
+        raise InputError(field, f"{source} has no question", _FORM)
+    return found
+
+
+def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
+    if name not in row:
+        raise InputError(field, f"{where} has no {name}", _FORM)
+    value = row[name]
+    if isinstance(value, int | float) and not isinstance(value, bool) and name != "question":
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(field, f"{name} in {where} is not text", _FORM)
+    return value.strip()
+
+
+def _chosen(questions: list[TaskQuestion], count: int, name: str) -> list[TaskQuestion]:
+    """Return ``count`` of the questions, spread over all by a draw that is the same for every run."""
+    if count >= len(questions):
+        return questions
+    draw = random.Random(derive_seed(SEED, "task", name.rpartition("/")[2]))
+    chosen = draw.sample(range(len(questions)), count)
+    return [questions[place] for place in sorted(chosen)]
+
+
+READ_BY_TEXT = {
+    *("ab", "calendar_arithmetic", "chain_sum", "circuit_logic", "color_cube_rotation", "decimal_arithmetic"),
+    *("decimal_chain_sum", "dice", "family_relationships", "gsm_symbolic", "letter_jumble", "mini_sudoku"),
+    *("needle_haystack", "number_format", "palindrome_generation", "path_star", "products"),
+    *("rectangle_count", "sentence_reordering", "spell_backward", "sudoku", "time_intervals"),
+    *("word_sorting", "zebra_puzzles"),
+}
+"""The datasets of reasoning-gym 0.1.25 with scorers of their own that only compare texts and numbers.
+
+Others run an answer as Python (``eval``, and ``parse_expr`` of SymPy), may compute for hours over a number of
+many digits, or take a wrong answer for a right one.
+"""
+_IN_TAGS = "Give the final answer between <answer> and </answer>."
+
+
+class GeneratedTask(Task):
+    """Questions that reasoning-gym generates, with its own scores.
+
+    An answer is what stands between ``<answer>`` and ``</answer>``, or is stated in another usual way, or
+    else all that is said; where the right answer is a number, it is the number in that. Only scorers that do
+    not run the model's text are used.
+    """
+
+    def __init__(self, name: str, count: int, field: str) -> None:
+        gym = imported(field, "tasks", "reasoning_gym")
+        known = _datasets(gym)
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            fix = f"Did you mean {GENERATED}{close[0]}?" if close else f"Use one of {', '.join(known)}"
+            reason = "is scored by running the answer" if name in gym.factory.DATASETS else "is not there"
+            raise InputError(field, f"the dataset {name} of reasoning-gym {reason}", fix)
+        try:
+            self.dataset = gym.create_dataset(name, seed=derive_seed(SEED, "task", name) % 2**31, size=count)
+            self.entries = [self.dataset[place] for place in range(count)]
+        except Exception as error:  # a library's own code, which raises any kind
+            problem = f"reasoning-gym cannot generate {name}: {first_line(error)}"
+            raise InputError(field, problem, "Name another") from error
+        self.questions: Sequence[TaskQuestion] = [
+            TaskQuestion(str(one["question"]), str(one["answer"])) for one in self.entries
+        ]
+
+    def prompt(self, number: int) -> str:
+        """Return the question and the form of the answer."""
+        return f"{self.questions[number].text}\n\n{_IN_TAGS}"
+
+    def read(self, number: int, said: str) -> str | None:
+        """Return the answer that is stated, or all that is said, or only the number in these."""
+        stated = stated_answer(said)
+        if number_of(self.questions[number].answer) is None:
+            return stated or said.strip() or None
+        return (stated_number(stated) or stated) if stated else last_number(said)
+
+    def score(self, number: int, answer: str) -> float:
+        """Return the library's score; 0 if its scorer raises an error on the answer."""
+        try:
+            score = float(self.dataset.score_answer(answer, self.entries[number]))
+        except Exception:  # noqa: BLE001 - a scorer may raise anything on a text that it does not expect
+            return 0.0
+        return min(1.0, max(0.0, score))
+
+
+def _datasets(gym: Any) -> list[str]:
+    """Return the names of the datasets whose scorers only compare texts."""
+    compared = gym.dataset.ProceduralDataset.score_answer
+    return sorted(
+        name
+        for name, (kind, _) in gym.factory.DATASETS.items()
+        if kind.score_answer is compared or name in READ_BY_TEXT
+    )
