@@ -45,8 +45,9 @@ def fine_tune(file: Path, out: Path, model: ModelSettings, settings: JobSettings
         put_in_place(scratch / made.directory, out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    row = made.metrics
+    row, place = made.metrics, out if out.is_absolute() else f"./{out}"
     progress.say(f"loss {row['train_loss']:.4f}, accuracy {row['train_accuracy']:.0%}, adapter in {out}")
+    progress.say(f"to go on from it: sparring train ... --start.default {place}")
 
 
 def _conversations(file: Path) -> list[Conversation]:
