@@ -23,8 +23,8 @@ from live_server import ASK, TOKEN, Live, answer_of, engine_over, pieces_of_work
 from openai_http import httpx2
 from sparring.cli.main import main
 from sparring.commands.listening import listen, serve_until_ended, server_of
-from sparring.commands.model_source import ModelSource
-from sparring.commands.serve import ServedModels, build_application, served_model
+from sparring.commands.model_source import ModelSource, loaded_as
+from sparring.commands.serve import ServedModels, build_application
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import SparringError
 from sparring.engine.engine import EmbeddedEngine
@@ -445,8 +445,8 @@ def test_if_a_run_has_its_models_name_the_base_keeps_its_general_name(adapters):
 
 def test_threads_and_type_are_those_of_the_run_unless_they_are_given():
     of_run = ModelSettings(threads=3, dtype="bfloat16")
-    assert served_model(of_run, None, None) == of_run
-    assert served_model(of_run, 1, "float32") == ModelSettings(threads=1, dtype="float32")
+    assert loaded_as(of_run, None, None) == of_run
+    assert loaded_as(of_run, 1, "float32") == ModelSettings(threads=1, dtype="float32")
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path, monkeypatch, capsys):

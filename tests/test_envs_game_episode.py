@@ -444,7 +444,7 @@ async def test_exploration_begins_after_a_random_opening():
         assert len(explored_of([game])) == len(game.steps) == kinds.count("policy")
 
 
-@pytest.mark.parametrize("template", ["fewshot-chat", "default"])
+@pytest.mark.parametrize("template", ["fewshot-chat", "fewshot-text", "default"])
 async def test_an_explored_step_has_the_ids_of_its_answer_and_the_models_log_probabilities(template):
     policy = PolicyModel(str(roomy_model()), LoraSettings(2, 2.0))
     perturb_adapter(policy)
@@ -461,8 +461,9 @@ async def test_an_explored_step_has_the_ids_of_its_answer_and_the_models_log_pro
     explored = explored_of(games)
     assert len(explored) > 8
     for step in explored:
-        assert step.completion_text in step.info["legal_answers"]
-        assert step.completion_token_ids == policy.encode_answer(step.prompt, step.completion_text)
+        given = f"{step.completion_text}{get_template(template).stop}"
+        assert given in step.info["legal_answers"]
+        assert step.completion_token_ids == policy.encode_answer(step.prompt, given)
         assert step.info["format_feedback"] == {"correct_answer_format": True, "invalid_move": False}
         assert step.info["finish_reason"] == "stop"
         assert (step.policy, step.temperature) == ("default", 1.3)

@@ -16,6 +16,7 @@ from sparring.cli.bench import bench
 from sparring.cli.best_responses import exploit, psro
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
+from sparring.cli.examples import examples, sft
 from sparring.cli.runs import analyse, compare, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
@@ -34,8 +35,8 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, bench, compare, envs, exploit, export, play),
-    *(report, runs, serve, tournament, watch),
+    *(analyse, bench, compare, envs, examples, exploit, export, play),
+    *(report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:
     app.command(_command.__name__, context_settings={"ignore_unknown_options": True})(_command)

@@ -328,3 +328,19 @@ def _member(file: Path, entry: MixtureEntry) -> MixtureMember:
         if not all((adapter / part).is_file() for part in (ADAPTER_CONFIG, ADAPTER_FILE)):
             raise InputError(str(file), f"{adapter} is not an adapter", "Put it back, or correct the file")
     return member
+
+
+def loaded_as(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
+    """Return the settings of a model with those of the command line."""
+    if dtype not in (None, "auto", "float32", "bfloat16"):
+        raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
+    given = {"threads": threads, "dtype": dtype}
+    return model.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def base_model(name: str) -> ModelSettings:
+    """Find the base model that ``name`` means. Raises InputError: it means none, or one with an adapter."""
+    source = find_model(name)
+    if source.adapter is not None:
+        raise InputError("MODEL_OR_RUN", f"{name} has an adapter already", f"Give {source.model.name}")
+    return source.model

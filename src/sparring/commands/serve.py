@@ -23,7 +23,7 @@ from sparring.commands.listening import (
     server_of,
 )
 from sparring.commands.member_sampling import OWN
-from sparring.commands.model_source import ModelSource, find_model
+from sparring.commands.model_source import ModelSource, find_model, loaded_as
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import CallSettings, InputError
@@ -133,7 +133,7 @@ def serve(
         raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
     models = ServedModels.of(source, model_or_run)
-    model = served_model(source.model, threads, dtype)
+    model = loaded_as(source.model, threads, dtype)
     inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
     own = own_sampling(source.model.name, "--sampling") if sampling == OWN else UNSET
     say = partial(print_line, console)
@@ -244,11 +244,3 @@ def build_application(
     )
     add_job_routes(app, service)
     return app
-
-
-def served_model(model: ModelSettings, threads: int | None, dtype: str | None) -> ModelSettings:
-    """Return the settings of a model with those of the command line."""
-    if dtype not in (None, "auto", "float32", "bfloat16"):
-        raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
-    given = {"threads": threads, "dtype": dtype}
-    return model.model_copy(update={name: value for name, value in given.items() if value is not None})

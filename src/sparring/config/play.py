@@ -41,8 +41,8 @@ class GameSettings(Settings):
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum length of an answer in this game, in tokens; by default `inference.max_tokens`."""
     stop: Texts = Field(default=[], max_length=100)
-    """Texts that end an answer in this game; by default `inference.stop`. Not with `magnet`, `all_actions` or
-    NashConv: for these, an answer ends where the model ends it."""
+    """Texts that end an answer in this game; by default `inference.stop`, then that of the template. Not with
+    `magnet`, `all_actions` or NashConv: for these, an answer ends where the model or the template ends it."""
     reasoning: Literal["auto", "none"] | TagPair = "auto"
     """The tags around thoughts in this game; by default `inference.reasoning`."""
     max_reasoning: int | None = Field(default=None, ge=1, le=1_000_000)

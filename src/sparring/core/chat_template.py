@@ -64,6 +64,11 @@ _SAMPLES: tuple[Messages, ...] = ([ASKED, SAID], [ASKED, SAID, ASKED], [RULES, A
 """Conversations that show the text a template writes around contents."""
 
 
+NO_TEMPLATE = (
+    "Use a chat model, or save one as chat_template.jinja in the model's directory; games can be played with "
+    'template = "fewshot-text", which is plain text'
+)
+"""What to do about a model without a chat template."""
 TemplateOption = bool | int | str
 Tokenizer = Any
 """A tokenizer of the library ``transformers``."""
@@ -104,7 +109,7 @@ class ChatTemplate:
     def __init__(
         self, tokenizer: Tokenizer, model_name: str, options: Mapping[str, TemplateOption] | None = None
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._model_name = model_name
         self._options = dict(options or {})
         self.source = template_source(tokenizer, model_name)
@@ -135,15 +140,11 @@ class ChatTemplate:
         return samples
 
     def _text(self, messages: Messages, *, begin_answer: bool) -> str:
-        if not self.source or not self._tokenizer.chat_template:
-            raise InputError(
-                "model",
-                f"{self._model_name} has no chat template",
-                "Use a chat model, or the prompt template default, which is plain text.",
-            )
+        if not self.source or not self.tokenizer.chat_template:
+            raise InputError("model", f"{self._model_name} has no chat template", NO_TEMPLATE)
         try:
             return str(
-                self._tokenizer.apply_chat_template(
+                self.tokenizer.apply_chat_template(
                     messages, tokenize=False, add_generation_prompt=begin_answer, **self._options
                 )
             )

@@ -45,6 +45,8 @@ MAX_CACHED_ANSWERS = 100_000
 """The token ids of this many answers are cached."""
 ENOUGH = 64
 """So many characters of a prompt's text decide on the ids that follow, if they have the prompt's ids."""
+LINE_END = "\n"
+"""With it, an answer to plain text ends: a base model goes on in the next line."""
 _BEFORE = ("e", "\n", ".", "0", ":", "x")
 
 
@@ -59,6 +61,7 @@ class AnswerTokens:
         self._template = template
         self._turn_end = turn_end
         self._opening = self._named_opening()
+        self._has_line_end = LINE_END in decoded(template.tokenizer, control.encode(f"e{LINE_END}"))
         self._answers: dict[tuple[str, str, int | None], list[int]] = {}
 
     def ids(self, before: str, answer: str, end_of_text: int | None) -> list[int]:
@@ -75,16 +78,21 @@ class AnswerTokens:
         key = (before, answer, end_of_text)
         ids = self._answers.get(key)  # a batch holds the same few answers many times
         if ids is None:
-            said = self._said(answer) if end_of_text is None else answer
-            end = self._turn_end if end_of_text is None else end_of_text
-            name = self._control.name(end)
-            ids = self.after(before, said + (name or ""))
-            if name is None or not ids or ids[-1] != end:
-                ids = [*ids, end]
+            if end_of_text is None:
+                ids = self._ended(before, self._said(answer), self._turn_end)
+            elif answer.endswith(LINE_END) and self._has_line_end:
+                ids = self.after(before, answer)
+            else:
+                ids = self._ended(before, answer, end_of_text)
             if len(self._answers) >= MAX_CACHED_ANSWERS:
                 self._answers.clear()
             self._answers[key] = ids
         return ids
+
+    def _ended(self, before: str, said: str, end: int) -> list[int]:
+        name = self._control.name(end)
+        ids = self.after(before, said + (name or ""))
+        return ids if name is not None and ids and ids[-1] == end else [*ids, end]
 
     def after(self, before: str, text: str) -> list[int]:
         """Return the ids of a text after another, or after any other if a token reaches over the boundary."""
@@ -213,8 +221,8 @@ class ChatTokens:
 
         After a chat, they are the ids that the answer has in the rendering of the whole conversation, up to
         the token with which the template ends a turn; white space that the template adds or strips counts,
-        thoughts that it writes or leaves out do not. After plain text, the answer continues the text and ends
-        with the end-of-text token.
+        thoughts that it writes or leaves out do not. After plain text, the answer continues the text; it ends
+        with its line feed if it has one at its end, and else with the end-of-text token.
 
         The ids of the prompt stay as :meth:`render` gives them, also where a token of the whole text would
         reach over the boundary. The answer then has the ids of a text that continues another one.

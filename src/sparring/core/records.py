@@ -192,7 +192,8 @@ def record_of(
 
 def _goes_on(text: str, legal_answers: list[str]) -> bool:
     """Return whether a text begins with a legal answer and goes on after it."""
-    rests = [text.strip().removeprefix(one) for one in legal_answers if text.strip().startswith(one)]
+    said, answers = text.strip(), map(str.strip, legal_answers)
+    rests = [said.removeprefix(one) for one in answers if said.startswith(one)]
     return any(rest and not rest[0].isalnum() for rest in rests)
 
 

@@ -254,7 +254,7 @@ class GameEpisode(Episode):
             role_id=seat_role(pid) if trained else None,
             temperature=calls.temperature,
             max_tokens=calls.max_tokens,
-            stop=calls.stop,
+            stop=(self.template.stop,) if calls.stop is None and self.template.stop else calls.stop,
             reasoning=calls.reasoning,
             max_reasoning=calls.max_reasoning,
             sampling=calls.sampling,

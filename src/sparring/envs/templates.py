@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from sparring.core import EpisodeError, InputError, Message, Messages
+from sparring.core.chat_tokens import LINE_END
+from sparring.core.errors import shown
 from sparring.core.own_code import is_class_path, messages_of, method_of, own_object, returned, text_of, truth
 from sparring.envs.examples import example_turns
 from sparring.envs.game import Game
@@ -17,10 +19,12 @@ class PromptTemplate(ABC):
     """Converts a position into a prompt, and an answer into an action.
 
     ``strict`` templates treat an ill-formed answer as an invalid move; the others pass its text to the game.
+    ``stop`` is a text that ends an answer where neither the game nor the run names one.
     """
 
     name: str
     strict: bool
+    stop: str = ""
 
     @abstractmethod
     def messages(self, game: Game, pid: int) -> Messages:
@@ -32,7 +36,7 @@ class PromptTemplate(ABC):
 
     @abstractmethod
     def answer(self, action: str) -> str:
-        """Return the exact answer that the template requests for ``action``."""
+        """Return the exact answer that the template requests for ``action``, ``stop`` included."""
 
 
 class CheckedTemplate(PromptTemplate):
@@ -45,8 +49,12 @@ class CheckedTemplate(PromptTemplate):
                 problem = f"{type(template).__name__} has no {name}"
                 fix = "Write strict = True or strict = False" if kind is bool else 'Write name = "..."'
                 raise InputError("env.template", problem, f"{fix} in the class")
+        stop = getattr(template, "stop", "")
+        if not isinstance(stop, str):
+            problem = f"the stop of {type(template).__name__} is not a text"
+            raise InputError("env.template", problem, 'Write one, such as stop = "\\n", in the class')
         self.template = template
-        self.name, self.strict = template.name, template.strict
+        self.name, self.strict, self.stop = template.name, template.strict, stop
 
     def messages(self, game: Game, pid: int) -> Messages:
         source, made = method_of(self.template, "messages"), self.template.messages(game, pid)
@@ -63,7 +71,11 @@ class CheckedTemplate(PromptTemplate):
         return text_of(pair[0], source), truth(pair[1], source)
 
     def answer(self, action: str) -> str:
-        return text_of(self.template.answer(action), method_of(self.template, "answer"))
+        source = method_of(self.template, "answer")
+        answer = text_of(self.template.answer(action), source)
+        if not answer.endswith(self.stop):
+            raise EpisodeError(f"{source} returned {shown(answer)}, which does not end with stop")
+        return answer
 
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\[{}\\]|[{}]")
@@ -159,7 +171,6 @@ class FewshotTemplate(PromptTemplate):
 
     strict = True
     name = "fewshot-chat"
-    _MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
     def messages(self, game: Game, pid: int) -> Messages:
         now = game.brief(pid)
@@ -170,10 +181,44 @@ class FewshotTemplate(PromptTemplate):
 
     def extract(self, text: str) -> tuple[str, bool]:
         action = text.strip()
-        return action, self._MOVE.fullmatch(action) is not None
+        return action, _BARE_MOVE.fullmatch(action) is not None
 
     def answer(self, action: str) -> str:
         return action
+
+
+class FewshotTextTemplate(PromptTemplate):
+    """The few-shot prompt as plain text, for base models; the first line of an answer must be the bare move.
+
+    A line feed ends an answer. After each example there is one and no more, because many tokenizers have a
+    token for two of them, which would then be the likelier end.
+    """
+
+    strict = True
+    name = "fewshot-text"
+    stop = LINE_END
+
+    def messages(self, game: Game, pid: int) -> Messages:
+        examples = example_turns(game.env_id, game.num_players, pid)
+        shown_turns = "".join(f"{_turn(observation)} {move}\n" for observation, move in examples)
+        rules = game.rules(pid) if examples else f"{game.rules(pid)}\n{_BARE_MOVE_REQUEST}"
+        return [{"role": "text", "content": f"{rules}\n\n{shown_turns}{_turn(game.brief(pid))}"}]
+
+    def extract(self, text: str) -> tuple[str, bool]:
+        action = text.partition("\n")[0].strip()
+        return action, _BARE_MOVE.fullmatch(action) is not None
+
+    def answer(self, action: str) -> str:
+        return f" {action}{self.stop}"
+
+
+def _turn(observation: str) -> str:
+    """Return a position and the beginning of the line that its move ends."""
+    space = "\n" if "\n" in observation else " "
+    return f"Position:{space}{observation}\nMove:"
+
+
+_BARE_MOVE = re.compile(rf"\[[^\[\]\n]+\]|[^\s\[\]]+(?: [^\s\[\]]+){{0,{MAX_MOVE_WORDS - 1}}}")
 
 
 @lru_cache(maxsize=256)
@@ -221,6 +266,7 @@ TEMPLATES: dict[str, PromptTemplate] = {
             system="You play a two-player zero-sum game. Play legal moves and try to win.",
         ),
         FewshotTemplate(),
+        FewshotTextTemplate(),
     )
 }
 """The templates by name."""

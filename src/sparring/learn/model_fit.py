@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from sparring.core import InputError, Messages
 from sparring.core.adapters import ALL_LINEAR
-from sparring.core.chat_template import check_options
+from sparring.core.chat_template import NO_TEMPLATE, check_options
+from sparring.core.chat_tokens import LINE_END
 from sparring.core.errors import NOT_JSON
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -43,8 +44,7 @@ def check_template(
     check_options(template, template_options, name)
     chats = [messages for messages, _ in calls if any(one["role"] != "text" for one in messages)]
     if chats and not template:
-        fix = 'Use a chat model, or put chat_template.jinja beside its files; template = "default" needs none'
-        raise InputError("model.name", f"{name} has no chat template, but the prompts are chats", fix)
+        raise InputError("model.name", f"{name} has no chat template, but the prompts are chats", NO_TEMPLATE)
 
 
 def _chat_template(directory: Path) -> str:
@@ -107,7 +107,9 @@ def answer_tokens(directory: Path, answers: Iterable[str]) -> dict[str, int]:
     def tokens(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    return {answer: tokens(f"\n{answer}") - tokens("\n") + 1 for answer in answers}
+    return {
+        answer: tokens(f"\n{answer}") - tokens("\n") + (not answer.endswith(LINE_END)) for answer in answers
+    }
 
 
 @lru_cache(maxsize=1)

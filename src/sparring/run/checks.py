@@ -12,6 +12,7 @@ from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
 from sparring.core import Arena, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
+from sparring.core.chat_tokens import LINE_END
 from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
@@ -137,7 +138,7 @@ def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings) -
     found = [f"opponents in {config.label(game)}: {', '.join(sorted(names))}"] if names else []
     if measures_nash_conv(config, game):
         check_nash_conv(game.id)
-        check_models_end_answers(game, "evaluation.nash_conv", "Set it to false, or leave stop out")
+        check_models_end_answers(game, "evaluation.nash_conv", "Set it to false")
         found.append(f"NashConv of {config.label(game)}")
     return found
 
@@ -258,10 +259,12 @@ def check_nash_conv(env_id: str) -> None:
 
 def check_models_end_answers(env: GameSettings, field: str, fix: str) -> None:
     """Raise an InputError if texts end the answers in a game whose legal answers are to be scored or given: a
-    legal answer has the token with which a model ends it.
+    legal answer has the token with which a model ends it, or the line feed that is its template's stop.
     """
-    if env.stop:
-        problem = f"needs answers that a model ends by itself, and in {env.name} stop is {env.stop}"
+    stop = env.stop or [one for one in [get_template(env.template).stop] if one not in ("", LINE_END)]
+    if stop:
+        problem = f"needs answers that a model ends by itself, and in {env.name} stop is {stop}"
+        fix += '; for a base model, leave stop out and set template = "fewshot-text"'
         raise InputError(field, problem, fix)
 
 

@@ -210,7 +210,7 @@ class _Prompter(PromptTemplate):
 
     def __init__(self, template: PromptTemplate) -> None:
         self.template = template
-        self.name, self.strict = template.name, template.strict
+        self.name, self.strict, self.stop = template.name, template.strict, template.stop
         self.legal: list[str] = []
         self.seen: set[str] = set()
 

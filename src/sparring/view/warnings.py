@@ -6,7 +6,10 @@ from typing import Any
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
-_STOP = "set stop, a text that ends answers, in [[envs]] or [roles.NAME], or use a chat model"
+_STOP = (
+    'set template = "fewshot-text" in [[envs]], or stop, a text that ends answers, there or in [roles.NAME], '
+    "or use a chat model"
+)
 _NO_ADVANTAGE = "no advantage"
 
 

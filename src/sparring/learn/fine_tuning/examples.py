@@ -73,6 +73,8 @@ class Renderer:
             ids, completion = self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer)
         except InputError as error:
             raise WrongLine(line, error.problem) from error
+        if completion[-1] not in self.tokens.stop_token_ids:  # who asks later may name no line feed as a stop
+            completion = [*completion, self.tokens.tokenizer.eos_token_id]
         length = len(ids) + len(completion)
         if length > self.context_length:
             limit = self.context_length

@@ -15,7 +15,7 @@ number of the step, so the saved state is all that the next step depends on.
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -108,8 +108,9 @@ class FineTuningJob:
         schedule = {"steps": self.steps, "warmup_steps": self.steps // WARM_UP, "learning_rate": rate}
         self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
 
-    def run(self) -> Outcome:
-        """Train from the newest saved state, or from the start, to the end."""
+    def run(self, on_step: Callable[[int, int], None] = lambda step, steps: None) -> Outcome:
+        """Train from the newest saved state, or from the start, to the end. ``on_step`` is called after each
+        step with its number and the number of steps."""
         finish_replacements(self.directory, rf"{STATE}|{REFERENCE}|step-\d+")
         if isinstance(self.algorithm, Dpo):
             self.data = self._with_reference(self.algorithm)
@@ -123,6 +124,7 @@ class FineTuningJob:
             if validation and step % self.steps_per_epoch == 0:
                 row |= {f"valid_{name}": value for name, value in self.algorithm.evaluate(validation).items()}
             log.write(row | {"total_steps": self.steps, "created_at": int(time.time())})
+            on_step(step, self.steps)
             if step in self.checkpoints:
                 name = self.directory / _name(step)
                 save_adapter(name, self.policy, self.base_name, version=step)
