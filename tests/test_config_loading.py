@@ -254,7 +254,10 @@ def fields_only(fact):
     return [
         ".".join(one.written)
         for one in config_fields()
-        if any(isinstance(known, Only) and known.why == fact.why for known in one.info.metadata)
+        if any(
+            isinstance(known, Only) and (known.other, known.why) == (fact.other, fact.why)
+            for known in one.info.metadata
+        )
     ]
 
 
