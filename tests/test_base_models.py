@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from engine_requests import make_engine
-from game_runs import configure, metrics_of, run
+from game_runs import MAGNET, configure, metrics_of, run
+from sparring.config import load_config
 from sparring.core import AgentSpec, Arena, CallSettings, InputError, PlaySpec
 from sparring.core.adapters import BASE
 from sparring.core.client import MockInferenceClient
@@ -119,7 +120,7 @@ def test_recipes_train_a_base_model(base_model, tmp_path, algorithm):
 
 @pytest.mark.parametrize("preset", ["quickstart", "debate", "proposer-solver", "nip"])
 def test_a_dry_run_says_what_to_do_about_a_missing_chat_template(base_model, preset):
-    config = configure(base_model, preset)
+    config = load_config(preset, {"model.name": str(base_model)})
     with pytest.raises(InputError, match="has no chat template, but the prompts are chats") as caught:
         dry_run_of(config)
     assert "chat_template.jinja" in caught.value.fix
@@ -131,20 +132,26 @@ def test_the_advice_for_games_works(base_model):
     assert not [note for note in notes if "has no chat template" in note]
 
 
-@pytest.mark.parametrize("preset", ["debate", "proposer-solver", "nip"])
-def test_the_advice_for_programs_works(base_model, preset, tmp_path):
-    """A template of role names, and a line feed as the stop."""
+def test_the_advice_for_programs_works(base_model, tmp_path):
+    """A chat template of role names, and a line feed as the stop."""
     with_template = tmp_path / "with-template"
     shutil.copytree(base_model, with_template)
     template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     begin = "{% if add_generation_prompt %}assistant:{% endif %}"
     (with_template / "chat_template.jinja").write_text(template + begin)
-    dry_run_of(configure(with_template, preset, inference__stop='["\\n"]'))
+    small = {"model.name": str(with_template), "model.threads": "1", "model.dtype": "float32"}
+    small |= {"lora.rank": "2", "inference.max_tokens": "8", "inference.stop": '["\\n"]'}
+    small |= {"program.batch_size": "2", "learning.steps": "1"}
+    for preset in ("debate", "proposer-solver", "nip"):
+        dry_run_of(load_config(preset, small))
+    run(load_config("debate", small | {"program.on_judge_failure": "draw"}), tmp_path / "run")
+    (line,) = metrics_of(tmp_path / "run")
+    assert line["accounts/finished"] > 0
 
 
 @pytest.mark.parametrize(("stop", "template"), [('["x"]', "fewshot-text"), ('["x"]', "fewshot-chat")])
 def test_a_stop_of_the_users_is_refused_with_recipes_over_legal_answers(stop, template):
-    changes = {"envs__0__stop": stop, "envs__0__template": template, "learning__algorithm__type": "magnet"}
+    changes = {"envs__0__stop": stop, "envs__0__template": template, **MAGNET}
     with pytest.raises(InputError) as caught:
         check_config(configure(roomy_model(), **changes))
     assert (
