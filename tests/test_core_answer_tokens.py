@@ -60,7 +60,7 @@ def ends_with_its_line(family: str, prompt: Messages, answer: str) -> bool:
     return said_line and prompt[0]["role"] == "text" and answer.endswith("\n")
 
 
-def whole_text(family: str, prompt: Messages, answer: str, *, by_line: bool) -> str:
+def whole_text(family: str, prompt: Messages, answer: str, *, by_line: bool = False) -> str:
     """The text of a prompt, its answer and the end of the turn, as the tokenizer's own template writes it."""
     tokenizer, end = tokenizer_of(family), TURN_ENDS[family]
     if prompt[0]["role"] == "text":

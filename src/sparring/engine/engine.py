@@ -22,6 +22,7 @@ from sparring.core import (
     TransientError,
 )
 from sparring.core.answer_reader import AnswerReader
+from sparring.core.chat_tokens import LINE_END
 from sparring.core.client import before_stop
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 from sparring.core.messages import said
@@ -224,6 +225,8 @@ class EmbeddedEngine(Answering):
         if forced is not None:
             request.forced, request.scored = forced, scored
         request.stop, request.max_reasoning = call.stop, call.max_reasoning
+        if forced is not None and not scored and forced[-1] not in self.model.stop_token_ids:
+            request.stop = (LINE_END,)  # the other end that a given answer may have
         if call.options != PLAIN:  # what is plain is recognised by its identity, also if it was sent here
             request.options = call.options
         self._admission.add(request)
