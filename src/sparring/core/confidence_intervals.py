@@ -60,9 +60,9 @@ def paired_interval(gained: int, lost: int, count: int, confidence: float = 0.95
     """Return the change of a share of successes among the same ``count`` things, with its interval.
 
     ``gained`` are successes only after, ``lost`` only before. With one more of each among two more things,
-    and g and l their shares of the n + 2, the bounds are g - l +- z sqrt((g + l - (g - l)^2) / (n + 2)), which
-    have a width also where nothing has changed (D. G. Bonett and R. M. Price, J. Educ. Behav. Stat. 37 (2012)
-    479-488). (-1, 0, 1) without things.
+    and g and l their shares of the n + 2, the bounds are g - l +- z sqrt((g + l - (g - l)^2) / (n + 2)).
+    They have a width also where nothing has changed (D. G. Bonett and R. M. Price, J. Educ. Behav. Stat. 37
+    (2012) 479-488). (-1, 0, 1) without things.
     """
     if count == 0:
         return Interval(-1.0, 0.0, 1.0)
