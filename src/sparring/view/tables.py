@@ -112,9 +112,11 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     groups = [*_match_groups(run, briefly), *_exact_groups(run), *_program_groups(run), *_task_groups(run)]
     if not groups:
         return None
-    shown = {kind_of(series.values()) for series in run.figures.values()}
+    changes = of_tasks(run.figures, CHANGE)
+    shown = {kind_of(series.values()) for name, series in run.figures.items() if name not in changes}
     kinds = ["Wilson intervals of shares"] * ("share" in shown)
     kinds += ["normal intervals of means"] * ("mean" in shown)
+    kinds += ["Bonett and Price's of changes"] * bool(changes)
     notes = [f"Beside a value: its 95% interval. These are {' and '.join(kinds)}."] * bool(kinds)
     exact = [one for name in of_measure(run.figures, NASH_CONV) for one in _ends(run, name)]
     if not all(one.is_playable for one in exact if one is not None):
