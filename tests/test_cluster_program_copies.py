@@ -137,10 +137,13 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     pool, directory = service.pool, RunDirectory.create(tmp_path / "run")
     versions = Versions()
     learners = RemoteLearners(LocalHandle(Hosted(lambda: versions)), functools.partial(Path, "nowhere"))
-    serving = ClusterServing(EngineClient([]), {"default": "average"}, learners)
+    client = EngineClient([])
+    serving = ClusterServing(client, {"default": "average"}, learners)
     policies = ["default"]
     handle = LocalHandle(service)
-    opponents = PlaySource(config, directory, RunMetrics(None), serving, handle, policies, policies)
+    opponents = PlaySource(
+        config, directory, RunMetrics(None), serving, handle, policies, policies, client, 1
+    )
     await opponents.add_members()
     needed: list[set[str]] = []
     for step in range(1, 100):

@@ -14,7 +14,7 @@ NEEDS = 'but learning.algorithm.values = "tree" needs them in units of reward'
 MOVES = "changes from game to game what an end is worth"
 FINAL = dict.fromkeys(["win_draw_loss", "game_range", "python"], "")
 FINAL |= dict.fromkeys(["role_advantage", "role_advantage_by_env"], MOVES)
-STEP = dict.fromkeys(["reward_for_format", "penalty_for_invalid_move", "python"], "")
+STEP = dict.fromkeys(["reward_for_format", "reward_for_reasoning", "penalty_for_invalid_move", "python"], "")
 SAMPLING = dict.fromkeys(["normalize_rewards", "normalize_rewards_by_env"], "")
 SAMPLING |= dict.fromkeys(["same_prompt_baseline", "python"], "")
 CREDIT = dict.fromkeys(["grpo", "rloo", "rae", "episodic", "python"], "")

@@ -149,7 +149,8 @@ def test_plain_prompts_and_answers_add_no_control_token(family, text):
     answer = tokens.encode_answer(conversation(["x"]), without_tags(text))
     assert [number for number in answer if number in control] == tokens.stop_token_ids[:1]
     answer = tokens.encode_answer(PLAIN, text)
-    assert [number for number in answer if number in control] == [tokenizer.eos_token_id]
+    end = [] if text.endswith("\n") else [tokenizer.eos_token_id]  # a line feed ends an answer to plain text
+    assert [number for number in answer if number in control] == end
 
 
 def test_a_template_that_cuts_contents_cannot_assemble_a_control_token():
