@@ -222,7 +222,8 @@ class ChatTokens:
         After a chat, they are the ids that the answer has in the rendering of the whole conversation, up to
         the token with which the template ends a turn; white space that the template adds or strips counts,
         thoughts that it writes or leaves out do not. After plain text, the answer continues the text; it ends
-        with its line feed if it has one at its end, and else with the end-of-text token.
+        with its line feed if it has one at its end and the tokenizer keeps it, and else with the end-of-text
+        token.
 
         The ids of the prompt stay as :meth:`render` gives them, also where a token of the whole text would
         reach over the boundary. The answer then has the ids of a text that continues another one.
