@@ -90,11 +90,16 @@ def test_answers_of_the_model_cannot_control_the_terminal(monkeypatch):
     assert not ACTS_ON_A_TERMINAL.search(said)
 
 
-def test_the_models_answers_end_at_the_stop_texts_of_the_game():
+def test_the_models_answers_end_at_the_stop_texts_of_the_game_or_else_of_the_template():
     client = MockInferenceClient(["check\nbecause"])
     game = make_game("kuhn_poker", 2, 0)
     with asyncio.Runner() as runner:
-        for stop, answer in (((), "check\nbecause"), (("\n",), "check")):
+        for template, stop, answer in (
+            ("default", None, "check\nbecause"),
+            ("default", ("\n",), "check"),
+            ("fewshot-text", None, "check"),
+            ("fewshot-text", ("because",), "check\n"),
+        ):
             calls = CallSettings(max_tokens=8, stop=stop)
-            model = ModelPlayer(client, ["base"] * 2, get_template("default"), calls, runner)
+            model = ModelPlayer(client, ["base"] * 2, get_template(template), calls, runner)
             assert model.answer(game, 0) == answer

@@ -121,6 +121,34 @@ async def test_what_a_model_thinks_is_told_apart_from_what_it_says(answer):
     assert (step.completion_text, step.reasoning) == ("4", "2 and 2")
 
 
+OWN = ("<plan>", "</plan>")
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "said", "thought"),
+    [
+        (OWN, "4", Reasoning("2 and 2")),
+        ("none", "<plan>2 and 2</plan>\n4", None),
+        ("auto", "<plan>2 and 2</plan>\n4", None),
+    ],
+)
+async def test_what_a_model_thinks_may_have_tags_of_ones_own(reasoning, said, thought):
+    async with serving(http(completion("<plan>2 and 2</plan>\n4"))) as server:
+        response = await ask(client_of(server), reasoning=reasoning)
+    assert (response.text, response.reasoning) == (said, thought)
+
+
+@pytest.mark.parametrize(("reasoning", "sent"), [("auto", 7), ("none", None)])
+async def test_a_budget_of_thoughts_is_the_servers_where_it_knows_their_tags(reasoning, sent):
+    async with serving(http(completion("4"))) as server:
+        await ask(client_of(server), max_reasoning=7, reasoning=reasoning)
+        assert server.bodies[0].get("thinking_token_budget") == sent
+        with pytest.raises(InputError, match="does not know thoughts that begin with <plan>") as caught:
+            await ask(client_of(server), max_reasoning=7, reasoning=OWN)
+    assert caught.value.field == "max_reasoning"
+    assert len(server.bodies) == 1, "it was refused before it was sent"
+
+
 async def test_an_answer_that_ran_out_of_tokens_while_it_reasoned_is_cut_off():
     async with serving(http(with_content(None, "length", reasoning="2 and 2"))) as server:
         response = await client_of(server).complete(QUESTION)

@@ -1,6 +1,7 @@
 """Stages of a trainer over fine-tuning jobs: their order, kills between them, jobs that fail."""
 
 import json
+import re
 import shutil
 from asyncio import CancelledError
 
@@ -8,10 +9,12 @@ import pytest
 
 from finetune_runs import Jobs, Killed, Mortal, Stages, files_of, guesses, make_trainer, run, without_clocks
 from matrices import first_of
+from proof_scripts import Script
 from sparring.config.finetune import RlParameters, TextRlParameters
-from sparring.core import InputError, SparringError
+from sparring.core import Arena, InputError, MockInferenceClient, Role, SparringError
 from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.providers import FineTuneJobError
+from sparring.finetune.scenario import answers_kept
 
 
 @pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
@@ -108,6 +111,37 @@ def test_turns_of_examples_are_not_imitated(tmp_path):
         messages = json.loads(line)["messages"]
         answers = [one for one in messages if one["role"] == "assistant"]
         assert [one.get("weight", 1) for one in answers] == [0] * (len(answers) - 1) + [1]
+
+
+@pytest.mark.parametrize("kind", [PureTextEiTrainer, PureTextMaltTrainer])
+def test_what_is_imitated_or_preferred_has_its_thought(tmp_path, kind):
+    def thinking(line):
+        return lambda messages, seed: f"<think>I say {seed % 97}</think>{line(messages, seed)}"
+
+    provider = Jobs()
+    client = Script(**{agent: thinking(line) for agent, line in guesses().lines.items()})
+    run(kind, tmp_path / "run", provider, client=client)
+    lines = [json.loads(line) for file in provider.files.values() for line in file.splitlines()]
+    answers = [one["messages"][-1] for one in lines if "messages" in one]
+    for name in ("preferred_output", "non_preferred_output"):
+        answers += [answer for one in lines for answer in one.get(name, [])]
+    assert answers
+    assert all(re.fullmatch(r"<think>I say \d+</think>.+", one["content"]) for one in answers)
+
+
+async def test_an_answer_that_is_read_otherwise_is_another_answer(tmp_path):
+    def answers(messages, seed):
+        return "<plan>so</plan>Yes"
+
+    client, ask = MockInferenceClient(answers), [{"role": "user", "content": "Is it?"}]
+    for _ in range(2):
+        arena = Arena(client)
+        for number, tags in enumerate(("auto", "none", ("<plan>", "</plan>"))):
+            arena.add_role(Role(str(number), reasoning=tags))
+        with answers_kept(arena, tmp_path / "answers.jsonl"):
+            said = [(await arena.call_model(ask, str(number), seed=1)).text for number in range(3)]
+        assert said == ["<plan>so</plan>Yes", "<plan>so</plan>Yes", "Yes"]
+        assert client.calls == 3
 
 
 def test_a_kill_between_rollouts_and_state_costs_no_rollout(tmp_path):

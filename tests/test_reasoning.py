@@ -21,7 +21,7 @@ from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.reasoning import KNOWN_TAGS, PartsStream, Reasoning, split
 from sparring.core.records import joined, record_of
-from sparring.core.types import AgentSpec
+from sparring.core.types import AgentSpec, Step
 from sparring.engine.server import create_app
 from sparring.envs.game_episode import build_episode
 from sparring.programs.debate import DebateArena
@@ -225,6 +225,38 @@ async def test_a_role_has_its_own_tags(tags, said, thought):
     assert (step.completion_text, step.reasoning) == (said, thought)
 
 
+class Reader(MockInferenceClient):
+    """A client of one's own that tells thoughts apart itself, and keeps what it was told."""
+
+    told = "nothing"
+
+    async def complete(self, messages, *args, reasoning="auto", **options):
+        self.told = reasoning
+        return (await super().complete(messages, *args, **options)).read_by(reasoning)
+
+
+class Whole(MockInferenceClient):
+    """A client of one's own that gives whole answers."""
+
+    async def complete(
+        self, messages, temperature, max_tokens=None, return_tokens=True, model=None, seed=None
+    ):
+        return await super().complete(messages, temperature, max_tokens, return_tokens)
+
+
+@pytest.mark.parametrize(("tags", "said"), [("none", "[a]b[/a] c"), (("[a]", "[/a]"), "c")])
+@pytest.mark.parametrize("kind", [Reader, Whole])
+async def test_a_client_is_told_the_tags_of_a_role_if_it_can_be(kind, tags, said):
+    client = kind(["[a]b[/a] c"])
+    arena = Arena(client)
+    arena.add_role(Role("A", reasoning=tags))
+    assert (await arena.call_model("Go", "A")).text == said
+    assert getattr(client, "told", tags) == tags
+    client.told = "nothing"
+    await arena.call_model("Go")
+    assert client.told in ("nothing", "auto")
+
+
 # Tokens.
 
 FAMILIES = {
@@ -323,6 +355,49 @@ async def test_a_thought_has_a_budget_and_nobody_learns_from_the_tokens_that_end
     assert figures["answers/reasoning_share"] == 1
     assert figures["answers/endless_reasoning_share"] == 0
     assert figures["answers/reasoning_tokens"] == 5 + len("\n</think>")
+
+
+async def test_a_thought_in_a_roles_own_tags_has_tokens_a_budget_and_no_end_by_stop_strings():
+    own, prompt = ("<plan>", "</plan>"), text_prompt("Rules <plan>")
+    engine = make_engine(tiny_policy(), max_tokens=60)
+    arena = Arena(engine)
+    arena.add_role(Role("A", reasoning=own, max_reasoning=5))
+    free = await arena.call_model(prompt, "A", seed=3)
+    start, end = free.forced
+    closing = tiny_policy().tokenizer("\n</plan>\n\n", add_special_tokens=False).input_ids
+    assert (start, free.completion_token_ids[start:end]) == (5, closing)
+    assert (free.reasoning.ended, free.reasoning.tokens) == (True, 5 + len("\n</plan>"))
+    stop = (free.text[3], *free.reasoning.text)
+    stopped = await arena.call_model(prompt, "A", seed=3, stop=stop)
+    assert stopped.reasoning == free.reasoning
+    assert stopped.text == free.text[: min(free.text.index(one) for one in stop if one in free.text)]
+    cut = await arena.call_model(prompt, "A", max_tokens=4, seed=3)
+    assert (cut.text, cut.reasoning.ended) == ("", False)
+
+
+async def test_a_role_without_thoughts_has_no_budget_and_stops_everywhere():
+    engine = make_engine(tiny_policy(), max_tokens=30)
+    arena = Arena(engine)
+    arena.add_role(Role("A", reasoning="none", max_reasoning=5))
+    free = await engine.complete(OPENED, seed=3)
+    said = await arena.call_model(OPENED, "A", seed=3)
+    assert (said.reasoning, said.forced) == (None, None)
+    assert said.completion_token_ids == free.completion_token_ids
+    stopped = await arena.call_model(OPENED, "A", seed=3, stop=[said.text[3]])
+    assert stopped.text == said.text[: said.text.index(said.text[3])]
+
+
+def test_thoughts_without_token_ids_have_no_length():
+    def figures(*tokens):
+        notes = [{} if one == "none" else {"reasoning": {"ended": True, "tokens": one}} for one in tokens]
+        steps = [Step("A", [], [], [1], [2, 3], [-1.0, -1.0], info=info) for info in notes]
+        records = [record_of(step, str(n), 0, "thoughts") for n, step in enumerate(steps)]
+        return answer_figures(records)
+
+    unknown = figures(None, "none")
+    assert (unknown["answers/reasoning_share"], "answers/reasoning_tokens" in unknown) == (0.5, False)
+    known = figures(None, 4, 9)
+    assert (known["answers/reasoning_share"], known["answers/reasoning_tokens"]) == (1, 6.5)
 
 
 async def test_stop_strings_end_what_is_said_and_no_thought():

@@ -213,10 +213,10 @@ async def test_an_answer_that_is_learned_from_has_no_sampling():
     with pytest.raises(InputError, match="sampling: top_k 3 is for an answer that default learns from"):
         await arena.call_model(ASK, "speaker")
     with pytest.raises(InputError, match="it learns what it draws from"):
-        await arena.call_model(ASK, "speaker", sampling=Sampling(min_p=0.1))
-    await arena.call_model(ASK, "speaker", sampling=Sampling())
+        await arena.call_model(ASK, "speaker", calls=CallSettings(sampling=Sampling(min_p=0.1)))
+    await arena.call_model(ASK, "speaker", calls=CallSettings(sampling=Sampling()))
     await arena.call_model(ASK, "frozen")
-    await arena.call_model(ASK, sampling=Sampling(min_p=0.1))
+    await arena.call_model(ASK, calls=CallSettings(sampling=Sampling(min_p=0.1)))
     playing = seated.set({"speaker": AgentSpec("model", "base")})
     await arena.call_model(ASK, "speaker")
     seated.reset(playing)
@@ -232,7 +232,7 @@ async def test_a_client_of_ones_own_is_asked_for_a_sampling_only_if_there_is_one
 
     arena = Arena(Client())
     for sampling in (None, Sampling(), Sampling(top_p=0.5)):
-        await arena.call_model(ASK, sampling=sampling)
+        await arena.call_model(ASK, calls=CallSettings(sampling=sampling))
     assert asked == ["nothing", "nothing", Sampling(top_p=0.5)]
 
 

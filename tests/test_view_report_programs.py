@@ -186,6 +186,16 @@ def test_measures_have_their_intervals_in_the_table_and_as_bands(tmp_path):
     assert band["y"] == pytest.approx([0.1744, 0.6906, 0.5020, 0.0552], abs=1e-4)
 
 
+def test_measures_that_were_taken_at_other_times_say_themselves_how_answers_were_drawn(tmp_path):
+    (tmp_path / "config.toml").write_text(CONFIG)
+    for name, steps, drawn in (("early", (0, 10), {}), ("late", (0, 20), {"Solver": "top_p 0.9"})):
+        for step in steps:
+            write_evaluation(tmp_path / "evaluation", step, name, MeasureResult(name, [0.0, 1.0], drawn))
+    text = text_of(build(tmp_path))
+    assert "updates 0 → 20; Solver: top_p 0.9 late" in text
+    assert "updates 0 → 10 early" in text
+
+
 def test_a_mean_whose_values_were_once_all_zero_is_not_a_share(tmp_path):
     (tmp_path / "config.toml").write_text(CONFIG)
     write_evaluation(tmp_path / "evaluation", 0, "score", MeasureResult("score", [0.0, 0.0]))

@@ -27,7 +27,7 @@ def trajectory_values(traj: Trajectory, player_id: int, env_id: str) -> Values:
         "Format Success Rate": [
             one["correct_answer_format"] for one in feedbacks if "correct_answer_format" in one
         ],
-        "Response Length (char)": [len(step.completion_text) for step in traj.steps],
+        "Response Length (char)": [len(step.written) for step in traj.steps],
         "Observation Length (char)": [len(step.prompt[-1]["content"]) for step in traj.steps if step.prompt],
         "Response Length (tokens)": [len(ids) for ids in drawn if ids is not None],
     }

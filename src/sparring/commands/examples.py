@@ -46,7 +46,7 @@ CHANGED = "games that no longer come out as they did"
 
 
 @dataclass
-class Examples:
+class GameExamples:
     """The lines of a file in OpenAI's format, each a prompt and the move that answers it; the number of games
     that they are from; and what was left out, with numbers. ``plain``: some prompts are plain text, which
     only a server of ours reads."""
@@ -93,13 +93,13 @@ def expert_game(
 
 def expert_examples(
     expert: str, opponent: str, env: EnvSettings, games: int, seed: int, progress: Progress
-) -> Examples:
+) -> GameExamples:
     """Let a scripted player play games and return its moves: of both sides where its opponent is the same.
 
     Raises:
         SparringError: a game failed.
     """
-    episode, found = build_episode(env), Examples()
+    episode, found = build_episode(env), GameExamples()
     specs = [_spec(env, expert, opponent, game, seed) for game in range(games)]
     with progress.doing(f"{expert} plays {env.name}", "games", games) as count:
         rollouts = asyncio.run(_play(episode, specs, lambda done: count(done, games)))
@@ -133,7 +133,7 @@ async def _play(
 
 def run_examples(
     run: Path, env_id: str | None, member: str | None, *, reasoning: bool, progress: Progress
-) -> Examples:
+) -> GameExamples:
     """Return the moves of the winners of a run's logged games, or all moves of a member.
 
     A game that ended by an invalid move, or at the limit of turns, has no winner.
@@ -153,7 +153,7 @@ def run_examples(
     if not envs:
         played = ", ".join(env.id for env in config.envs)
         raise InputError("env.id", f"the run did not play {env_id}", f"It played {played}")
-    found = Examples()
+    found = GameExamples()
     names: set[str] = set()
     wanted = _of_winner if member is None else (lambda turn, _: turn["model"] == member)
     with progress.doing(f"reading the games of {run}", "games") as count:
@@ -167,7 +167,7 @@ def run_examples(
     return found
 
 
-def _why_nothing(member: str | None, names: set[str], found: Examples) -> tuple[str, str, str]:
+def _why_nothing(member: str | None, names: set[str], found: GameExamples) -> tuple[str, str, str]:
     if not names:
         return "RUN", "has no games in its log", "Train with tracking.games_logged above 0"
     if member is not None and member not in names:
@@ -186,7 +186,7 @@ def _of_winner(turn: GameTurn, extras: dict[str, Any]) -> bool:
 
 
 def _add_game(
-    found: Examples,
+    found: GameExamples,
     envs: Sequence[GameSettings],
     rollout: Rollout,
     wanted: Callable[[GameTurn, dict[str, Any]], bool],

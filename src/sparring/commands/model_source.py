@@ -203,8 +203,9 @@ def first_environment(name: str) -> str | None:
     Raises:
         InputError: it is neither, or nothing.
     """
-    run, checkpoint = split_checkpoint(split_sampling(name)[0])
-    source = find_player(run if checkpoint == ALL else split_sampling(name)[0])
+    player, _ = split_sampling(name)
+    run, checkpoint = split_checkpoint(player)
+    source = find_player(run if checkpoint == ALL else player)
     if not source.trained:
         raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")
     if source.config is not None:

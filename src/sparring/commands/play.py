@@ -21,7 +21,7 @@ from sparring.core.own_code import absolute, is_from_outside
 from sparring.core.text import one_line, printable
 from sparring.envs.catalog import make_game
 from sparring.envs.game import Game
-from sparring.envs.templates import PromptTemplate, get_template
+from sparring.envs.templates import PromptTemplate, calls_of, get_template
 from sparring.evaluation.match import Progress, drawn
 from sparring.evaluation.results import outcome_of
 from sparring.evaluation.venues import GameVenue
@@ -101,10 +101,7 @@ class ModelPlayer:
         """Return the model's answer to the prompt of the player whose turn it is."""
         answering = ModelCaller(self.client, 1, None).call_model(
             self.template.messages(game, game.current_pid),
-            max_tokens=self.calls.max_tokens,
-            stop=self.calls.stop,
-            reasoning=self.calls.reasoning,
-            max_reasoning=self.calls.max_reasoning,
+            calls=self.calls.over(calls_of(self.template)),
             return_tokens=False,
             model=self.policies[game.current_pid],
             seed=seed,

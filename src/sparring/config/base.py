@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -80,8 +80,9 @@ Names = Annotated[list[Name], Field(max_length=1000), AfterValidator(_distinct)]
 Texts = Annotated[list[Words], Field(max_length=10_000), AfterValidator(_distinct)]
 """Texts that differ."""
 
-TagPair = Annotated[list[Words], Field(min_length=2, max_length=2), AfterValidator(_distinct)]
-"""The texts that begin and end a thought."""
+_TagPair = Annotated[list[Words], Field(min_length=2, max_length=2), AfterValidator(_distinct)]
+ThoughtTags = Literal["auto", "none"] | _TagPair
+"""How thoughts are told from what is said: by the known tags, not at all, or by the texts around them."""
 
 
 def with_own_type(table: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from sparring.config.base import FilePath, Line, Name, Names, Settings, TagPair, Texts, at_field
+from sparring.config.base import FilePath, Line, Name, Names, Settings, Texts, ThoughtTags, at_field
 from sparring.config.facts import MODEL, Needs, Only
 from sparring.core.adapters import ALL_LINEAR, BUNDLED_MODEL, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
@@ -81,7 +81,7 @@ class InferenceSettings(Settings):
     stop: Texts = Field(default=[], max_length=100)
     """Texts that end an answer, such as `["\\n"]`; they are not part of its text. For base models, which do
     not end their turns. A game, a role in `[roles]` and a program's own roles may have others."""
-    reasoning: Literal["auto", "none"] | TagPair = "auto"
+    reasoning: ThoughtTags = "auto"
     """The tags around a model's thoughts, which only the model itself sees: `auto` for those that models are
     known to use, a pair such as `["<plan>", "</plan>"]`, or `none` if all of an answer is what is said. A
     game, a role in `[roles]` and a program's own roles may have others."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, TagPair, Texts, at_field
+from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Texts, ThoughtTags, at_field
 from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
 from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError
@@ -43,7 +43,7 @@ class GameSettings(Settings):
     stop: Texts = Field(default=[], max_length=100)
     """Texts that end an answer in this game; by default `inference.stop`, then that of the template. Not with
     `magnet`, `all_actions` or NashConv: for these, an answer ends where the model or the template ends it."""
-    reasoning: Literal["auto", "none"] | TagPair = "auto"
+    reasoning: ThoughtTags = "auto"
     """The tags around thoughts in this game; by default `inference.reasoning`."""
     max_reasoning: int | None = Field(default=None, ge=1, le=1_000_000)
     """Number of tokens of a thought after which the engine ends it; by default `inference.max_reasoning`."""

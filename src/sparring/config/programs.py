@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, TagPair, Texts, at_field
+from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, ThoughtTags, at_field
 from sparring.config.facts import CLASS_FILE, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.sampling import SamplingSettings
@@ -193,7 +193,7 @@ class RoleSettings(Settings):
     """Maximum length of an answer, in tokens."""
     stop: Texts | None = Field(default=None, max_length=100)
     """Texts that end an answer; they are not part of its text."""
-    reasoning: Literal["auto", "none"] | TagPair | None = None
+    reasoning: ThoughtTags | None = None
     """The tags around the role's thoughts, as in `inference.reasoning`."""
     max_reasoning: int | None = Field(default=None, ge=1, le=1_000_000)
     """Number of tokens of a thought after which the engine ends it."""

@@ -6,7 +6,18 @@ from functools import lru_cache
 from typing import Any
 
 from sparring.core.chat_tokens import decoded
-from sparring.core.reasoning import CHANNEL, KNOWN_TAGS, Parts, PartsStream, Reasoning, Tags, opened_by, split
+from sparring.core.reasoning import (
+    CHANNEL,
+    KNOWN_TAGS,
+    Parts,
+    PartsStream,
+    Reasoning,
+    ReasoningTags,
+    Tags,
+    opened_by,
+    split,
+    tags_for,
+)
 
 OPENING = 16
 """So many ids at a prompt's end are looked at for a tag that begins a thought."""
@@ -33,24 +44,25 @@ class AnswerReader:
         self._has_channels = "<|channel|>" in names
         self._opened = lru_cache(maxsize=4096)(self._opened_by)
 
-    def read(self, prompt: list[int], ids: list[int]) -> tuple[str, Parts]:
+    def read(self, prompt: list[int], ids: list[int], reasoning: ReasoningTags = "auto") -> tuple[str, Parts]:
         """Return the whole text of an answer to a prompt, with the control tokens in it if it has reasoning,
         and its parts. The token that ends the answer is not among ``ids``."""
+        tags = tags_for(reasoning, self.tags)
         spelled = self._special.isdisjoint(ids)
         whole = decoded(self._tokenizer, ids) if spelled else self._whole(ids)
-        parts = split(whole, self.tags, opened=self._opened(tuple(prompt[-OPENING:])))
+        parts = split(whole, tags, opened=self._opened(tuple(prompt[-OPENING:]), tags))
         if parts.reasoning is None:
             text = whole if spelled else decoded(self._tokenizer, ids)
             return text, Parts(text)
         thought = self.without_control(parts.reasoning.text).strip()
         length = self._length(ids, parts.said_at) if parts.inside is None else len(ids)
-        reasoning = Reasoning(thought, parts.reasoning.ended, length)
+        told = Reasoning(thought, parts.reasoning.ended, length)
         said = parts.said if spelled else self.without_control(parts.said)
-        return whole, Parts(said, reasoning, parts.said_at, parts.inside)
+        return whole, Parts(said, told, parts.said_at, parts.inside)
 
     def stream(self, prompt: list[int]) -> PartsStream:
         """Return what tells the parts of an answer to a prompt apart while it is written."""
-        return PartsStream(self.tags, self._opened(tuple(prompt[-OPENING:])))
+        return PartsStream(self.tags, self._opened(tuple(prompt[-OPENING:]), self.tags))
 
     def is_control(self, token: int) -> bool:
         """Return whether a token is a control token, which is in no text."""
@@ -73,8 +85,8 @@ class AnswerReader:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
         return ids
 
-    def _opened_by(self, prompt_end: tuple[int, ...]) -> Tags | None:
-        return opened_by(self._whole(prompt_end), self.tags)
+    def _opened_by(self, prompt_end: tuple[int, ...], tags: tuple[Tags, ...]) -> Tags | None:
+        return opened_by(self._whole(prompt_end), tags)
 
     def _whole(self, ids: Iterable[int]) -> str:
         text: str = self._tokenizer.decode(

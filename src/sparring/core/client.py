@@ -9,7 +9,7 @@ from typing import Any
 from sparring.core.adapters import TRAINED
 from sparring.core.errors import InputError, SparringError
 from sparring.core.messages import Messages, as_answer, as_text, listed, said
-from sparring.core.reasoning import KNOWN_TAGS, Parts, Reasoning, ReasoningTags, split
+from sparring.core.reasoning import Parts, Reasoning, ReasoningTags, split, tags_for
 from sparring.core.sampling import Sampling
 from sparring.core.types import Step
 
@@ -71,9 +71,7 @@ class ModelResponse:
         if tags == "auto" and self.reasoning is not None:
             return self
         whole = self.text if self.written is None else self.written
-        if tags == "none":
-            return self.in_parts(Parts(whole), whole)
-        return self.in_parts(split(whole, KNOWN_TAGS if tags == "auto" else [tags]), whole)
+        return self.in_parts(split(whole, tags_for(tags)), whole)
 
     def in_parts(self, parts: Parts, written: str | None) -> "ModelResponse":
         """Return the response whose text is what was said, out of all that was written."""
@@ -134,6 +132,7 @@ class InferenceClient(ABC):
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
         sampling: Sampling | None = None,
+        reasoning: ReasoningTags = "auto",
     ) -> ModelResponse:
         """Answer ``messages``.
 
@@ -149,6 +148,8 @@ class InferenceClient(ABC):
             max_reasoning: number of tokens of a thought after which the client ends it.
             sampling: what is kept of each distribution; ``None`` means all. The arena leaves this,
                 ``max_reasoning`` and ``stop`` out where there is none.
+            reasoning: the tags of what ``stop`` and ``max_reasoning`` take for a thought, and of the
+                response's. The arena reads the answer by them itself if a client does not take this.
         """
 
     async def give(
@@ -203,6 +204,7 @@ class MockInferenceClient(InferenceClient):
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
         sampling: Sampling | None = None,
+        reasoning: ReasoningTags = "auto",
     ) -> ModelResponse:
         if callable(self.responses):
             text = self.responses(messages, seed)

@@ -5,7 +5,7 @@ was drawn. A role may forget on purpose.
 """
 
 import re
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, cast
 
 from sparring.core.errors import shown
 from sparring.core.reasoning import split
@@ -27,6 +27,7 @@ class Message(TypedDict):
 
 
 Messages = list[Message]
+_TEXTS = ("role", "content", "reasoning", "written")
 
 
 def listed(prompt: Messages | str) -> Messages:
@@ -80,15 +81,11 @@ def as_text(messages: Messages) -> Messages:
 
 
 def as_answer(messages: Messages) -> Messages:
-    """Return the messages of an answer as a step keeps them: what was said, and the reasoning before it."""
+    """Return the messages of an answer as a step keeps them, without token ids: it has its own."""
     if all(len(one) == 2 for one in messages):
         return messages
-    return [
-        {"role": one["role"], "content": one["content"], "reasoning": one["reasoning"]}
-        if "reasoning" in one
-        else {"role": one["role"], "content": one["content"]}
-        for one in messages
-    ]
+    kept = [{name: one for name, one in message.items() if name in _TEXTS} for message in messages]
+    return cast(Messages, kept)
 
 
 def said(role: str, content: str, token_ids: list[int] | None = None, written: str | None = None) -> Message:

@@ -1,6 +1,7 @@
 """ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,10 +14,9 @@ from sparring.core.current_episode import current_episode, wait_for_slot
 from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
 from sparring.core.messages import Message, Messages, as_messages
 from sparring.core.own_code import method_of, returned
-from sparring.core.reasoning import ReasoningTags
-from sparring.core.sampling import AS_LEARNED, Sampling, drawn_text
+from sparring.core.sampling import AS_LEARNED, drawn_text
 from sparring.core.text import encodable
-from sparring.core.types import CallSettings, Role, seated
+from sparring.core.types import UNSET, CallSettings, Role, seated
 from sparring.core.verbose_logger import VerboseLogger
 
 Answered = TypeVar("Answered")
@@ -77,13 +77,12 @@ class ModelCaller:
         model: str | None = None,
         seed: int | None = None,
         stop: Sequence[str] | None = None,
-        reasoning: ReasoningTags | None = None,
-        max_reasoning: int | None = None,
-        sampling: Sampling | None = None,
+        calls: CallSettings = UNSET,
         given: str | None = None,
     ) -> ModelResponse:
         """Call the model for ``role_id``, whose settings are the defaults. A call without a role is not
-        trained on.
+        trained on. ``calls`` are further settings of this call; ``temperature``, ``max_tokens`` and ``stop``
+        go before them.
 
         If the episode's request gives the role an agent, that one answers, with its own settings where it has
         any, and its kind says whether the answer is trained on. A string in place of messages is sent as one
@@ -91,7 +90,7 @@ class ModelCaller:
         does not report which policy version answered, the response gets the episode's. With ``given``, the
         model answers with this text; see :meth:`InferenceClient.give`.
 
-        Raises InputError if there is no such role, or a ``sampling`` is for an answer that is trained on, and
+        Raises InputError if there is no such role, or a sampling is for an answer that is trained on, and
         TransientError if the client failed; errors of this package that the client raises pass unchanged.
         """
         messages = as_messages(messages)
@@ -100,7 +99,7 @@ class ModelCaller:
         role = self.roles.get(role_id or "")
         agent = seated.get().get(role_id or "") if model is None else None
         stops = None if stop is None else tuple(stop)
-        calls = CallSettings(temperature, max_tokens, stops, reasoning, max_reasoning, sampling)
+        calls = CallSettings(temperature, max_tokens, stops).over(calls)
         for one in (agent, role):
             calls = calls if one is None else calls.over(one)
         if model is None:
@@ -117,19 +116,23 @@ class ModelCaller:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
+        tags, is_told = calls.reasoning or "auto", False
         if given is None:
             # A client of one's own may not know these arguments, so it gets those that are set.
             some: dict[str, Any] = {"stop": calls.stop, "max_reasoning": calls.max_reasoning}
             some["sampling"] = sampling
             limits = {"max_tokens": calls.max_tokens} | {name: one for name, one in some.items() if one}
             complete = self.client.complete
+            if tags != "auto" and (is_told := _takes_reasoning(complete)):
+                limits["reasoning"] = tags
             ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **limits)
         else:
             ask = partial(self.client.give, messages, given)
         source = method_of(self.client, "complete" if given is None else "give")
         call = partial(ask, temperature=temperature, model=model)
         response = _encodable(returned(await self._in_slot(call), ModelResponse, source))
-        response = response.read_by(calls.reasoning or "auto")
+        if not is_told or response.reasoning is None:
+            response = response.read_by(tags)
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
         version = response.policy_version
@@ -162,6 +165,12 @@ class ModelCaller:
             raise TransientError(f"the client failed: {reason_of(error)}") from error
         finally:
             self._slots.release()
+
+
+def _takes_reasoning(complete: Callable[..., object]) -> bool:
+    """Return whether a client can be told the tags of a role's thoughts."""
+    parameters = inspect.signature(complete).parameters
+    return "reasoning" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def _encodable(response: ModelResponse) -> ModelResponse:

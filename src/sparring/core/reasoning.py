@@ -43,6 +43,13 @@ def tags_of(given: str | Sequence[str]) -> ReasoningTags:
     return first, second
 
 
+def tags_for(reasoning: ReasoningTags, known: tuple[Tags, ...] = KNOWN_TAGS) -> tuple[Tags, ...]:
+    """Return the pairs of tags by which a role's answers are split; ``known`` are those of ``auto``."""
+    if reasoning == "auto":
+        return known
+    return () if reasoning == "none" else (reasoning,)
+
+
 @dataclass(frozen=True)
 class Reasoning:
     """What a model thought before it spoke, without its tags.
@@ -128,7 +135,7 @@ class PartsStream:
             yield from self._told(self._held[: found.start()])
             self._held = self._held[found.end() :]
             self._turn(found[0])
-        keep = _beginning_of_a_mark(self._held, self._wanted())
+        keep = beginning_of(self._wanted(), self._held)
         ready, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         yield from self._told(ready)
 
@@ -166,9 +173,10 @@ class PartsStream:
             yield text, is_thought
 
 
-def _beginning_of_a_mark(text: str, marks: Sequence[str]) -> int:
-    longest = min(len(text), max((len(one) - 1 for one in marks), default=0))
-    return next((n for n in range(longest, 0, -1) if any(one.startswith(text[-n:]) for one in marks)), 0)
+def beginning_of(wanted: Sequence[str], text: str) -> int:
+    """Return the number of a text's last characters that may begin one of the wanted texts."""
+    longest = min(len(text), max((len(one) - 1 for one in wanted), default=0))
+    return next((n for n in range(longest, 0, -1) if any(one.startswith(text[-n:]) for one in wanted)), 0)
 
 
 def opened_by(prompt_end: str, tags: Sequence[Tags] = KNOWN_TAGS) -> Tags | None:
@@ -184,5 +192,5 @@ def _marks_of(tags: tuple[Tags, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Match any of the marks, of two at one place the longer."""
-    return re.compile("|".join(map(re.escape, marks)))
+    """Match any of the marks, of two at one place the longer; without marks, nothing."""
+    return re.compile("|".join(map(re.escape, marks)) or "(?!)")

@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+MIN_PENALTY, MAX_PENALTY = 0.01, 100
+"""The repetition penalties that anybody may ask for."""
+
 
 @dataclass(frozen=True)
 class Sampling:

@@ -132,6 +132,11 @@ class Step:
         return "".join([message.get("reasoning", "") for message in self.completion])
 
     @property
+    def written(self) -> str:
+        """The whole answer, with what the model thought between its tags if the client gave them."""
+        return "".join([message.get("written", message["content"]) for message in self.completion])
+
+    @property
     def text_only(self) -> bool:
         """Whether token ids or log-probabilities are missing, so that no token learner can train on it."""
         return not self.completion_token_ids or self.completion_logprobs is None or not self.prompt_token_ids
@@ -149,7 +154,7 @@ class Step:
 
     @property
     def act(self) -> str:
-        """The model's answer, unprocessed."""
+        """The same as ``completion_text``."""
         return self.completion_text
 
     @property

@@ -16,6 +16,7 @@ import numpy as np
 
 from sparring.core import EpisodeError
 from sparring.core.client import MoreLogprobs
+from sparring.core.reasoning import ReasoningTags
 from sparring.engine.answering import PLAIN, AnswerOptions
 from sparring.engine.tree_cache import ROOT, TreeCache
 
@@ -81,6 +82,7 @@ class Request:
     forced: list[int] | None = None
     scored: bool = False
     max_reasoning: int | None = None
+    reasoning: ReasoningTags = "auto"
     closed: tuple[int, int] | None = None
     stop: tuple[str, ...] = ()
     stopped_text: str | None = None

@@ -9,7 +9,7 @@ from sparring.core import ModelResponse
 from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import decoded
 from sparring.core.client import MoreLogprobs
-from sparring.core.reasoning import PartsStream
+from sparring.core.reasoning import PartsStream, beginning_of
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 HELD_TRIED_EACH_TIME = 8
@@ -231,7 +231,7 @@ class AnswerStream:
     def _released(self, new: str) -> Iterator[Piece]:
         """Yield the text that is not the beginning of a stop string, if there is some."""
         text = self._held + new
-        keep = _beginning_of_a_stop(text, self._stop)
+        keep = beginning_of(self._stop, text)
         text, self._held = text[: len(text) - keep], text[len(text) - keep :]
         if text:
             self._sent += len(text)
@@ -251,8 +251,3 @@ def prompt_tokens(texts: TokenTexts, ids: Sequence[int], more: MoreLogprobs) -> 
         tokens.append(Token(token, logprob, top, place == 0, offset))
         offset += len(stream.add(token))
     return tokens
-
-
-def _beginning_of_a_stop(text: str, stop: Sequence[str]) -> int:
-    longest = min(len(text), max((len(one) - 1 for one in stop), default=0))
-    return next((n for n in range(longest, 0, -1) if any(one.startswith(text[-n:]) for one in stop)), 0)

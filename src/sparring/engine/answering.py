@@ -3,12 +3,13 @@
 import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse
 from sparring.core.adapters import TRAINED, Quantization
 from sparring.core.chat_template import TemplateOption
+from sparring.core.reasoning import ReasoningTags
 from sparring.core.sampling import AS_LEARNED, Sampling
 
 VERSION_HEADER = "x-sparring-policy-version"
@@ -79,6 +80,7 @@ class EngineCall:
     options: AnswerOptions = PLAIN
     given: str | None = None
     max_reasoning: int | None = None
+    reasoning: ReasoningTags = "auto"
 
 
 class Engine(InferenceClient):
@@ -101,12 +103,23 @@ class Engine(InferenceClient):
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
         sampling: Sampling | None = None,
+        reasoning: ReasoningTags = "auto",
     ) -> ModelResponse:
         """Answer ``messages``; see :meth:`answer`."""
         options = PLAIN if sampling is None else AnswerOptions(Shaping(sampling))
-        call = EngineCall(messages, temperature, max_tokens, return_tokens, model, seed, stop, options)
         return await self.answer(
-            call if max_reasoning is None else replace(call, max_reasoning=max_reasoning)
+            EngineCall(
+                messages,
+                temperature,
+                max_tokens,
+                return_tokens,
+                model,
+                seed,
+                stop,
+                options,
+                max_reasoning=max_reasoning,
+                reasoning=reasoning,
+            )
         )
 
     async def give(

@@ -224,7 +224,8 @@ class EmbeddedEngine(Answering):
         request = Request(served, future, prompt, max_tokens, call.temperature, seed, served.version)
         if forced is not None:
             request.forced, request.scored = forced, scored
-        request.stop, request.max_reasoning = call.stop, call.max_reasoning
+        request.stop, request.reasoning = call.stop, call.reasoning
+        request.max_reasoning = call.max_reasoning
         if forced is not None and not scored and forced[-1] not in self.model.stop_token_ids:
             request.stop = (LINE_END,)  # the other end that a given answer may have
         if call.options != PLAIN:  # what is plain is recognised by its identity, also if it was sent here
@@ -259,7 +260,8 @@ class EmbeddedEngine(Answering):
 
     def _response(self, request: Request, first: int = 0) -> ModelResponse:
         ends = request.finish_reason == "stop" and request.stopped_text is None
-        written, parts = self._reader.read(request.prompt, request.drawn[:-1] if ends else request.drawn)
+        ids = request.drawn[:-1] if ends else request.drawn
+        written, parts = self._reader.read(request.prompt, ids, request.reasoning)
         if request.stopped_text is not None:
             parts = replace(parts, said=request.stopped_text)
             begun = written[: max(parts.said_at, 0)]

@@ -245,13 +245,13 @@ class Decoder:
         return [scored[index] for index in range(len(contexts))]
 
     def _has_stopped(self, request: Request) -> bool:
-        _, parts = self.reader.read(request.prompt, request.drawn)
+        _, parts = self.reader.read(request.prompt, request.drawn, request.reasoning)
         request.stopped_text = before_stop(parts.said, request.stop)
         return request.stopped_text is not None
 
     def _end_thought(self, request: Request) -> None:
         """Let the tokens that end a thought come next, if the answer is in one."""
-        _, parts = self.reader.read(request.prompt, request.drawn)
+        _, parts = self.reader.read(request.prompt, request.drawn, request.reasoning)
         if parts.inside is not None:
             request.forced = [*request.drawn, *self.reader.closing(parts.inside)]
             request.closed = (len(request.drawn), len(request.forced))

@@ -18,7 +18,7 @@ from sparring.core import (
 )
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import as_text, said
-from sparring.core.reasoning import Parts, Reasoning, split
+from sparring.core.reasoning import Parts, Reasoning, ReasoningTags, split
 from sparring.core.sampling import AS_LEARNED, Sampling
 from sparring.core.text import one_line, without_control_tokens
 from sparring.engine.answering import VERSION_HEADER
@@ -139,6 +139,7 @@ class OpenAIClient(InferenceClient):
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
         sampling: Sampling | None = None,
+        reasoning: ReasoningTags = "auto",
     ) -> ModelResponse:
         """Answer ``messages``. The version is the server's for this answer, or the last that it gave. Only 31
         bits of ``seed`` are sent. Text that looks like a control token gets a space.
@@ -161,7 +162,9 @@ class OpenAIClient(InferenceClient):
             request["seed"] = seed % 2**31
         if stop:
             request["stop"] = list(stop)
-        further = {} if max_reasoning is None else self._limit_of_thoughts(max_reasoning)
+        further = {}
+        if max_reasoning is not None and reasoning != "none":
+            further = self._limit_of_thoughts(max_reasoning, reasoning)
         if sampling is not None:
             request |= {} if sampling.top_p == AS_LEARNED.top_p else {"top_p": sampling.top_p}
             further |= self._beyond_top_p(sampling)
@@ -170,7 +173,7 @@ class OpenAIClient(InferenceClient):
         if return_tokens:
             request = with_tokens(request)
         what = f"{self._server}, model {name}"
-        return await self._api.ask(
+        response = await self._api.ask(
             lambda api: self._ask(api, request, what),
             lambda error: self._verdict(error, what),
             what,
@@ -178,6 +181,7 @@ class OpenAIClient(InferenceClient):
             failure=TransientError,
             limit=self._api.timeout,
         )
+        return response.read_by(reasoning)
 
     async def get_policy_version(self) -> int:
         """Return the version at ``/adapters/version``, at the root of the server or below ``base_url``; 0
@@ -246,8 +250,11 @@ class OpenAIClient(InferenceClient):
             response.completion_logprobs = logprobs
         return response
 
-    def _limit_of_thoughts(self, tokens: int) -> dict[str, Any]:
+    def _limit_of_thoughts(self, tokens: int, reasoning: ReasoningTags) -> dict[str, Any]:
         """Return the fields that limit a thought: OpenRouter's, or vLLM's, which ``sparring serve`` has."""
+        if reasoning != "auto":
+            problem = f"is {tokens}, and {self._server} does not know thoughts that begin with {reasoning[0]}"
+            raise InputError("max_reasoning", problem, "Leave it out, and limit max_tokens")
         if self._server == "openrouter.ai":
             return {"reasoning": {"max_tokens": tokens}}
         if self._is_hosted:

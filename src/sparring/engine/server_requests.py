@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from sparring.core import CallSettings, Message, Messages, derive_seed
 from sparring.core.messages import said
-from sparring.core.sampling import AS_LEARNED, Sampling
+from sparring.core.sampling import AS_LEARNED, MAX_PENALTY, MIN_PENALTY, Sampling
 from sparring.engine.answering import AnswerOptions, Shaping
 from sparring.engine.server_http import ApiError
 
@@ -144,7 +144,6 @@ MAX_LIKELIEST = 20
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1000
 MAX_BIASES = 1024
-MIN_PENALTY, MAX_PENALTY = 0.01, 100
 
 
 def _listed(stop: Any) -> Any:

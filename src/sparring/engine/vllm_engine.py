@@ -333,7 +333,7 @@ class VLLMEngine(Engine):
         self._stats.generated_tokens += len(drawn)
         by_text = isinstance(answer.stop_reason, str)
         ends = answer.finish_reason == "stop" and not by_text
-        written, parts = self._reader.read(prompt, drawn[:-1] if ends else drawn)
+        written, parts = self._reader.read(prompt, drawn[:-1] if ends else drawn, call.reasoning)
         if by_text:
             parts = replace(parts, said=before_stop(parts.said, call.stop) or "")
         self._stats.spelled_control_tokens += self.tokens.spelled_control_tokens(parts.said)

@@ -28,7 +28,7 @@ from sparring.envs.catalog import check_playable, make_game
 from sparring.envs.game import Game
 from sparring.envs.own_game import CheckedGame
 from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
-from sparring.envs.templates import PromptTemplate, get_template
+from sparring.envs.templates import PromptTemplate, calls_of, get_template
 
 OPENER = AgentSpec(kind="script", model="random")
 """Who makes the random moves at the beginning of a game."""
@@ -246,18 +246,13 @@ class GameEpisode(Episode):
             seed = derive_seed(table.spec.seed, "script", pid, turn)
             action = table.script(pid).act(table.game, seed)
             return _Answer(action, action, True)
-        trained, calls = agent.kind == "policy", self.calls.over(agent)
+        trained, calls = agent.kind == "policy", self.calls.over(agent).over(calls_of(self.template))
         may_explore = bool(trained and self.explore and position.legal)
         given = self._explored(table, position) if may_explore else None
         response = await arena.call_model(
             prompt,
             role_id=seat_role(pid) if trained else None,
-            temperature=calls.temperature,
-            max_tokens=calls.max_tokens,
-            stop=(self.template.stop,) if calls.stop is None and self.template.stop else calls.stop,
-            reasoning=calls.reasoning,
-            max_reasoning=calls.max_reasoning,
-            sampling=calls.sampling,
+            calls=calls,
             return_tokens=trained,
             model=agent.model,
             seed=derive_seed(table.spec.seed, "call", pid, turn),

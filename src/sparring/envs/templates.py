@@ -7,10 +7,11 @@ import re
 from abc import ABC, abstractmethod
 from functools import lru_cache
 
-from sparring.core import EpisodeError, InputError, Message, Messages
+from sparring.core import CallSettings, EpisodeError, InputError, Message, Messages
 from sparring.core.chat_tokens import LINE_END
 from sparring.core.errors import shown
 from sparring.core.own_code import is_class_path, messages_of, method_of, own_object, returned, text_of, truth
+from sparring.core.types import UNSET
 from sparring.envs.examples import example_turns
 from sparring.envs.game import Game
 
@@ -37,6 +38,11 @@ class PromptTemplate(ABC):
     @abstractmethod
     def answer(self, action: str) -> str:
         """Return the exact answer that the template requests for ``action``, ``stop`` included."""
+
+
+def calls_of(template: PromptTemplate) -> CallSettings:
+    """Return what a template sets for calls that leave it open: its stop."""
+    return CallSettings(stop=(template.stop,)) if template.stop else UNSET
 
 
 class CheckedTemplate(PromptTemplate):

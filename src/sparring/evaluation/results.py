@@ -313,8 +313,8 @@ def evaluation_path(directory: Path, step: int, name: str, suffix: str) -> Path:
 def write_evaluation(directory: Path, step: int, name: str, result: EvaluationResult) -> Path:
     """Write what was measured after an update to ``step-000020-NAME.json``, and return its path.
 
-    The file holds ``step``, ``kind`` (``match``, ``nash_conv``, ``measure`` or
-    ``task``) and the result's ``to_dict``.
+    The file holds ``step``, ``kind`` (``match``, ``nash_conv``, ``measure`` or ``task``) and the result's
+    ``to_dict``.
     """
     kind = next(name for name, cls in _KINDS.items() if isinstance(result, cls))
     content = json.dumps({"step": step, "kind": kind, **result.to_dict()}, indent=1, allow_nan=False)

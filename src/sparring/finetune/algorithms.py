@@ -61,7 +61,7 @@ def conversation(rollout: Rollout, agent: str) -> dict[str, Any]:
     earlier invalid answers have weight 0: they are not imitated."""
     last = [step for step in rollout.steps if step.role_id == agent][-1]
     messages: list[dict[str, Any]] = [dict(message) for message in last.prompt]
-    messages.append({"role": "assistant", "content": last.completion_text})
+    messages.append({"role": "assistant", "content": last.written})
     valid = _validity(rollout, agent)
     answers = [message for message in messages if message["role"] == "assistant"]
     imitated = [False] * (len(answers) - len(valid)) + valid[:-1]

@@ -82,7 +82,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     job: str | None = None
 
 
-class Sampling(msgspec.Struct):
+class PlannedRollouts(msgspec.Struct):
     """How many rollouts of the present iteration, or of its test, there will be: ``sampling.json``."""
 
     total: int

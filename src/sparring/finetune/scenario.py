@@ -29,6 +29,7 @@ from sparring.core import (
 )
 from sparring.core.concurrency import all_results
 from sparring.core.errors import check_failures
+from sparring.core.reasoning import ReasoningTags
 from sparring.core.types import UNSET
 from sparring.finetune.model_groups import PureTextSharedModelGroup
 from sparring.finetune.run_files import GrowingFile, RolloutLine
@@ -214,13 +215,15 @@ class KeptAnswers(InferenceClient):
         stop: tuple[str, ...] = (),
         max_reasoning: int | None = None,
         sampling: Sampling | None = None,
+        reasoning: ReasoningTags = "auto",
     ) -> ModelResponse:
         """Return the kept answer, or ask. Raises SparringError: it cannot be kept."""
-        # A client of one's own may not know the last three.
+        own = None if reasoning == "auto" else reasoning
+        # A client of one's own may not know the last four.
         given: dict[str, Any] = {"stop": stop, "max_reasoning": max_reasoning, "sampling": sampling}
-        some = {name: one for name, one in given.items() if one}
+        some = {name: one for name, one in {**given, "reasoning": own}.items() if one}
         question: list[Any] = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
-        question += [one for one in (max_reasoning, sampling) if one is not None]
+        question += [one for one in (max_reasoning, sampling, own) if one is not None]
         key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
         if seed is not None and key in self._answers:
             return self._answers[key]

@@ -13,7 +13,15 @@ from sparring.core import Rollout
 from sparring.core.files import write_file
 from sparring.evaluation.results import MeasureResult, write_evaluation
 from sparring.finetune.providers import Job
-from sparring.finetune.run_files import TRAINING, JobState, RunFiles, Sampling, Stage, read_json, write_json
+from sparring.finetune.run_files import (
+    TRAINING,
+    JobState,
+    PlannedRollouts,
+    RunFiles,
+    Stage,
+    read_json,
+    write_json,
+)
 from sparring.finetune.trees import ends_of
 from sparring.programs.proofs.protocol import Protocol
 from sparring.programs.proofs.state import ProofState, RoundAnswer, is_right, measures_of, total_rewards
@@ -53,7 +61,7 @@ class RunRecords:
 
     def sampling(self, total: int) -> None:
         """Write how many rollouts there will be."""
-        write_json(self.files.sampling, Sampling(total))
+        write_json(self.files.sampling, PlannedRollouts(total))
 
     def job(self, seen: JobState) -> None:
         """Write what is seen of a job, if that has changed."""

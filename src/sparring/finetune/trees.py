@@ -312,7 +312,7 @@ def dpo_examples(rollout: Rollout, pairs: list[Pair], agent: str) -> list[dict[s
 
 
 def _answer(step: Step) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": step.completion_text}]
+    return [{"role": "assistant", "content": step.written}]
 
 
 def _acted(node: Node, agent: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError, Sampling
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.core.sampling import AS_LEARNED
+from sparring.core.sampling import AS_LEARNED, MAX_PENALTY, MIN_PENALTY
 from sparring.core.types import UNSET
 from sparring.learn.model_files import GENERATION_CONFIG, HUB_TIMEOUT_SECONDS, model_directory, resolve_model
 
@@ -22,7 +22,7 @@ class _Generation(msgspec.Struct):
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.01, le=100)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=MIN_PENALTY, le=MAX_PENALTY)] | None = None
 
 
 def own_sampling(model: str, field: str) -> CallSettings:

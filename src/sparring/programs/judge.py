@@ -85,13 +85,7 @@ class TextJudge(_ModelJudge):
         text, caller = "", self.caller(arena)
         for number in range(self.tries):
             calls = self.draws.over(CallSettings(RETRY_TEMPERATURE if number else 0.0, self.max_tokens))
-            response = await caller.call_model(
-                messages,
-                temperature=calls.temperature,
-                max_tokens=calls.max_tokens,
-                model=self.model,
-                sampling=calls.sampling,
-            )
+            response = await caller.call_model(messages, model=self.model, calls=calls)
             text = response.text
             verdict = parse_verdict(text, sides)
             if verdict is not None:

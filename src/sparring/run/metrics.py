@@ -2,7 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from sparring.collection.sinks import Metrics
@@ -117,7 +118,7 @@ class _Counts:
     going_on: int = 0
     thoughts: int = 0
     endless: int = 0
-    thought_tokens: int = 0
+    thought_tokens: list[int] = field(default_factory=list)
     tokens: int = 0
     surprisal: float = 0.0
 
@@ -137,7 +138,7 @@ class _Counts:
         if (thought := answer.meta.get("reasoning")) is not None:
             self.thoughts += 1
             self.endless += not thought["ended"]
-            self.thought_tokens += thought["tokens"] or 0
+            self.thought_tokens += [] if thought["tokens"] is None else [thought["tokens"]]
         self.tokens += len(answer.completion_token_ids)
         self.surprisal -= sum(answer.logprobs)
 
@@ -153,9 +154,10 @@ class _Counts:
         if self.thoughts:
             figures |= {
                 "reasoning_share": self.thoughts / drawn,
-                "reasoning_tokens": self.thought_tokens / self.thoughts,
                 "endless_reasoning_share": self.endless / drawn,
             }
+        if self.thought_tokens:
+            figures["reasoning_tokens"] = fmean(self.thought_tokens)
         if drawn:
             figures |= {
                 "cut_share": self.cut / drawn,
@@ -174,10 +176,10 @@ def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = 
     ones, which the figures after it leave out; missing if there is none. ``cut_share``: the share of answers
     that were cut at the token limit. ``going_on_share``: the share that was cut after beginning with a legal
     answer; missing if there is none. ``reasoning_share``: the share of answers with a thought, whose mean
-    length is ``reasoning_tokens``; ``endless_reasoning_share``: the share with a thought that did not end, so
-    that nothing was said. They are missing without any. ``tokens``: mean length of an answer, its stop token
-    included. ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per token; its expectation
-    is the mean entropy of the distributions that they were sampled from.
+    length, where it is known, is ``reasoning_tokens``; ``endless_reasoning_share``: the share with a thought
+    that did not end, so that nothing was said. They are missing without any. ``tokens``: mean length of an
+    answer, its stop token included. ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per
+    token; its expectation is the mean entropy of the distributions that they were sampled from.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)

@@ -9,8 +9,8 @@ from sparring.finetune.run_files import (
     INSUFFICIENT_DATA_JOB,
     JobRecord,
     JobState,
+    PlannedRollouts,
     RunFiles,
-    Sampling,
     Stage,
     State,
 )
@@ -122,7 +122,7 @@ class FineTuningFiles:
         sampled, sampling = 0, None
         if self._growing is not None:
             self._growing.read()
-            sampled, sampling = self._growing.lines, read_json(self.files.sampling, Sampling)
+            sampled, sampling = self._growing.lines, read_json(self.files.sampling, PlannedRollouts)
         named = {name: group.fine_tuned_model_name for name, group in state.shared_model_groups.items()}
         return FineTuning(
             state.train_loop_stage,

@@ -147,8 +147,9 @@ def _program_groups(run: RunView) -> Iterator[tuple[str, str, list[Row]]]:
     measures = of_program(run.figures)
     by_steps = sorted(measures.items(), key=lambda one: (-max(one[1]), min(one[1]), one[0]))
     for steps, found in groupby(by_steps, key=lambda one: _steps_text(run, one[1])):
-        rows = [_row(run, name.measure, name, of_items=True) for name, _ in found]
-        yield "The program's measures", f"{steps}{_drawn_note(next(iter(measures.values())))}", rows
+        group = dict(found)
+        rows = [_row(run, name.measure, name, of_items=True) for name in group]
+        yield "The program's measures", f"{steps}{_drawn_note(next(iter(group.values())))}", rows
 
 
 def _drawn_note(series: dict[int, Figure]) -> str:

@@ -153,6 +153,7 @@ class EngineClient(Engine):
                 stop=call.stop,
                 max_reasoning=call.max_reasoning,
                 sampling=call.options.shaping.sampling,
+                reasoning=call.reasoning,
             )
         seed = None if call.seed is None else call.seed % SEEDS
         request = EngineRequest(next(self._numbers), self._adapter(model), replace(call, seed=seed))
