@@ -9,6 +9,7 @@ from rich.console import Console
 
 from game_runs import configure, cut_back, metrics_of, quiet, resumed, run
 from program_runs import configure as configure_program
+from sparring.cli.main import main
 from sparring.commands.compare import read_entries
 from sparring.commands.compare_page import comparison_text
 from sparring.config import load_config
@@ -101,6 +102,41 @@ def test_page_and_watch_show_accuracies_with_intervals(asked):
     assert "Questions of tasks, first and last" in page
     assert "What is 3 + 4?" in page or "The answer is: ..." in page
     assert "of tasks" in watched  # the time that they cost
+
+
+def asked_again(capsys, path, *options):
+    """Return the results that ``sparring eval`` prints, by task; its table names each."""
+    capsys.readouterr()
+    assert main(["eval", str(path), *options, "--json"]) == 0
+    out, table = capsys.readouterr()
+    printed = json.loads(out)
+    lines = table.splitlines()
+    assert all(any(line.startswith(one["task"]) for line in lines) for one in printed["tasks"])
+    assert (printed["kind"], printed["model"]) == ("tasks", str(path))
+    return {one["task"]: one for one in printed["tasks"]}
+
+
+def test_eval_asks_a_checkpoint_as_the_run_does(asked, capsys):
+    path, _ = asked
+    own = str(path.parent / OWN)
+    for run_or_checkpoint, step in ((path, 4), (f"{path}@2", 2)):
+        found = asked_again(capsys, run_or_checkpoint, "--task", "arithmetic", "--task", own)
+        assert [*found] == ["arithmetic", OWN]
+        for file in (path / "tasks").glob(f"step-{step:06d}-*.json"):
+            _, result = read_evaluation(file)
+            same = ("scores", "unread", "cut", "tokens", "seed", "temperature", "max_tokens")
+            assert {name: found[result.task][name] for name in same} == {
+                name: getattr(result, name) for name in same
+            }
+
+
+def test_eval_asks_as_it_is_told(asked, model, capsys):
+    path, _ = asked
+    own = str(path.parent / OWN)
+    found = asked_again(capsys, path, "--task", own, "--questions", "9", "--temperature", "0", "--seed", "5")
+    assert (found[OWN]["questions"], found[OWN]["temperature"], found[OWN]["max_tokens"]) == (9, 0.0, 8)
+    drawn = asked_again(capsys, f"{model},top_k=3", "--task", own)[OWN]
+    assert (drawn["questions"], drawn["sampling"]["top_k"], drawn["max_tokens"]) == (12, 3, 512)
 
 
 def test_a_task_between_two_evaluations_does_not_hide_the_matches(asked, tmp_path):

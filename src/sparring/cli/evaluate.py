@@ -43,12 +43,21 @@ _BUDGET_HELP = "Games in total. After the first games, the rest go to the pairs 
 _MAX_STATES_HELP = (
     "NashConv of phantom_ttt: stop after about this number of information states. The same command goes on."
 )
+_TASK_HELP = (
+    "Ask the questions of a task instead: arithmetic, gsm8k, math500, reasoning_gym:NAME or a .jsonl file; "
+    "may be repeated."
+)
+_TEMPERATURE_HELP = "0 takes the most likely token; by default 1, and for tasks as in the run."
 _NASH_CONV_HELP = "Also compute NashConv of every model that is served here (small OpenSpiel games)."
 
 
 def evaluate(
     model: Player,
     env: Env = None,
+    task: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_TASK_HELP)] = None,
+    questions: Annotated[
+        int | None, typer.Option(min=2, help="Questions of each task; by default as in the run, or 200.")
+    ] = None,
     role: Annotated[list[str] | None, typer.Option(metavar="ROLE=PLAYER", help=_ROLE_HELP)] = None,
     opponent: Annotated[str | None, typer.Option(metavar="SPEC", help=_OPPONENT_HELP)] = None,
     games: Annotated[
@@ -57,7 +66,7 @@ def evaluate(
     template: Template = None,
     players: Players = None,
     seed: SeedOrNone = None,
-    temperature: Temperature = 1.0,
+    temperature: Annotated[float | None, typer.Option(min=0, help=_TEMPERATURE_HELP)] = None,
     nash_conv: Annotated[
         bool, typer.Option("--nash-conv", help="Compute NashConv exactly too; for OpenSpiel games.")
     ] = False,
@@ -72,32 +81,55 @@ def evaluate(
     """Play a match and print wins, draws, losses and invalid moves with their 95% intervals.
 
     In a game that minimax solves, also the share of the model's moves that keep the value of the position.
-    A program's run is measured as its training does.
+    A program's run is measured as its training does. With --task, print how many answers are right.
     """
     from sparring.commands.member_sampling import split_sampling
     from sparring.commands.model_source import first_environment
-    from sparring.commands.venues import refuse_for_programs
+    from sparring.commands.venues import refuse_for_programs, refuse_for_tasks
 
     if out is not None:
         check_writable("--out", out)
-    env = env or first_environment(model)
+    of_games = {"--opponent": opponent, "--games": games, "--template": template, "--players": players}
+    of_games |= {"--nash-conv": nash_conv, "--max-states": max_states}
+    if task:
+        refuse_for_tasks({"--env": env, "--role": role, **of_games})
+    elif questions is not None:
+        raise InputError("--questions", "is for tasks, and none is named", "Name one with --task")
+    else:
+        env = env or first_environment(model)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        if env is None:
-            of_games = {"--opponent": opponent, "--games": games, "--template": template}
-            of_games |= {"--players": players, "--temperature": temperature != 1, "--nash-conv": nash_conv}
-            of_games |= {"--max-states": max_states, "sampling": split_sampling(model)[1]}
+        if task:
+            values = _asked(model, task, questions, seed, temperature)
+        elif env is None:
+            of_games |= {"--temperature": temperature is not None, "sampling": split_sampling(model)[1]}
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:
             _check_no_role(bool(role), env)
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
-            options |= {"temperature": temperature, "nash_conv": nash_conv, "max_states": max_states}
+            options |= {"temperature": 1.0 if temperature is None else temperature}
+            options |= {"nash_conv": nash_conv, "max_states": max_states}
             values = _played(model, env, opponent, games, options)
     text = json_text(values)
     if out is not None:
         write_text(out, text)
     if as_json:
         print(text, end="")
+
+
+def _asked(
+    model: str, tasks: list[str], questions: int | None, seed: int | None, temperature: float | None
+) -> dict[str, Any]:
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.evaluate_tasks import evaluate_tasks
+    from sparring.commands.tables import results_table
+    from sparring.view.watch.text import table_text
+
+    console = Console()
+    progress = ConsoleProgress(console)
+    results = evaluate_tasks(model, tasks, questions, seed=seed, temperature=temperature, progress=progress)
+    console.print(table_text(results_table(results)))
+    return {"kind": "tasks", "model": model, "tasks": [result.to_dict() for result in results]}
 
 
 def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sparring.evaluation.results import (
     NashConvResult,
     failures_text,
 )
+from sparring.evaluation.task_result import TaskResult
 from sparring.view.tables import Row, Table, figure_cell
 
 
@@ -43,6 +44,8 @@ def exploited_table(result: Exploited) -> Table:
 
 
 def _title(result: EvaluationResult) -> str:
+    if isinstance(result, TaskResult):
+        return result.task
     if isinstance(result, MatchResult):
         return f"{result.env_id} against {result.opponent}" if result.opponent else result.env_id
     return f"{result.env_id}, exact" if isinstance(result, NashConvResult) else ""

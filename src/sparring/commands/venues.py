@@ -19,6 +19,13 @@ def refuse_for_programs(options: Mapping[str, object]) -> None:
             raise InputError(name, "is for games, but a program is played", "Leave it out, or name a game")
 
 
+def refuse_for_tasks(options: Mapping[str, object]) -> None:
+    """Raise an InputError for an option of games or programs that is set, by its name, beside a task."""
+    for name, value in options.items():
+        if value:
+            raise InputError(name, "is not for tasks", "Leave it out, or leave out --task")
+
+
 def program_venue(config: Config, name: str, field: str) -> ProgramVenue:
     """Return the program of a configuration, which ``name`` has in the user's input ``field``.
 

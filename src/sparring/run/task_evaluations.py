@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from sparring.collection.rollout_log import write_rollouts
 from sparring.config import Config
+from sparring.config.model import InferenceSettings
+from sparring.config.population import EvaluationSettings
 from sparring.config.tasks import TaskSettings
 from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.reasoning import tags_of
@@ -65,14 +67,16 @@ class TaskEvaluations:
     async def _asked(
         self, step: int, settings: TaskSettings, task: Task, label: str, model: str, progress: RunProgress
     ) -> TaskResult:
-        count = len(task.questions)
+        count, config = len(task.questions), self.config
         with progress.doing(f"{label}: {count} questions", "questions", count) as answered:
             result, rollouts = await ask_task(
                 self.arena,
                 task,
                 label,
                 model,
-                self._calls(settings),
+                calls_of_task(
+                    settings, self.config.inference, self.config.evaluation, self.config.model.name
+                ),
                 derive_seed(self.config.seed, "task", settings.label),
                 answered,
             )
@@ -82,7 +86,7 @@ class TaskEvaluations:
         result = self._beside_first(step, label, result)
         self.directory.check_epoch()
         write_evaluation(self.directory.tasks, step, label, result)
-        if shown := rollouts[: self.config.tracking.games_logged]:
+        if shown := rollouts[: config.tracking.games_logged]:
             write_rollouts(evaluation_path(self.directory.tasks, step, label, ".jsonl"), step, shown)
         return result
 
@@ -91,19 +95,6 @@ class TaskEvaluations:
             place = self.config.evaluation.tasks.index(settings)
             self._loaded[settings.name] = load_task(settings, f"evaluation.tasks.{place}.name")
         return self._loaded[settings.name]
-
-    def _calls(self, settings: TaskSettings) -> CallSettings:
-        inference, evaluation = self.config.inference, self.config.evaluation
-        temperature = evaluation.temperature if settings.temperature is None else settings.temperature
-        own = drawing(evaluation.sampling, self.config.model.name, "evaluation.sampling")
-        calls = CallSettings(
-            temperature=temperature,
-            max_tokens=settings.max_tokens,
-            stop=tuple(inference.stop),
-            reasoning=tags_of(inference.reasoning),
-            max_reasoning=inference.max_reasoning,
-        )
-        return calls.over(own)
 
     def _beside_first(self, step: int, label: str, result: TaskResult) -> TaskResult:
         """Return the result with the change since the evaluation before training, if that can be read."""
@@ -115,6 +106,21 @@ class TaskEvaluations:
         except (OSError, ValueError):  # a run that began without the task, or a damaged file
             return result
         return result.beside(first) if isinstance(first, TaskResult) else result
+
+
+def calls_of_task(
+    settings: TaskSettings, inference: InferenceSettings, evaluation: EvaluationSettings, model: str
+) -> CallSettings:
+    """Return how answers to a task are drawn and read, by a base ``model``."""
+    temperature = evaluation.temperature if settings.temperature is None else settings.temperature
+    calls = CallSettings(
+        temperature=temperature,
+        max_tokens=settings.max_tokens,
+        stop=tuple(inference.stop),
+        reasoning=tags_of(inference.reasoning),
+        max_reasoning=inference.max_reasoning,
+    )
+    return calls.over(drawing(evaluation.sampling, model, "evaluation.sampling"))
 
 
 def tasks_due(config: Config, step: int, *, full: bool) -> list[TaskSettings]:
