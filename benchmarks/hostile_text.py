@@ -36,7 +36,7 @@ from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
 from sparring.cli import main as command_line
 from sparring.commands.play import ModelPlayer, play_game
-from sparring.core import InputError, Messages, MockInferenceClient
+from sparring.core import CallSettings, InputError, Messages, MockInferenceClient
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.chat_tokens import ChatTokens
 from sparring.engine.server import create_app
@@ -194,8 +194,8 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
     try:
         client = MockInferenceClient([answer])
         with asyncio.Runner() as runner:
-            policies = ["default", "default"]
-            model = ModelPlayer(client, policies, get_template("qwen3-zs"), 8, runner)
+            policies, calls = ["default", "default"], CallSettings(max_tokens=8)
+            model = ModelPlayer(client, policies, get_template("qwen3-zs"), calls, runner)
             play_game(HostileGame(text), 0, model, 1, shown)
     finally:
         sys.stdin = stdin

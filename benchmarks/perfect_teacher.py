@@ -16,7 +16,7 @@ import numpy as np
 import pyspiel
 from torch import Tensor
 
-from sparring.envs.openspiel_words import wording_for
+from sparring.envs.openspiel_game import wording_of
 from sparring.envs.solver import Minimax
 from sparring.learn.algorithms import BaseAlgo
 from sparring.learn.batch import Batch, Tokens
@@ -73,7 +73,7 @@ class PerfectTeacher(BaseAlgo):
 
 def best_moves() -> dict[str, dict[str, float]]:
     """Return the perfect player's moves, by name, at every position, by what a player is told there."""
-    wording, solver = wording_for(GAME), Minimax(GAME)
+    wording, solver = wording_of(GAME), Minimax(GAME)
     found: dict[str, dict[str, float]] = {}
 
     def visit(state: Any) -> None:
