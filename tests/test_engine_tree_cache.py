@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sparring.core import pass_sizes
 from sparring.engine import cached_attention
 from sparring.engine.cached_attention import CachedAttention
-from sparring.engine.tree_cache import ROOT, KeyStore, TreeCache
+from sparring.engine.key_store import KeyStore
+from sparring.engine.tree_cache import ROOT, TreeCache
 from sparring.learn.model_attention import DotProduct
 
 token = st.integers(0, 2)

@@ -1,0 +1,114 @@
+"""KeyStore: the keys and values of an engine's contexts, which passes copy out or read where they are.
+
+Letters: S slots, G key-value heads, H query heads, d and e the head sizes of keys and values.
+"""
+
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+READ_IN_PLACE = frozenset({torch.float32, torch.float64})
+"""Types of keys that torch's sparse products take."""
+
+
+class SlotRows:
+    """The slots_BK of B contexts, as torch's sparse products look them up: for every query head of a context,
+    K rows of a table that has one for each slot and head."""
+
+    def __init__(self, slots_BK: Tensor) -> None:
+        self.slots_BK = slots_BK
+        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def of(self, heads: int, key_heads: int) -> tuple[Tensor, Tensor]:
+        """Return the starts of the lists of rows of the B H heads, and one more, and the lists."""
+        if (heads, key_heads) not in self._known:
+            batch, keys = self.slots_BK.shape
+            head_H = torch.arange(heads) // (heads // key_heads)
+            rows_BHK = self.slots_BK[:, None] * key_heads + head_H[:, None]
+            starts = torch.arange(0, batch * heads * keys + 1, keys)
+            self._known[heads, key_heads] = starts, rows_BHK.flatten()
+        return self._known[heads, key_heads]
+
+
+class KeyStore:
+    """Keys and values by slot; the tensors grow by doubling, and are freed once no slot is taken."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._free: list[int] = []
+        self._keys: list[Tensor] = []  # key_SGd of each layer
+        self._values: list[Tensor] = []  # value_SGe
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(one.nbytes for one in (*self._keys, *self._values))
+
+    def take(self) -> int:
+        """Return a slot that is not taken."""
+        if self._free:
+            return self._free.pop()
+        self._size += 1
+        return self._size - 1
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Free slots for others."""
+        self._free.extend(sorted(slots, reverse=True))
+        if len(self._free) == self._size:
+            self._size = 0
+            for kept in (self._free, self._keys, self._values):
+                kept.clear()
+
+    def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTe: Tensor) -> None:
+        """Fill slots of one layer."""
+        for tables, new_GTf in ((self._keys, key_GTd), (self._values, value_GTe)):
+            new_TGf = new_GTf.transpose(0, 1)
+            if layer == len(tables):
+                tables.append(new_TGf.new_empty(0, *new_TGf.shape[1:]))
+            table_SGf = tables[layer]
+            if len(table_SGf) < self._size:
+                grown = table_SGf.new_empty(max(self._size, 2 * len(table_SGf)), *table_SGf.shape[1:])
+                grown[: len(table_SGf)] = table_SGf
+                tables[layer] = table_SGf = grown
+            table_SGf.index_copy_(0, slots_T, new_TGf)
+
+    def read(self, layer: int, slots_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies (key_BGKd, value_BGKe) of one layer."""
+        key_BGKd, value_BGKe = (
+            table_SGf.index_select(0, slots_BK.flatten()).view(*slots_BK.shape, *table_SGf.shape[1:])
+            for table_SGf in (self._keys[layer], self._values[layer])
+        )
+        return key_BGKd.transpose(1, 2), value_BGKe.transpose(1, 2)
+
+    def scores(self, layer: int, rows: SlotRows, query_BHd: Tensor, scale: float) -> Tensor:
+        """Return scores_BHK, the scaled products of each context's query and keys, which are not copied."""
+        table = self._keys[layer].flatten(0, 1)
+        starts, columns = rows.of(query_BHd.shape[1], self._keys[layer].shape[1])
+        queries = query_BHd.flatten(0, 1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            places = torch.sparse_csr_tensor(
+                starts,
+                columns,
+                query_BHd.new_zeros(len(columns)),
+                (len(queries), len(table)),
+                check_invariants=False,
+            )
+        products = torch.sparse.sampled_addmm(places, queries, table.t(), alpha=scale).values()
+        return products.view(*query_BHd.shape[:2], -1)
+
+    def sums(self, layer: int, rows: SlotRows, weights_BHK: Tensor) -> Tensor:
+        """Return output_BHe, the sums of each context's values by their weights."""
+        value_SGe = self._values[layer]
+        starts, indices = rows.of(weights_BHK.shape[1], value_SGe.shape[1])
+        sums = torch.nn.functional.embedding_bag(
+            indices,
+            value_SGe.flatten(0, 1),
+            starts,
+            mode="sum",
+            per_sample_weights=weights_BHK.flatten(),
+            include_last_offset=True,
+        )
+        return sums.view(*weights_BHK.shape[:2], -1)
