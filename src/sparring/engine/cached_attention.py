@@ -109,8 +109,8 @@ class CachedAttention:
         for batch in self.batches:
             mask_B1QK = self._mask(batch, window)
             query_BQHd = query_THd[batch.queries_BQ]
-            if batch.in_place is not None:
-                outputs.append(self._in_place(layer, query_BQHd[:, 0], batch.in_place, mask_B1QK, dot_product))
+            if (rows := batch.in_place) is not None:
+                outputs.append(self._in_place(layer, query_BQHd[:, 0], rows, mask_B1QK, dot_product))
                 continue
             key_BGKd, value_BGKe = self._store.read(layer, batch.slots_BK)
             output_BHQe = dot_product(query_BQHd.transpose(1, 2), key_BGKd, value_BGKe, mask_B1QK)

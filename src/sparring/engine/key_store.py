@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 READ_IN_PLACE = frozenset({torch.float32, torch.float64})
 """Types of keys that torch's sparse products take."""
@@ -15,21 +16,30 @@ READ_IN_PLACE = frozenset({torch.float32, torch.float64})
 
 class SlotRows:
     """The slots_BK of B contexts, as torch's sparse products look them up: for every query head of a context,
-    K rows of a table that has one for each slot and head."""
+    K rows of a table that has one for each slot and key-value head."""
 
     def __init__(self, slots_BK: Tensor) -> None:
-        self.slots_BK = slots_BK
-        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._slots_BK = slots_BK
+        self._known: dict[tuple[int, torch.Size], Tensor] = {}
 
-    def of(self, heads: int, key_heads: int) -> tuple[Tensor, Tensor]:
-        """Return the starts of the lists of rows of the B H heads, and one more, and the lists."""
-        if (heads, key_heads) not in self._known:
-            batch, keys = self.slots_BK.shape
-            head_H = torch.arange(heads) // (heads // key_heads)
-            rows_BHK = self.slots_BK[:, None] * key_heads + head_H[:, None]
-            starts = torch.arange(0, batch * heads * keys + 1, keys)
-            self._known[heads, key_heads] = starts, rows_BHK.flatten()
-        return self._known[heads, key_heads]
+    def of(self, heads: int, table_SGd: Tensor) -> Tensor:
+        """Return a sparse matrix [B H, S G] of zeros at these rows."""
+        key = heads, table_SGd.shape[:2]
+        if key not in self._known:
+            slots, groups = table_SGd.shape[:2]
+            batch, keys = self._slots_BK.shape
+            head_H1 = torch.arange(heads)[:, None] // (heads // groups)
+            rows_BHK = self._slots_BK[:, None] * groups + head_H1
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                self._known[key] = torch.sparse_csr_tensor(
+                    torch.arange(0, rows_BHK.numel() + 1, keys),
+                    rows_BHK.flatten(),
+                    table_SGd.new_zeros(rows_BHK.numel()),
+                    (batch * heads, slots * groups),
+                    check_invariants=False,
+                )
+        return self._known[key]
 
 
 class KeyStore:
@@ -84,29 +94,19 @@ class KeyStore:
 
     def scores(self, layer: int, rows: SlotRows, query_BHd: Tensor, scale: float) -> Tensor:
         """Return scores_BHK, the scaled products of each context's query and keys, which are not copied."""
-        table = self._keys[layer].flatten(0, 1)
-        starts, columns = rows.of(query_BHd.shape[1], self._keys[layer].shape[1])
-        queries = query_BHd.flatten(0, 1)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-            places = torch.sparse_csr_tensor(
-                starts,
-                columns,
-                query_BHd.new_zeros(len(columns)),
-                (len(queries), len(table)),
-                check_invariants=False,
-            )
-        products = torch.sparse.sampled_addmm(places, queries, table.t(), alpha=scale).values()
-        return products.view(*query_BHd.shape[:2], -1)
+        key_SGd = self._keys[layer]
+        places, keys = rows.of(query_BHd.shape[1], key_SGd), key_SGd.flatten(0, 1)
+        scores = torch.sparse.sampled_addmm(places, query_BHd.flatten(0, 1), keys.t(), alpha=scale)
+        return scores.values().view(*query_BHd.shape[:2], -1)
 
     def sums(self, layer: int, rows: SlotRows, weights_BHK: Tensor) -> Tensor:
         """Return output_BHe, the sums of each context's values by their weights."""
         value_SGe = self._values[layer]
-        starts, indices = rows.of(weights_BHK.shape[1], value_SGe.shape[1])
-        sums = torch.nn.functional.embedding_bag(
-            indices,
+        places = rows.of(weights_BHK.shape[1], value_SGe)
+        sums = embedding_bag(
+            places.col_indices(),
             value_SGe.flatten(0, 1),
-            starts,
+            places.crow_indices(),
             mode="sum",
             per_sample_weights=weights_BHK.flatten(),
             include_last_offset=True,

@@ -11,7 +11,6 @@ import numpy as np
 from sparring.engine.key_store import KeyStore
 from sparring.engine.sampling import IntArray, NextToken
 
-
 ROOT = -1
 
 

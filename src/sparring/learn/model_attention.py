@@ -90,7 +90,7 @@ class DotProduct:
         return weights_HQK.to(value_HKe.dtype) @ value_HKe
 
     def weights(self, scores_HQK: Tensor, mask_QK: Tensor | None) -> Tensor:
-        """Return weights_HQK, in float32 at least, of scaled products of queries and keys; ``mask_QK`` as above."""
+        """Return weights_HQK, in float32 at least, of scaled products; ``mask_QK`` as above."""
         if self.soft_cap is not None:
             scores_HQK = self.soft_cap * torch.tanh(scores_HQK / self.soft_cap)
         queries, keys = scores_HQK.shape[-2:]
