@@ -16,27 +16,27 @@ READ_IN_PLACE = frozenset({torch.float32, torch.float64})
 
 class SlotRows:
     """The slots_BK of B contexts, as torch's sparse products look them up: for every query head of a context,
-    K rows of a table that has one for each slot and key-value head."""
+    K rows of a table that has one for each key-value head and slot."""
 
     def __init__(self, slots_BK: Tensor) -> None:
         self._slots_BK = slots_BK
         self._known: dict[tuple[int, torch.Size], Tensor] = {}
 
-    def of(self, heads: int, table_SGd: Tensor) -> Tensor:
-        """Return a sparse matrix [B H, S G] of zeros at these rows."""
-        key = heads, table_SGd.shape[:2]
+    def of(self, heads: int, table_GSd: Tensor) -> Tensor:
+        """Return a sparse matrix [B H, G S] of zeros at these rows."""
+        key = heads, table_GSd.shape[:2]
         if key not in self._known:
-            slots, groups = table_SGd.shape[:2]
+            groups, slots = table_GSd.shape[:2]
             batch, keys = self._slots_BK.shape
             head_H1 = torch.arange(heads)[:, None] // (heads // groups)
-            rows_BHK = self._slots_BK[:, None] * groups + head_H1
+            rows_BHK = head_H1 * slots + self._slots_BK[:, None]
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
                 self._known[key] = torch.sparse_csr_tensor(
                     torch.arange(0, rows_BHK.numel() + 1, keys),
                     rows_BHK.flatten(),
-                    table_SGd.new_zeros(rows_BHK.numel()),
-                    (batch * heads, slots * groups),
+                    table_GSd.new_zeros(rows_BHK.numel()),
+                    (batch * heads, groups * slots),
                     check_invariants=False,
                 )
         return self._known[key]
@@ -48,8 +48,8 @@ class KeyStore:
     def __init__(self) -> None:
         self._size = 0
         self._free: list[int] = []
-        self._keys: list[Tensor] = []  # key_SGd of each layer
-        self._values: list[Tensor] = []  # value_SGe
+        self._keys: list[Tensor] = []  # key_GSd of each layer
+        self._values: list[Tensor] = []  # value_GSe
 
     @property
     def nbytes(self) -> int:
@@ -74,38 +74,38 @@ class KeyStore:
     def write(self, layer: int, slots_T: Tensor, key_GTd: Tensor, value_GTe: Tensor) -> None:
         """Fill slots of one layer."""
         for tables, new_GTf in ((self._keys, key_GTd), (self._values, value_GTe)):
-            new_TGf = new_GTf.transpose(0, 1)
             if layer == len(tables):
-                tables.append(new_TGf.new_empty(0, *new_TGf.shape[1:]))
-            table_SGf = tables[layer]
-            if len(table_SGf) < self._size:
-                grown = table_SGf.new_empty(max(self._size, 2 * len(table_SGf)), *table_SGf.shape[1:])
-                grown[: len(table_SGf)] = table_SGf
-                tables[layer] = table_SGf = grown
-            table_SGf.index_copy_(0, slots_T, new_TGf)
+                tables.append(new_GTf.new_empty(len(new_GTf), 0, new_GTf.shape[2]))
+            table_GSf = tables[layer]
+            slots = table_GSf.shape[1]
+            if slots < self._size:
+                grown = table_GSf.new_empty(len(table_GSf), max(self._size, 2 * slots), table_GSf.shape[2])
+                grown[:, :slots] = table_GSf
+                tables[layer] = table_GSf = grown
+            table_GSf.index_copy_(1, slots_T, new_GTf)
 
     def read(self, layer: int, slots_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Return copies (key_BGKd, value_BGKe) of one layer."""
-        key_BGKd, value_BGKe = (
-            table_SGf.index_select(0, slots_BK.flatten()).view(*slots_BK.shape, *table_SGf.shape[1:])
-            for table_SGf in (self._keys[layer], self._values[layer])
+        key_GBKd, value_GBKe = (
+            table_GSf.index_select(1, slots_BK.flatten()).unflatten(1, slots_BK.shape)
+            for table_GSf in (self._keys[layer], self._values[layer])
         )
-        return key_BGKd.transpose(1, 2), value_BGKe.transpose(1, 2)
+        return key_GBKd.transpose(0, 1), value_GBKe.transpose(0, 1)
 
     def scores(self, layer: int, rows: SlotRows, query_BHd: Tensor, scale: float) -> Tensor:
         """Return scores_BHK, the scaled products of each context's query and keys, which are not copied."""
-        key_SGd = self._keys[layer]
-        places, keys = rows.of(query_BHd.shape[1], key_SGd), key_SGd.flatten(0, 1)
+        key_GSd = self._keys[layer]
+        places, keys = rows.of(query_BHd.shape[1], key_GSd), key_GSd.flatten(0, 1)
         scores = torch.sparse.sampled_addmm(places, query_BHd.flatten(0, 1), keys.t(), alpha=scale)
         return scores.values().view(*query_BHd.shape[:2], -1)
 
     def sums(self, layer: int, rows: SlotRows, weights_BHK: Tensor) -> Tensor:
         """Return output_BHe, the sums of each context's values by their weights."""
-        value_SGe = self._values[layer]
-        places = rows.of(weights_BHK.shape[1], value_SGe)
+        value_GSe = self._values[layer]
+        places = rows.of(weights_BHK.shape[1], value_GSe)
         sums = embedding_bag(
             places.col_indices(),
-            value_SGe.flatten(0, 1),
+            value_GSe.flatten(0, 1),
             places.crow_indices(),
             mode="sum",
             per_sample_weights=weights_BHK.flatten(),
