@@ -118,7 +118,7 @@ class CachedAttention:
         return torch.cat(outputs)[self._places_T]
 
     def _in_place(
-        self, layer: int, query_BHd: Tensor, rows: SlotRows, mask_B11K: Tensor, dot_product: DotProduct
+        self, layer: int, query_BHd: Tensor, rows: SlotRows, mask_B11K: Tensor | None, dot_product: DotProduct
     ) -> Tensor:
         scores_BHK = self._store.scores(layer, rows, query_BHd, dot_product.scale)
         weights_BH1K = dot_product.weights(scores_BHK[:, :, None], mask_B11K)

@@ -87,7 +87,7 @@ class KeyStore:
     def read(self, layer: int, slots_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Return copies (key_BGKd, value_BGKe) of one layer."""
         key_GBKd, value_GBKe = (
-            table_GSf.index_select(1, slots_BK.flatten()).unflatten(1, slots_BK.shape)
+            table_GSf.index_select(1, slots_BK.flatten()).view(len(table_GSf), *slots_BK.shape, -1)
             for table_GSf in (self._keys[layer], self._values[layer])
         )
         return key_GBKd.transpose(0, 1), value_GBKe.transpose(0, 1)
@@ -103,7 +103,7 @@ class KeyStore:
         """Return output_BHe, the sums of each context's values by their weights."""
         value_GSe = self._values[layer]
         places = rows.of(weights_BHK.shape[1], value_GSe)
-        sums = embedding_bag(
+        sums: Tensor = embedding_bag(
             places.col_indices(),
             value_GSe.flatten(0, 1),
             places.crow_indices(),
