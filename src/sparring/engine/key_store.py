@@ -96,8 +96,9 @@ class KeyStore:
         """Return scores_BHK, the scaled products of each context's query and keys, which are not copied."""
         key_GSd = self._keys[layer]
         places, keys = rows.of(query_BHd.shape[1], key_GSd), key_GSd.flatten(0, 1)
-        scores = torch.sparse.sampled_addmm(places, query_BHd.flatten(0, 1), keys.t(), alpha=scale)
-        return scores.values().view(*query_BHd.shape[:2], -1)
+        products = torch.sparse.sampled_addmm(places, query_BHd.flatten(0, 1), keys.t(), alpha=scale)
+        scores: Tensor = products.values()
+        return scores.view(*query_BHd.shape[:2], -1)
 
     def sums(self, layer: int, rows: SlotRows, weights_BHK: Tensor) -> Tensor:
         """Return output_BHe, the sums of each context's values by their weights."""
