@@ -20,15 +20,17 @@ def pin_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleave(
+    contenders: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = perf_counter
+) -> dict[str, list[float]]:
     """Run every contender once per round, in turn; returns seconds by contender and round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             gc.collect()
-            started = perf_counter()
+            started = clock()
             run()
-            seconds[name].append(perf_counter() - started)
+            seconds[name].append(clock() - started)
     return seconds
 
 

@@ -2,16 +2,17 @@
 
 - engine: whole games of mirror self-play, many in flight, with an engine whose cache is empty at the start;
   the time for the games' own code, prompts and prefill is included. ``unshared`` answers as many different
-  prompts of random numbers instead, with 17 tokens each;
+  prompts of random numbers instead, with 128 tokens each, whatever they are;
 - generate: ``model.generate`` with the same weights and active peft adapter on prompts drawn from those that
-  occurred there, padded left, in batches of 16 and of 64; same temperature, no top-k or top-p, same limit of
-  new tokens.
+  occurred there, padded left, in batches of 16 and of 64 (``unshared``: of 64); same temperature, no top-k or
+  top-p, same limit of new tokens.
 
-The figure is generated tokens (stop token included) per second. Both run in turn, on one thread, in the type
-that a run would choose. First the log-probabilities with which the engine sampled its tokens must agree with
-a forward pass of transformers over the same tokens, in float32.
+The figure is generated tokens (stop token included) per second of the processor, which other programs disturb
+less than the clock's. Both run in turn, on one thread, in the type that a run would choose if ``--dtype``
+names none. First the log-probabilities with which the engine sampled its tokens must agree with a forward
+pass of transformers over the same tokens, in float32.
 
-Command:  python benchmarks/play_speed.py [--batches kuhn tictactoe unshared] [--rounds 3]
+Command:  python benchmarks/play_speed.py [--batches kuhn tictactoe unshared] [--rounds 3] [--dtype float32]
 Needs:    this package. It takes about 15 minutes on one core, nearly all of it in ``generate``.
 """
 
@@ -20,6 +21,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 from statistics import median
+from time import process_time
 from typing import Any
 
 import torch
@@ -28,13 +30,16 @@ from measuring import interleave, pin_one_thread, print_table
 from plain_model import load_both, pad
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, make_arena, play_games
 from sparring.core import Messages, Step
+from sparring.engine.answering import AnswerOptions, EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.learn.policy import TRAINED, PolicyModel
 
 UNSHARED = "unshared"
 GAMES = {"kuhn": 256, "tictactoe": 64, UNSHARED: 64}
 GATE_GAMES = 4
-UNSHARED_NUMBERS, UNSHARED_TOKENS = 18, 17
+ENGINE_AND_GENERATE = ["engine", "generate 16", "generate 64"]
+UNSHARED_NUMBERS, UNSHARED_TOKENS = 18, 128
+NO_TOKEN = -1
 
 
 @dataclass
@@ -77,12 +82,12 @@ class Answers:
         seeds = range(self.answered, self.answered + self.games)
         drawn = [random.Random(seed).choices(range(100, 1000), k=UNSHARED_NUMBERS) for seed in seeds]
         asked: list[Messages] = [[{"role": "user", "content": " ".join(map(str, one))}] for one in drawn]
-        answers = await asyncio.gather(
-            *(
-                engine.complete(messages, max_tokens=UNSHARED_TOKENS, model=TRAINED, seed=seed)
-                for messages, seed in zip(asked, seeds, strict=True)
-            )
-        )
+        endless = AnswerOptions(ignore_eos=True)
+        calls = [
+            EngineCall(messages, max_tokens=UNSHARED_TOKENS, model=TRAINED, seed=seed, options=endless)
+            for messages, seed in zip(asked, seeds, strict=True)
+        ]
+        answers = await asyncio.gather(*map(engine.answer, calls))
         return [one.to_step("player_0", messages) for one, messages in zip(answers, asked, strict=True)]
 
 
@@ -149,13 +154,12 @@ def check_logprobs(batches: list[str]) -> None:
 
 def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int) -> list[str]:
     """Time one game; returns its row of the table."""
+    contender(policy, batch, GATE_GAMES)()  # the first passes of a process take longer
     play = contender(policy, batch, games)
-    play()
-    stop_id = policy.stop_token_ids[0]
+    stop_id, sizes = (NO_TOKEN, (64,)) if batch == UNSHARED else (policy.stop_token_ids[0], (16, 64))
     contenders: dict[str, Any] = {"engine": play}
-    contenders |= {f"generate {size}": Generate(model, play, size, stop_id) for size in (16, 64)}
-    play.tokens.clear()
-    seconds = interleave(contenders, rounds)
+    contenders |= {f"generate {size}": Generate(model, play, size, stop_id) for size in sizes}
+    seconds = interleave(contenders, rounds, process_time)
     rates = {
         name: [tokens / time for tokens, time in zip(one.tokens, seconds[name], strict=True)]
         for name, one in contenders.items()
@@ -164,7 +168,8 @@ def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int
     ratios = [ours / theirs for ours, theirs in zip(rates["engine"], rates[best], strict=True)]
     prompts = sorted(len(step.prompt_token_ids or []) for step in play.steps)
     row = [batch, str(games), str(int(median(play.tokens))), f"{prompts[0]} to {prompts[-1]}"]
-    return row + [f"{median(rates[name]):,.1f}" for name in rates] + [f"{median(ratios):.1f}"]
+    row += [f"{median(rates[name]):,.1f}" if name in rates else "" for name in ENGINE_AND_GENERATE]
+    return [*row, f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
 
 
 def main() -> None:
@@ -176,22 +181,15 @@ def main() -> None:
     parser.add_argument(
         "--games", type=int, help="games in flight; by default 256 for kuhn and 64 for the others"
     )
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"])
     arguments = parser.parse_args()
     pin_one_thread()
     check_logprobs(arguments.batches)
-    policy, model = load_both(auto_dtype())
+    policy, model = load_both(getattr(torch, arguments.dtype) if arguments.dtype else auto_dtype())
     model.eval()
-    print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; generated tokens/s")
-    header = [
-        "game",
-        "in flight",
-        "tokens per round",
-        "prompt tokens",
-        "engine",
-        "generate 16",
-        "generate 64",
-    ]
-    header.append("engine / better generate")
+    print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; generated tokens per CPU second")
+    header = ["game", "in flight", "tokens per round", "prompt tokens", *ENGINE_AND_GENERATE]
+    header.append("engine / better generate (least and most of the rounds)")
     rows = [
         measure(policy, model, batch, arguments.rounds, arguments.games or GAMES[batch])
         for batch in arguments.batches

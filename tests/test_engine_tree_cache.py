@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sparring.core import pass_sizes
 from sparring.engine import cached_attention
 from sparring.engine.cached_attention import CachedAttention
-from sparring.engine.tree_cache import ROOT, KeyStore, TreeCache
+from sparring.engine.key_store import READ_IN_PLACE, KeyStore
+from sparring.engine.tree_cache import ROOT, TreeCache
 from sparring.learn.model_attention import DotProduct
 
 token = st.integers(0, 2)
@@ -103,9 +104,10 @@ def test_find_returns_the_longest_known_prefix(known, asked):
     st.sampled_from([-(10**9), 0, 5, 1500]),
     st.sampled_from([1, 12, 10**9]),
     st.none() | st.integers(1, 8),
+    st.sampled_from([frozenset(), READ_IN_PLACE]),
 )
 def test_attention_in_any_batches_and_groups_equals_each_token_alone(
-    ids, batch_size, overhead, read_keys, window
+    ids, batch_size, overhead, read_keys, window, in_place
 ):
     cache, inputs = TreeCache(), Inputs()
     for context in ids:
@@ -113,6 +115,7 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(
     with (
         patch.object(cached_attention, "OVERHEAD_PAIRS", overhead),
         patch.object(pass_sizes, "READ_KEYS", read_keys),
+        patch.object(cached_attention, "READ_IN_PLACE", in_place),
     ):
         for first in range(0, len(cache), batch_size):
             nodes = list(range(first, min(first + batch_size, len(cache))))
@@ -201,6 +204,14 @@ def test_questions_to_one_shared_context_are_answered_in_one_group():
     ends = [cache.insert([answer], prompt) for answer in range(40)]
     attend = CachedAttention([(cache, ends)], torch.float32, torch.device("cpu"))
     assert len(attend.groups) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_contexts_that_share_only_their_beginning_are_separate_groups_where_keys_are_read_in_place(dtype):
+    cache = TreeCache()
+    ends = [cache.insert([9] * 10 + [first] * 90) for first in range(8)]
+    attend = CachedAttention([(cache, ends)], dtype, torch.device("cpu"))
+    assert (len(attend.groups) == len(ends)) == (dtype in READ_IN_PLACE)
 
 
 def test_long_contexts_that_share_nothing_are_separate_groups():

@@ -45,6 +45,19 @@ def test_loading_a_model_gives_no_warnings(architecture):
     assert [str(warning.message) for warning in caught] == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapted_weights_lie_by_inputs_in_float32_and_have_their_values(dtype):
+    policy = tiny_policy(dtype=dtype)
+    plain = dict(AutoModelForCausalLM.from_pretrained(policy.model_name, dtype=dtype).named_parameters())
+    adapted = [name for name, _ in policy.model.named_parameters() if name.endswith(".base_layer.weight")]
+    assert len(adapted) == 2 * len(ALL_LINEAR)
+    for name in adapted:
+        weight_OI = policy.model.get_parameter(name)
+        assert weight_OI.t().is_contiguous() == (dtype == torch.float32)
+        own = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert torch.equal(weight_OI, plain[own])
+
+
 def test_a_new_adapter_changes_nothing_until_it_is_trained():
     policy = tiny_policy(perturbed=False)
     assert logprobs(policy, TRAINED) == logprobs(policy, BASE)

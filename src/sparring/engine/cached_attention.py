@@ -4,9 +4,12 @@ New tokens form chains, each the continuation of a known context. Chains whose c
 which reads the union of their contexts once. Groups of like size, also of different caches, are computed in
 one batch. In a layer with a sliding window, a token does not see those ``window`` or more positions before
 it.
+
+A group copies its keys and values out of the store. On a CPU in single or double precision, a token that is a
+group of its own, as in answers that share nothing, reads them where they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -16,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparring.core import pass_sizes
+from sparring.engine.key_store import READ_IN_PLACE, SlotRows
 from sparring.engine.sampling import IntArray
 from sparring.engine.tree_cache import TreeCache
+from sparring.learn.model_attention import DotProduct
 
 # Cost of one more group or batch in query-key pairs: roughly the cost of its kernel launches in a pass.
 OVERHEAD_PAIRS = 1500
-
-DotProduct = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""(query_BHQd, key_BGKd, value_BGKe, mask_B1QK) -> output_BHQe; the mask is added to the scores, and without
-one the queries are the last of the positions."""
+# Costs of a key in such pairs: that a group copies, and that a single token reads where it is.
+COPIED_PAIRS, IN_PLACE_PAIRS = 2, 3
 
 
 @dataclass
@@ -55,6 +58,7 @@ class _Batch:
     depth_BK: Tensor
     sees_BQK: Tensor
     chain: bool
+    in_place: SlotRows | None = None
     masks: dict[int | None, Tensor | None] = field(default_factory=dict)
 
 
@@ -67,6 +71,7 @@ class CachedAttention:
         self, parts: Sequence[tuple[TreeCache, list[int]]], dtype: torch.dtype, device: torch.device
     ) -> None:
         self._dtype = dtype
+        in_place = device.type == "cpu" and dtype in READ_IN_PLACE
         self._store = parts[0][0].store
         self.groups: list[_Group] = []
         slots: list[IntArray] = []
@@ -74,13 +79,16 @@ class CachedAttention:
         for cache, nodes in parts:
             cache.begin_pass()
             chains = _chains(cache, nodes, first)
-            self.groups += [_group(cache, members) for members in _partition(chains)]
+            self.groups += [_group(cache, members) for members in _partition(chains, in_place)]
             self._longest = max([self._longest, *(len(chain.path) for chain in chains)])
             slots.append(cache.slots_of(np.array(nodes)))
             first += len(nodes)
         self._slots_T = torch.from_numpy(np.concatenate(slots)).to(device)
         batches = _batches(self.groups)
         self.batches = [_batch(groups, device) for groups in batches]
+        for batch in self.batches:
+            if in_place and batch.queries_BQ.shape[1] == 1:
+                batch.in_place = SlotRows(batch.slots_BK)
         self._places_T = torch.from_numpy(_places(batches, first)).to(device)
 
     def __call__(
@@ -99,11 +107,22 @@ class CachedAttention:
         query_THd = query_HTd.transpose(0, 1)
         outputs = []
         for batch in self.batches:
+            mask_B1QK = self._mask(batch, window)
+            query_BQHd = query_THd[batch.queries_BQ]
+            if (rows := batch.in_place) is not None:
+                outputs.append(self._in_place(layer, query_BQHd[:, 0], rows, mask_B1QK, dot_product))
+                continue
             key_BGKd, value_BGKe = self._store.read(layer, batch.slots_BK)
-            query_BHQd = query_THd[batch.queries_BQ].transpose(1, 2)
-            output_BHQe = dot_product(query_BHQd, key_BGKd, value_BGKe, self._mask(batch, window))
+            output_BHQe = dot_product(query_BQHd.transpose(1, 2), key_BGKd, value_BGKe, mask_B1QK)
             outputs.append(output_BHQe.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs)[self._places_T]
+
+    def _in_place(
+        self, layer: int, query_BHd: Tensor, rows: SlotRows, mask_B11K: Tensor | None, dot_product: DotProduct
+    ) -> Tensor:
+        scores_BHK = self._store.scores(layer, rows, query_BHd, dot_product.scale)
+        weights_BH1K = dot_product.weights(scores_BHK[:, :, None], mask_B11K)
+        return self._store.sums(layer, rows, weights_BH1K[:, :, 0])
 
     def _mask(self, batch: _Batch, window: int | None) -> Tensor | None:
         needless = batch.chain and window is None and self._slots_T.device.type in pass_sizes.FLASH_DEVICES
@@ -129,16 +148,23 @@ def _chains(cache: TreeCache, nodes: list[int], offset: int) -> list[_Chain]:
     return sorted(chains, key=lambda chain: chain.path.astype(">u4").tobytes())  # depth-first
 
 
-def _partition(chains: list[_Chain]) -> list[list[_Chain]]:
+def _partition(chains: list[_Chain], in_place: bool) -> list[list[_Chain]]:
     """Put neighbours (in depth-first order) into one group where that costs less than separate groups."""
     groups: list[list[_Chain]] = []
     queries = keys = 0
+
+    def cost(queries: int, keys: int) -> int:
+        if not in_place:
+            return queries * keys
+        return keys * (IN_PLACE_PAIRS if queries == 1 else queries + COPIED_PAIRS)
+
     for chain in chains:
         if groups:
             added = len(chain.path) - _common_prefix(groups[-1][-1].path, chain.path)
-            together = (queries + chain.length) * (keys + added)
-            apart = queries * keys + chain.length * len(chain.path)
-            if together - apart <= OVERHEAD_PAIRS:
+            together = cost(queries + chain.length, keys + added)
+            apart = cost(queries, keys) + cost(chain.length, len(chain.path))
+            single = in_place and queries == len(groups[-1]) and chain.length == 1
+            if together - apart <= (0 if single else OVERHEAD_PAIRS):
                 groups[-1].append(chain)
                 queries, keys = queries + chain.length, keys + added
                 continue

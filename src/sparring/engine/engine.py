@@ -36,8 +36,9 @@ from sparring.engine.answering import (
     find_model,
 )
 from sparring.engine.generation import Decoder, EngineStats
+from sparring.engine.key_store import KeyStore
 from sparring.engine.sampling import GREEDY_BELOW
-from sparring.engine.tree_cache import KeyStore, TreeCache
+from sparring.engine.tree_cache import TreeCache
 from sparring.learn.policy import PolicyModel
 
 

@@ -86,7 +86,11 @@ class DotProduct:
     def _in_full(
         self, query_HQd: Tensor, key_HKd: Tensor, value_HKe: Tensor, mask_QK: Tensor | None
     ) -> Tensor:
-        scores_HQK = query_HQd @ key_HKd.transpose(-2, -1) * self.scale
+        weights_HQK = self.weights(query_HQd @ key_HKd.transpose(-2, -1) * self.scale, mask_QK)
+        return weights_HQK.to(value_HKe.dtype) @ value_HKe
+
+    def weights(self, scores_HQK: Tensor, mask_QK: Tensor | None) -> Tensor:
+        """Return weights_HQK, in float32 at least, of scaled products; ``mask_QK`` as above."""
         if self.soft_cap is not None:
             scores_HQK = self.soft_cap * torch.tanh(scores_HQK / self.soft_cap)
         queries, keys = scores_HQK.shape[-2:]
@@ -96,8 +100,8 @@ class DotProduct:
         if self.sinks_H is not None:
             sinks_HQ1 = self.sinks_H.to(scores_HQK.dtype)[:, None, None].expand(*scores_HQK.shape[:-1], 1)
             scores_HQK = torch.cat([scores_HQK, sinks_HQ1], dim=-1)
-        weights_HQK = torch.softmax(scores_HQK, dim=-1, dtype=torch.float32)[..., :keys]
-        return weights_HQK.to(value_HKe.dtype) @ value_HKe
+        exact = torch.promote_types(scores_HQK.dtype, torch.float32)
+        return torch.softmax(scores_HQK, dim=-1, dtype=exact)[..., :keys]
 
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, int | None, DotProduct], Tensor]

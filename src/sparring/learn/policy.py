@@ -156,6 +156,9 @@ class PolicyModel:
         linear = [layer.base_layer for layer in self.model.modules() if isinstance(layer, FusedLinear)]
         self.sharded = ShardedBase(linear, self.device) if shard_base else None
         self.model.to(self.device).eval()
+        if self.sharded is None:
+            for layer in linear:
+                base_model.keep_by_inputs(layer)
         if len(self.adapter_parameters(first)) != sum(p.requires_grad for p in self.model.parameters()):
             raise InputError(
                 "lora.target_modules",
