@@ -72,7 +72,7 @@ class InferenceSettings(Settings):
     """The engine that generates answers."""
 
     engine: Annotated[Literal["embedded", "vllm"], Needs("vllm", "vllm", ("vllm",))] = "embedded"
-    """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
+    """The engine of this package, or vLLM, which needs the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens. A game and a role may have another."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
@@ -99,8 +99,10 @@ class InferenceSettings(Settings):
     )
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
-    max_adapters: Annotated[int, Only("run.runtime", ("ray",))] = Field(default=8, ge=1, le=100_000)
-    """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
+    max_adapters: Annotated[int, Only("loads_adapters", why="the engine shares the learner's adapters")] = (
+        Field(default=8, ge=1, le=100_000)
+    )
+    """Maximum number of adapters that vLLM, or an inference actor (`run.runtime` ray), holds at once."""
     max_batch: Annotated[int, _VLLM] = Field(default=256, ge=1, le=1_000_000)
     """Maximum number of requests that vLLM computes together."""
     gpu_memory: Annotated[float, _VLLM] = Field(default=0.9, ge=0.01, le=1)
@@ -108,3 +110,7 @@ class InferenceSettings(Settings):
     tensor_parallel: Annotated[int, replace(_VLLM, refused=True)] = Field(default=1, ge=1, le=1024)
     """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
     for each inference actor, whatever `ray.gpus_per_engine` says."""
+    sleep: Annotated[Literal[0, 1], replace(_VLLM, refused=True)] = 0
+    """What vLLM does while the learner learns, as a level of its sleep: with 1 its weights go to the
+    machine's memory and it gives a GPU's back. In one process and with `collection.max_staleness` 0; vLLM
+    cannot load the adapters again that level 2 would drop."""

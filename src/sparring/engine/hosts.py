@@ -340,6 +340,23 @@ class VLLMHost(EngineHost["VLLMEngine"]):
     async def _drop(self, slot: str) -> None:
         await self._running().withdraw(slot)
 
+    def check(self) -> None:
+        """Raise a SparringError if the engine has died."""
+        if self._engine is not None and self._engine.has_died:
+            raise SparringError("vLLM's process has ended; see what it printed above")
+
+    async def sleep(self) -> None:
+        """Let the engine sleep; see :meth:`VLLMEngine.sleep`."""
+        await self._running().sleep()
+
+    async def wake(self) -> None:
+        """Wake the engine; see :meth:`VLLMEngine.wake`."""
+        await self._running().wake()
+
+    async def forget_contexts(self) -> None:
+        """Forget cached contexts; see :meth:`VLLMEngine.forget_contexts`."""
+        await self._running().forget_contexts()
+
 
 def _slots(max_adapters: int) -> list[str]:
     if max_adapters < 1:

@@ -59,6 +59,7 @@ from sparring.engine.vllm_checks import (
     check_mixed_batch,
     write_random_adapter,
 )
+from sparring.engine.vllm_process import own_processes
 from sparring.learn.model_files import load_chat_tokens
 
 RATE_SECONDS = 5.0
@@ -111,7 +112,7 @@ class LoadLogger:
         """Called by vLLM; logs nothing."""
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Called by vLLM, which is never put to sleep here."""
+        """Called by vLLM."""
 
 
 PROBE_TOKENS = 4
@@ -120,6 +121,8 @@ PROBE_LIKELIEST = 20
 VLLM_SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
+    # A fork of a process whose threads have computed may hang.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Only for CPUs. By default vLLM pins its threads to cores, whether the learner's threads use them or not.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -153,6 +156,7 @@ class VLLMEngine(Engine):
         gpu_memory: share of the GPU's memory that vLLM may use; on a CPU, ``VLLM_CPU_KVCACHE_SPACE`` GiB.
         tensor_parallel: number of GPUs over which the model is spread; more than 1 needs an actor in a Ray
             placement group with a bundle for each.
+        sleeps: whether it can :meth:`sleep`, which needs a CUDA GPU.
         drain_seconds: maximum time that a new version waits for requests of older ones to end.
         template_options: those of the chat template.
     """
@@ -170,6 +174,7 @@ class VLLMEngine(Engine):
         dtype: str = "auto",
         gpu_memory: float = 0.9,
         tensor_parallel: int = 1,
+        sleeps: bool = False,
         drain_seconds: float = 600.0,
         template_options: Mapping[str, TemplateOption] | None = None,
     ) -> None:
@@ -187,6 +192,7 @@ class VLLMEngine(Engine):
         self.dtype = dtype
         self.gpu_memory = gpu_memory
         self.tensor_parallel = tensor_parallel
+        self.sleeps = sleeps
         self.drain_seconds = drain_seconds
         self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
         self.tokens = load_chat_tokens(model, template_options)
@@ -202,6 +208,7 @@ class VLLMEngine(Engine):
         self._publishing = asyncio.Lock()
         self._room = asyncio.Event()
         self._unloading: set[asyncio.Task[None]] = set()
+        self._asleep = False
 
     async def start(self) -> None:
         """Start vLLM, which blocks the event loop for seconds, and check that adapters do not affect the base
@@ -224,6 +231,34 @@ class VLLMEngine(Engine):
             await asyncio.gather(*self._unloading, return_exceptions=True)
             llm.shutdown()
         self._served.clear()
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back until :meth:`wake`: the weights of the base and the adapters go to the
+        machine's memory, and cached contexts are lost. No request may be in progress, and none may come."""
+        if any(one.requests for one in [*self._served.values(), *self._retired]):
+            raise SparringError("vLLM cannot sleep while requests are in progress")
+        self._asleep = True
+        await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        """Answer again. Raises SparringError: vLLM cannot wake, or answers otherwise than before."""
+        try:
+            await self._llm.wake_up()
+        except Exception as error:
+            raise SparringError(f"vLLM did not wake: {_in_one_line(error)}") from error
+        self._asleep = False
+        base = (await self._deliver(BASE, 0, None, "")).delivery
+        if not abs(base.mean - self._base.delivery.mean) <= self.tolerance:
+            raise DeliveryError(BASE, 0, "after its sleep vLLM answers otherwise than before")
+
+    async def forget_contexts(self) -> None:
+        """Forget cached contexts, so that what comes is computed as after a start."""
+        await self._llm.reset_prefix_cache()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether vLLM's process has ended without being asked to."""
+        return self._llm is not None and bool(self._llm.errored)
 
     def names(self) -> list[str]:
         """Return the names of the served models."""
@@ -367,11 +402,14 @@ class VLLMEngine(Engine):
     def _start_vllm(self) -> Any:
         for variable, value in VLLM_SETTINGS.items():
             os.environ.setdefault(variable, value)
+        own_processes()
         from vllm import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         on_cpu = current_platform.is_cpu()
+        if self.sleeps and not current_platform.is_sleep_mode_available():
+            raise InputError("inference.sleep", "this vLLM cannot sleep on this machine", "Leave it out")
         try:
             arguments = AsyncEngineArgs(
                 model=self.model,
@@ -380,6 +418,7 @@ class VLLMEngine(Engine):
                 max_num_seqs=self.max_batch,
                 gpu_memory_utilization=self.gpu_memory,
                 tensor_parallel_size=self.tensor_parallel,
+                enable_sleep_mode=self.sleeps,
                 distributed_executor_backend="ray" if self.tensor_parallel > 1 else None,
                 enforce_eager=on_cpu,
                 # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its
@@ -456,6 +495,8 @@ class VLLMEngine(Engine):
 
         if self._llm is None:
             raise SparringError("the vLLM engine is not running")
+        if self._asleep:
+            raise SparringError("the vLLM engine is asleep")
         sampling_params = SamplingParams(
             **sampling,
             ignore_eos=True,

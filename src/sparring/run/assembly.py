@@ -103,6 +103,7 @@ def build_vllm(
         dtype=model.dtype,
         gpu_memory=inference.gpu_memory,
         tensor_parallel=inference.tensor_parallel,
+        sleeps=inference.sleep > 0,
         template_options=model.template_options,
     )
 
