@@ -419,6 +419,7 @@ class VLLMEngine(Engine):
                 gpu_memory_utilization=self.gpu_memory,
                 tensor_parallel_size=self.tensor_parallel,
                 enable_sleep_mode=self.sleeps,
+                use_tqdm_on_load=False,
                 distributed_executor_backend="ray" if self.tensor_parallel > 1 else None,
                 enforce_eager=on_cpu,
                 # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its

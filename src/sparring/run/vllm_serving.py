@@ -71,16 +71,14 @@ class VLLMServing(Serving):
             adapter = AdapterRef(policy, version, self.versions.path(policy))
             if self.client.adapters.get(policy) != adapter:
                 self.versions.write(policy)
-                self.client.adapters[policy] = adapter
-                await self.client.hold(policy)
+                await self._serve(policy, adapter)
         self.versions.tidy()
 
     async def publish_results(self) -> None:
         """Serve the averages, if training produces those."""
         for policy, path in self.versions.results().items():
             name, version = self.results[policy], self.versions.learners[policy].version
-            self.client.adapters[name] = AdapterRef(name, version, path)
-            await self.client.hold(name)
+            await self._serve(name, AdapterRef(name, version, path))
 
     async def freeze(self, uid: str, policy: str) -> str | None:
         """Write a copy of what the training of a policy has produced into ``population``."""
@@ -135,9 +133,14 @@ class VLLMServing(Serving):
     def _model(self) -> "PolicyModel":
         return next(iter(self.versions.learners.values())).policy
 
+    async def _serve(self, name: str, adapter: AdapterRef) -> None:
+        self.client.adapters[name] = adapter
+        if adapter.path is not None:
+            await self.client.hold(name)
+
     def _counts(self) -> _Counts:
         stats = self.host.stats()
-        return _Counts(stats["generated_tokens"], stats["spelled_control_tokens"])
+        return _Counts(float(stats["generated_tokens"]), float(stats["spelled_control_tokens"]))
 
     async def _wake(self) -> None:
         """Wake vLLM, to which the learners leave the memory that torch keeps for them."""
