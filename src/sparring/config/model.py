@@ -110,7 +110,7 @@ class InferenceSettings(Settings):
     tensor_parallel: Annotated[int, replace(_VLLM, refused=True)] = Field(default=1, ge=1, le=1024)
     """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
     for each inference actor, whatever `ray.gpus_per_engine` says."""
-    sleep: Annotated[Literal[0, 1], replace(_VLLM, refused=True)] = 0
-    """What vLLM does while the learner learns, as a level of its sleep: with 1 its weights go to the
-    machine's memory and it gives a GPU's back. In one process and with `collection.max_staleness` 0; vLLM
-    cannot load the adapters again that level 2 would drop."""
+    sleep: Annotated[int, replace(_VLLM, refused=True)] = Field(default=0, ge=0, le=1)
+    """What vLLM does while the learner learns, by vLLM's own levels: 1 moves its weights to the machine's
+    memory and gives a GPU's back. For one process on a CUDA GPU, with `collection.max_staleness` 0. Level 2,
+    which would drop them, is not offered."""
