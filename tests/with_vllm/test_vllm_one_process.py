@@ -53,9 +53,10 @@ def whole(model, tmp_path_factory) -> Path:
 
 
 def no_engine_is_left() -> bool:
-    """Return whether this process has no child but Python's own that tracks shared memory."""
+    """Return whether this process has no child that runs but Python's own, which tracks shared memory."""
     children = psutil.Process().children(recursive=True)
-    return all("resource_tracker" in " ".join(child.cmdline()) for child in children)
+    running = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return all("resource_tracker" in " ".join(child.cmdline()) for child in running)
 
 
 def test_the_log_probabilities_are_the_learners_and_every_game_is_accounted_for(whole):

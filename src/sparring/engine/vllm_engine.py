@@ -63,6 +63,8 @@ from sparring.engine.vllm_process import own_processes
 from sparring.learn.model_files import load_chat_tokens
 
 RATE_SECONDS = 5.0
+CLOSE_SECONDS = 60.0
+"""Seconds in which vLLM's processes may end before they are killed."""
 
 
 @dataclass
@@ -229,7 +231,7 @@ class VLLMEngine(Engine):
         if llm is not None:
             await self._abort([*self._served.values(), *self._retired], llm)
             await asyncio.gather(*self._unloading, return_exceptions=True)
-            llm.shutdown()
+            llm.shutdown(timeout=CLOSE_SECONDS)
         self._served.clear()
 
     async def sleep(self) -> None:
