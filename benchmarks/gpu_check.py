@@ -232,7 +232,10 @@ def parts(device: str, small: bool) -> list[Part]:
         Part(
             "engine",
             "Engine against learner",
-            table(check_engine, ["base", "adapters in a pass", "largest difference, nats"]),
+            table(
+                lambda device, small: check_engine(device),
+                ["base", "adapters in a pass", "largest difference, nats"],
+            ),
         ),
         Part("decoding", "Decoding", table(measure_decoding, speeds)),
         Part("learning", "Learning", learning),

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 import gpu_models
 from measuring import interleave
@@ -35,16 +34,17 @@ def measure_decoding(device: str, small: bool) -> Rows:
     """Return tokens per second of the engine and of transformers' ``generate`` on the same prompts, and the
     share of prompts to which both give the same likeliest first token."""
     policy = gpu_models.large_policy(device, small)
+    plain = gpu_models.plain(policy)
     rows = []
     for contexts in (4,) if small else CONTEXTS:
         prompt, answer = (16, 8) if small else (PROMPT, ANSWER)
         texts = [_text(number, prompt) for number in range(contexts)]
         ours = [one.completion_token_ids for one in _answered(policy, texts, 1, 0.0)]
-        theirs = _generated(policy, texts, 1, sample=False).tolist()
+        theirs = _generated(plain, policy, texts, 1, sample=False)
         alike = sum(one == other for one, other in zip(ours, theirs, strict=True)) / contexts
         contenders = {
             "engine": partial(_answered, policy, texts, answer, 1.0),
-            "generate": partial(_generated, policy, texts, answer, sample=True),
+            "generate": partial(_generated, plain, policy, texts, answer, sample=True),
         }
         speeds = [
             f"{contexts * answer / median(seconds):,.0f}"
@@ -74,12 +74,14 @@ def _answered(policy: PolicyModel, texts: list[str], length: int, temperature: f
     return asyncio.run(ask())
 
 
-def _generated(policy: PolicyModel, texts: list[str], length: int, *, sample: bool) -> Tensor:
-    """Answer with transformers' ``generate`` and the same adapter; return the new ids on the CPU."""
+def _generated(
+    plain: Any, policy: PolicyModel, texts: list[str], length: int, *, sample: bool
+) -> list[list[int]]:
+    """Answer with transformers' ``generate`` and the same adapter; return the new ids."""
     ids = torch.tensor([policy.render(gpu_models.prompt(text)) for text in texts], device=policy.device)
     drawing: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {}
-    with torch.inference_mode(), policy.adapter(TRAINED):
-        output = policy.model.generate(
+    with torch.inference_mode():
+        output = plain.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             do_sample=sample,
@@ -88,7 +90,7 @@ def _generated(policy: PolicyModel, texts: list[str], length: int, *, sample: bo
             pad_token_id=policy.stop_token_ids[0],
             **drawing,
         )
-    new: Tensor = output[:, ids.shape[1] :].cpu()
+    new: list[list[int]] = output[:, ids.shape[1] :].tolist()
     return new
 
 
