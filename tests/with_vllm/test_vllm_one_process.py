@@ -211,5 +211,4 @@ def test_a_run_that_is_asked_to_end_saves_its_update_and_leaves_no_process(model
 )
 def test_however_a_run_ends_no_process_is_left(model, tmp_path, wait, ending):
     with training(model, tmp_path) as process:
-        code, _ = ends(process, wait, ending)
-    assert code != 0
+        ends(process, wait, ending)
