@@ -44,6 +44,7 @@ from sparring.engine.adapters import (
     tolerance_of,
 )
 from sparring.engine.answering import (
+    EMPTY_PROMPT,
     PLAIN,
     AnswerOptions,
     Engine,
@@ -586,6 +587,8 @@ class VLLMEngine(Engine):
 
     def _check_limits(self, prompt: int, answer: int) -> None:
         assert self.max_context is not None
+        if not prompt:
+            raise InputError("messages", EMPTY_PROMPT, "Give some text")
         if prompt + answer > self.max_context:
             raise ContextError(
                 f"a prompt of {prompt} tokens and an answer of up to {answer} exceed the context of "
