@@ -9,7 +9,7 @@ from sparring.engine.adapters import Delivery
 from sparring.engine.answering import Engine, EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
-from sparring.engine.vllm_engine import VLLMStats
+from sparring.engine.vllm_load import VLLMStats
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel
 
 RANK = 2
