@@ -26,12 +26,12 @@ import numpy as np
 import torch
 
 from measuring import pin_one_thread, print_table
-from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
 from sparring.core import Messages, ModelResponse
 from sparring.core.adapters import BUNDLED_MODEL, AdapterRef
 from sparring.engine.adapters import tolerance_of
 from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.hosts import EmbeddedHost, EngineHost, EngineRequest, VLLMHost
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs

@@ -22,11 +22,11 @@ from time import perf_counter
 from typing import Any
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from sparring.cluster.engines.host import EngineRequest
 from sparring.collection.buffers import StepBuffer
 from sparring.collection.results import EnvSpec
 from sparring.config import load_config
 from sparring.core import Messages, ModelResponse, Step, Trajectory
+from sparring.engine.hosts import EngineRequest
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.generators import lend_generators_for_good
 from sparring.envs.templates import get_template

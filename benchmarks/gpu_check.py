@@ -1,15 +1,24 @@
 """Check and measure a CUDA GPU, and write a page of figures: scripts/test-gpu runs it.
 
-- Gradients of an adapter by every execution of attention, whole, in sections and computed again, in float32
-  and bfloat16, against float32 in runs on the CPU.
-- The engine's log-probabilities against the learner's, with several adapters in a forward pass.
-- Learning: tokens per second and peak memory of an update with 16,384 packed tokens on a random model of
-  Qwen3-0.6B's shape. prime-rl publishes 13,300 tokens/s and 5.1 GiB for that model, rank 16, on one H100.
-- Hand-over: from an optimizer's step to the first token with 8 adapters in one process.
-- Playing and learning: a few updates of the quickstart.
+In order of worth:
 
-Command:  scripts/test-gpu [--out gpu-report.md]
-Needs:    a CUDA GPU with 16 GB; 5 minutes. ``--device cpu --small`` runs everything at toy sizes.
+- gradients: gradients of an adapter by every execution of attention, whole, in sections and computed again,
+  in float32 and bfloat16, against float32 in runs on the CPU.
+- engine: the engine's log-probabilities against the learner's, with several adapters in a forward pass.
+- decoding: tokens per second at 64 and 256 contexts that share nothing, beside transformers' ``generate``, on
+  a random model of Qwen3-0.6B's shape in bfloat16.
+- learning: tokens per second and peak memory of an update with 16,384 packed tokens on that model. prime-rl
+  publishes 13,300 tokens/s and 5.1 GiB for it, rank 16, on one H100.
+- swap: from an optimizer's step to the first token with 8 adapters in one process.
+- quickstart: a few updates of it.
+- league: two updates of a league of eight players.
+- vllm: three updates with vLLM, which sleeps while the learner learns; only where it is installed.
+
+The page grows a part at a time. Another call measures what it does not have, or what failed; parts that are
+named are measured again.
+
+Command:  scripts/test-gpu [PART...] [--out gpu-report.md]
+Needs:    a CUDA GPU with 16 GB; 10 minutes. ``--device cpu --small`` runs everything at toy sizes.
 """
 
 import argparse
@@ -17,10 +26,9 @@ import asyncio
 import io
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -30,6 +38,8 @@ from rich.console import Console
 from torch import Tensor
 
 import gpu_models
+from gpu_playing import LEAGUE, measure_decoding, measure_league, measure_vllm
+from gpu_report import Part, Report
 from measuring import print_table
 from sparring.config import load_config
 from sparring.core import ModelResponse
@@ -50,24 +60,6 @@ MOST_NATS = {torch.float32: 0.002, torch.bfloat16: 0.3}
 ADAPTERS = 8
 SWAPS = 20
 Rows = list[list[str]]
-
-
-@contextmanager
-def section(title: str, failed: list[str]) -> Iterator[None]:
-    """Print a heading of the page, and on the terminal how long the section took.
-
-    An error is printed in the page, ends only this section, and adds its title to ``failed``: time on a GPU
-    is too rare to lose the other sections.
-    """
-    print(f"\n## {title}\n")
-    started = perf_counter()
-    try:
-        yield
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a GPU raises is a result
-        failed.append(title)
-        print(f"FAILED: {type(error).__name__}: {error}")
-        traceback.print_exc()
-    print(f"{title}: {perf_counter() - started:.0f} s", file=sys.stderr)
 
 
 def gradient(policy: PolicyModel, plan: TreePlan, limits: PassLimits) -> Tensor:
@@ -216,37 +208,84 @@ def measure_quickstart(device: str, small: bool) -> Rows:
     return [[updates, f"{seconds:.0f}"]]
 
 
+def parts(device: str, small: bool) -> list[Part]:
+    """Return all parts, in order of worth."""
+
+    def gradients() -> None:
+        rows, wrong = check_gradients(device)
+        print_table(["base", "attention", "pass", "cosine", "relative error"], rows)
+        if wrong:
+            raise SystemExit("; ".join(wrong))
+
+    def learning() -> None:
+        rows = measure_learning(device, small)
+        print_table(["batch", "attention", "packed tokens", "tokens/s", "peak GiB"], rows)
+        print("\nprime-rl publishes 13,300 tokens/s and 5.1 GiB: Qwen3-0.6B, rank 16, 16k packed, one H100.")
+
+    def table(measure: Callable[[str, bool], Rows], header: list[str]) -> Callable[[], None]:
+        return lambda: print_table(header, measure(device, small))
+
+    of_updates = ["update", "s of playing", "s of learning"]
+    speeds = ["contexts", "engine, tokens/s", "generate, tokens/s", "same first token"]
+    return [
+        Part("gradients", "Gradients against float32 on the CPU", gradients),
+        Part(
+            "engine",
+            "Engine against learner",
+            table(
+                lambda device, small: check_engine(device),
+                ["base", "adapters in a pass", "largest difference, nats"],
+            ),
+        ),
+        Part("decoding", "Decoding", table(measure_decoding, speeds)),
+        Part("learning", "Learning", learning),
+        Part(
+            "swap",
+            "From an optimizer's step to the first token",
+            table(measure_handover, ["adapters", "median ms", "most ms"]),
+        ),
+        Part("quickstart", "Quickstart", table(measure_quickstart, ["updates", "seconds, with evaluation"])),
+        Part(
+            "league",
+            f"A league of {LEAGUE}",
+            table(measure_league, [of_updates[0], "games so far", *of_updates[1:]]),
+        ),
+        Part(
+            "vllm",
+            "vLLM that sleeps",
+            table(measure_vllm, [*of_updates, "mismatch of log-probabilities, nats"]),
+        ),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="measured again; by default what is absent")
+    parser.add_argument("--out", type=Path, default=Path("gpu-report.md"), help="the page")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="toy sizes, to test this script")
     arguments = parser.parse_args()
     device, small = arguments.device, arguments.small
+    every = parts(device, small)
+    if unknown := set(arguments.parts) - {part.name for part in every}:
+        known = ", ".join(part.name for part in every)
+        print(f"error: there is no part {min(unknown)}. Name some of {known}", file=sys.stderr)
+        raise SystemExit(2)
     if device != "cpu" and not torch.cuda.is_available():
         print(
             "error: torch finds no CUDA device here. Run this where one is, or give --device cpu --small",
             file=sys.stderr,
         )
         raise SystemExit(2)
-    failed: list[str] = []
-    print(f"# sparring on {gpu_models.describe(device)}, torch {torch.__version__}")
-    with section("Gradients against float32 on the CPU", failed):
-        rows, wrong = check_gradients(device)
-        print_table(["base", "attention", "pass", "cosine", "relative error"], rows)
-        if wrong:
-            raise SystemExit("; ".join(wrong))
-    with section("Engine against learner", failed):
-        print_table(["base", "adapters in a pass", "largest difference, nats"], check_engine(device))
-    with section("Learning", failed):
-        print_table(
-            ["batch", "attention", "packed tokens", "tokens/s", "peak GiB"], measure_learning(device, small)
-        )
-        print("\nprime-rl publishes 13,300 tokens/s and 5.1 GiB: Qwen3-0.6B, rank 16, 16k packed, one H100.")
-    with section("From an optimizer's step to the first token", failed):
-        print_table(["adapters", "median ms", "most ms"], measure_handover(device, small))
-    with section("Quickstart", failed):
-        print_table(["updates", "seconds, with evaluation"], measure_quickstart(device, small))
-    if failed:
+    sizes = ", toy sizes" if small else ""
+    heading = f"# sparring on {gpu_models.describe(device)}, torch {torch.__version__}{sizes}"
+    report = Report(arguments.out, heading)
+    for part in every:
+        is_due = part.name in arguments.parts if arguments.parts else not report.has(part)
+        if is_due and (part.name != "vllm" or arguments.parts or find_spec("vllm")):
+            report.measure(part)
+    print(report.path.read_text())
+    if failed := report.failed():
         raise SystemExit(f"error: failed: {', '.join(failed)}")
 
 

@@ -6,8 +6,11 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
+from peft import get_peft_model, set_peft_model_state_dict
+from transformers import AutoModelForCausalLM
 
 from memory_formulas import SHAPES
 from memory_model import save_random_model
@@ -21,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from tiny_models import perturb_adapter, roomy_model, text_prompt
 
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="sparring-gpu-models-")
 HEAD_SIZE = 16
 """Size of the tiny model's heads: on GPUs, torch's flex_attention takes no smaller ones."""
 VOCABULARY = 200
@@ -55,9 +59,25 @@ def large_policy(device: str, small: bool) -> PolicyModel:
     """Load a random model of Qwen3-0.6B's shape in bfloat16 with an adapter of rank 16."""
     if small:
         return small_policy(torch.bfloat16, device)
-    with tempfile.TemporaryDirectory() as directory:
-        save_random_model(SHAPES["Qwen3-0.6B"], str(small_model()), Path(directory))
-        return PolicyModel(directory, LoraSettings(16, 32.0), dtype=torch.bfloat16, device=device)
+    return PolicyModel(str(large_model()), LoraSettings(16, 32.0), dtype=torch.bfloat16, device=device)
+
+
+@functools.cache
+def large_model() -> Path:
+    """Save a random model of Qwen3-0.6B's shape; return its directory, which goes with this process."""
+    directory = Path(_DIRECTORY.name) / "large"
+    save_random_model(SHAPES["Qwen3-0.6B"], str(small_model()), directory)
+    return directory
+
+
+def plain(policy: PolicyModel) -> Any:
+    """Load the policy's base and adapter with transformers and PEFT alone."""
+    base = AutoModelForCausalLM.from_pretrained(
+        policy.model_name, dtype=policy.dtype, attn_implementation="sdpa"
+    )
+    model = get_peft_model(base, LoraSettings.of(policy.adapter_config(TRAINED)).for_peft())
+    set_peft_model_state_dict(model, policy.adapter_state(TRAINED))
+    return model.to(policy.device).eval()
 
 
 def tree(answers: int, prompt: int, length: int) -> TreePlan:

@@ -30,10 +30,10 @@ from measuring import print_table
 from one_process import Play as OneProcess
 from ray_processes import cpu_seconds, memory_mb
 from simulated_cluster import MAX_TOKENS, Actors, Host, Play, cluster
-from sparring.cluster.engines.host import EngineRequest
 from sparring.core import InferenceClient, Messages, ModelResponse
 from sparring.core.adapters import AdapterRef
 from sparring.engine.answering import EngineCall
+from sparring.engine.hosts import EngineRequest
 
 IN_FLIGHT = (16, 64, 256, 1024, 4096)
 COLLECTORS = (1, 2, 4)

@@ -31,7 +31,6 @@ from sparring.cluster.actor_classes import (  # noqa: E402
 from sparring.cluster.calls import found  # noqa: E402
 from sparring.cluster.collector import CollectorService  # noqa: E402
 from sparring.cluster.engines.client import EngineClient  # noqa: E402
-from sparring.cluster.engines.host import EngineRequest  # noqa: E402
 from sparring.cluster.engines.service import EngineService  # noqa: E402
 from sparring.collection.buffer_state import Demand  # noqa: E402
 from sparring.collection.buffers import StepBuffer  # noqa: E402
@@ -42,6 +41,7 @@ from sparring.compat.unstable.actors import LearningLoop  # noqa: E402
 from sparring.compat.unstable.forms import named  # noqa: E402
 from sparring.core import Messages, ModelResponse  # noqa: E402
 from sparring.core.garbage_collection import raise_collection_thresholds  # noqa: E402
+from sparring.engine.hosts import EngineRequest  # noqa: E402
 from sparring.envs.game_episode import GameEpisode  # noqa: E402
 from sparring.envs.generators import lend_generators_for_good  # noqa: E402
 from sparring.envs.templates import get_template  # noqa: E402

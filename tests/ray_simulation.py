@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from sparring.cluster.engines.host import EngineRequest
 from sparring.core import Messages, ModelResponse
 from sparring.core.adapters import TRAINED, AdapterRef
+from sparring.engine.hosts import EngineRequest
 from sparring.run.learners import Saved, UpdateBatch
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from ray_simulation import SimulatedHost, VirtualTimeLoop
-from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.service import EngineService
 from sparring.core import Messages
 from sparring.core.current_episode import current_episode
+from sparring.engine.hosts import EngineRequest
 
 
 class KillableHandle:

@@ -15,12 +15,13 @@ _DIRECTORY = tempfile.TemporaryDirectory(prefix="sparring-small-models-")
 
 
 @functools.cache
-def small_model() -> Path:
+def small_model(context: int = CONTEXT_LENGTH) -> Path:
     """Save a Llama of 2 layers, hidden size 64, 2 heads on 1 key-value head, in float32."""
-    directory = Path(_DIRECTORY.name) / "llama"
+    directory = Path(_DIRECTORY.name) / f"llama-{context}"
     config = LlamaConfig.from_pretrained(tiny_model("llama"))
     config.update({"hidden_size": 64, "intermediate_size": 96, "head_dim": 32})
     config.update({"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.2})
+    config.update({"max_position_embeddings": context})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(directory)
@@ -28,7 +29,6 @@ def small_model() -> Path:
         (directory / file.name).write_bytes(file.read_bytes())
     for file in tiny_model("llama").glob("*.jinja"):
         (directory / file.name).write_bytes(file.read_bytes())
-    assert config.max_position_embeddings == CONTEXT_LENGTH
     return directory
 
 

@@ -34,14 +34,60 @@ def test_the_handover_is_measured_on_a_cpu(monkeypatch):
     assert 0 < float(median) <= float(most)
 
 
+def test_the_page_grows_a_part_at_a_time_and_what_it_has_is_not_measured_again(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    report = runpy.run_path(str(SCRIPT.parent / "gpu_report.py"))
+    measured = []
+
+    def measure(name, fails=False):
+        measured.append(name)
+        print(f"| {name} | {len(measured)} |")
+        if fails:
+            raise RuntimeError("no memory")
+
+    def call(names, heading="# one GPU", fails=False):
+        measured.clear()
+        page = report["Report"](tmp_path / "page.md", heading)
+        for name in names:
+            part = report["Part"](name, f"Part {name}", lambda name=name: measure(name, fails))
+            if not page.has(part):
+                page.measure(part)
+        return measured, page.failed(), (tmp_path / "page.md").read_text()
+
+    assert call("ab", fails=True)[:2] == (["a", "b"], ["Part a", "Part b"])
+    assert call("a")[:2] == (["a"], ["Part b"])
+    again, failed, text = call("abc")
+    assert (again, failed) == (["b", "c"], [])
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# one GPU",
+        "## Part a",
+        "## Part b",
+        "## Part c",
+    ]
+    assert "| a | 1 |" in text
+    assert call("abc")[0] == []
+    assert call("abc", heading="# another GPU")[0] == ["a", "b", "c"]
+
+
 @pytest.mark.slow  # the script is read and one section run by default above
-def test_every_check_and_measurement_runs_on_a_cpu(monkeypatch, capsys):
-    run(monkeypatch, "--device", "cpu", "--small")
+def test_every_check_and_measurement_runs_on_a_cpu(monkeypatch, capsys, tmp_path):
+    call = ("--device", "cpu", "--small", "--out", str(tmp_path / "page.md"))
+    run(monkeypatch, *call)
     said = capsys.readouterr().out
     titles = [line for line in said.splitlines() if line.startswith("## ")]
-    assert len(titles) == 5
+    assert len(titles) == 7
     assert "| float32 | runs | in sections | 1.000000 |" in said
     assert "| tree | runs (chosen) |" in said
+    assert "| 100% |" in said  # engine and generate begin alike
+    run(monkeypatch, *call)
+    assert capsys.readouterr().err == ""  # nothing is measured
+
+
+def test_a_part_that_does_not_exist_is_named(monkeypatch, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, "swop", "--out", str(tmp_path / "page.md"))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: there is no part swop. Name some of gradients, engine")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

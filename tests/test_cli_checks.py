@@ -167,7 +167,7 @@ def test_a_seat_that_cannot_learn_from_explored_answers_is_named():
 
 
 OF_VLLM = {
-    'run.runtime = "ray"': {"run__runtime": "local"},
+    'run.runtime = "ray" (for inference.tensor_parallel above 1)': {"inference__tensor_parallel": "2"},
     f"envs.0.explore = 0, envs.1.explore = 0 (it {CANNOT_GIVE})": {
         "envs": '[{id = "kuhn_poker", explore = 0.2}, {id = "leduc_poker", explore = 0.1}]'
     },
@@ -180,7 +180,7 @@ OF_VLLM = {
 
 @pytest.mark.parametrize("wrong", [some for n in range(1, 5) for some in combinations(OF_VLLM, n)])
 def test_all_that_vllm_does_not_take_is_one_message(wrong):
-    changes = {"run__runtime": "ray", "inference__engine": "vllm", "learning__algorithm": '{type = "magnet"}'}
+    changes = {"inference__engine": "vllm", "learning__algorithm": '{type = "magnet"}'}
     for one in wrong:
         changes |= OF_VLLM[one]
     with pytest.raises(InputError) as refused:

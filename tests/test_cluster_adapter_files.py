@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sparring.cluster.engines.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
-from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from sparring.engine.adapters import DeliveryError, file_hash
 from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.hosts import EmbeddedHost, EngineRequest
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from tiny_models import perturb_adapter, text_prompt, tiny_policy
 

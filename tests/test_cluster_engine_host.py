@@ -15,14 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from sparring.cluster.engines.adapters import ResidentAdapters
-from sparring.cluster.engines.host import WINDOW_SECONDS, EmbeddedHost, EngineRequest, LoadWindow
 from sparring.core import InputError, ModelResponse, SparringError, TransientError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.core.manifest import seal
 from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.hosts import WINDOW_SECONDS, EmbeddedHost, EngineRequest, LoadWindow
+from sparring.engine.resident_adapters import ResidentAdapters
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import BASE, LoraSettings, PolicyModel

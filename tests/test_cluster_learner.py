@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from file_limits import files_no_longer_than
 from matrices import first_of
 from sparring.cluster.actor_classes import Hosted
-from sparring.cluster.learner import KEPT, KEPT_VERSIONS, LearnerService
+from sparring.cluster.learner import KEPT, LearnerService
 from sparring.cluster.learner_group import LearnerGroup, LearnerState
 from sparring.cluster.remote import RemoteLearners
 from sparring.collection.local_handle import LocalHandle
@@ -29,6 +29,7 @@ from sparring.learn.algorithms import Reinforce
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.learner import Learner
 from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.run.adapter_versions import KEPT_VERSIONS
 from sparring.run.given_adapters import load_adapter_of
 from sparring.run.learners import BatchOf, Saved
 from tiny_models import constant, make_record, tiny_model

@@ -11,7 +11,6 @@ from rich.console import Console
 from program_files import write_program
 from sparring.cluster.actor_classes import Hosted
 from sparring.cluster.engines.client import EngineClient
-from sparring.cluster.learner import KEPT_VERSIONS
 from sparring.cluster.remote import ClusterServing, RemoteLearners
 from sparring.cluster.tracker import TrackerService
 from sparring.collection.local_handle import LocalHandle
@@ -19,6 +18,7 @@ from sparring.config import Config
 from sparring.config.loading import load_config
 from sparring.core import MockInferenceClient
 from sparring.run import assembly
+from sparring.run.adapter_versions import KEPT_VERSIONS
 from sparring.run.learners import Saved
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from job_server import ASK, ended, forks, serving, start_many, start_short
 from job_server import told as with_news
 from live_server import TOKEN, Live, running
-from sparring.cluster.engines.host import EmbeddedHost, EngineRequest
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.job_workers import JobActor
 from sparring.cluster.served import ServingEngines
@@ -25,6 +24,7 @@ from sparring.core import SparringError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.engine.answering import EngineCall, ModelFacts
 from sparring.engine.engine import EmbeddedEngine
+from sparring.engine.hosts import EmbeddedHost, EngineRequest
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.service import JobService
 from sparring.learn.checkpoints import save_adapter, write_delivery

@@ -9,11 +9,11 @@ import pytest_asyncio
 import torch
 
 from small_models import saved_adapter, small_model, small_policy
-from sparring.cluster.engines.host import EngineRequest, VLLMHost
 from sparring.core import ModelResponse, SparringError
 from sparring.core.adapters import DELIVERY_FILE, AdapterRef
 from sparring.engine.adapters import DeliveryError
 from sparring.engine.answering import EngineCall
+from sparring.engine.hosts import EngineRequest, VLLMHost
 from sparring.engine.vllm_engine import VLLMEngine
 from sparring.learn.checkpoints import write_delivery
 from sparring.learn.logprobs import plan_logprobs

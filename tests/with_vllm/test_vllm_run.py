@@ -1,9 +1,11 @@
-"""A run on Ray whose answers come from vLLM, which one setting selects."""
+"""A run, in one process and on Ray, whose answers come from vLLM, which one setting selects."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SMALL = [
     "--learning.steps=2",
@@ -17,8 +19,16 @@ SMALL = [
 SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
 
 
-def test_the_quickstart_on_ray_with_vllm(tmp_path: Path) -> None:
-    command = [*SPARRING, "train", "quickstart", "--runtime=ray", "--inference.engine=vllm", *SMALL]
+@pytest.mark.parametrize("runtime", ["local", "ray"])
+def test_the_quickstart_with_vllm(tmp_path: Path, runtime: str) -> None:
+    command = [
+        *SPARRING,
+        "train",
+        "quickstart",
+        f"--run.runtime={runtime}",
+        "--inference.engine=vllm",
+        *SMALL,
+    ]
     done = subprocess.run(
         [*command, f"--run.directory={tmp_path}", "--name=run"], capture_output=True, text=True, timeout=600
     )

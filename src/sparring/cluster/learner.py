@@ -2,21 +2,18 @@
 
 ``learner/000012`` of the run's directory holds the learners after update 12, and what the run needs besides
 them to continue: so whether the learner or the command is killed, the run continues after the newest of
-these. ``versions`` holds the adapters that play, ``averages`` those that opponents and evaluations use, where
-these differ, and ``beginnings`` those with which policies begin again; engines load them from there. Slow
-work is done in a thread, so that the actor answers meanwhile. torch is imported by the actor, not with this
-module.
+these. Engines load the adapters that it writes as :class:`AdapterVersions`. Slow work is done in a thread, so
+that the actor answers meanwhile. torch is imported by the actor, not with this module.
 """
 
 import asyncio
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparring.core import SparringError, TrainingRecord
-from sparring.core.adapters import TRAINED
 from sparring.core.files import Epoch, finish_replacements, remove_directory
+from sparring.run.adapter_versions import AdapterVersions
 from sparring.run.answer_lengths import AnswerLimits
 from sparring.run.learners import Records, Saved, UpdateBatch
 from sparring.run.local_learners import PolicyLearners
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 
 KEPT = 2
 """How many saved updates are kept."""
-KEPT_VERSIONS = 6
-"""How many of a policy's newest adapters are kept if they are not in use: a request may be about to come."""
 
 
 class LearnerService(PolicyLearners):
@@ -60,16 +55,17 @@ class LearnerService(PolicyLearners):
         run.check_epoch()
         super().__init__(group.learners, run, base_name, may_start_again, limits)
         self.group = group
-        self.alone = list(self.learners) == [TRAINED]
-        self.started = started
+        self.files = AdapterVersions(self.learners, run, base_name, started, group.compute)
         self._unsaved: int | None = None
         self._one_change = asyncio.Lock()
         finish_replacements(directory / "learner", r"\d+")
         steps = self.directory.saved_updates()
         self._load_newest(steps, self.directory.saved_update)
         for policy in self.learners if steps else started:
-            if self._differs(policy) and not (steps and self._place("versions", policy).exists()):
-                self._write_adapter("versions", policy, self.learners[policy].adapter)
+            if steps:
+                self.files.write_missing(policy)
+            else:
+                self.files.write(policy)
         group.start()
 
     def saved(self) -> Saved:
@@ -107,7 +103,7 @@ class LearnerService(PolicyLearners):
 
     async def results(self) -> dict[str, str | None]:
         """Return the directory of the adapter that training produces, by policy: the average if any."""
-        return await asyncio.to_thread(self._results)
+        return await asyncio.to_thread(self.files.results)
 
     async def write_adapters(self, directory: str) -> None:
         """Write the adapters that training produces into a directory, with the layout of a checkpoint."""
@@ -121,7 +117,7 @@ class LearnerService(PolicyLearners):
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """Delete the adapters that are neither in use nor among the newest."""
-        await asyncio.to_thread(self._tidy, {Path(path).resolve() for path in paths_in_use})
+        await asyncio.to_thread(self.files.tidy, {Path(path).resolve() for path in paths_in_use})
 
     def _check_saved(self) -> None:
         if self._unsaved is not None:
@@ -132,8 +128,7 @@ class LearnerService(PolicyLearners):
     def _learn_and_save(self, step: int, records: Records, state: dict[str, Any]) -> None:
         last = self._learn(step, records)
         for policy in records:
-            self._write_adapter("versions", policy, self.learners[policy].adapter)
-            remove_directory(self._place("averages", policy))  # of a lost update
+            self.files.write(policy)
         self._save(self.directory.saved_update(step), state | last)
         self._last, self._state = last, state
         for old in self.directory.saved_updates()[:-KEPT]:
@@ -145,49 +140,9 @@ class LearnerService(PolicyLearners):
     def _start_again(self, policies: list[str]) -> None:
         for policy in policies:
             self.group.start_again(policy, self._beginnings[policy])
-            if self._differs(policy):
-                self._write_adapter("versions", policy, self.learners[policy].adapter)
+            self.files.write(policy)
         if policies:
             self._save(self.directory.saved_update(self._last["step"]), self._state | self._last)
 
-    def _results(self) -> dict[str, str | None]:
-        results = {}
-        for policy, learner in self.learners.items():
-            kind = "averages" if learner.result != learner.adapter else "versions"
-            place = self._place(kind, policy)
-            if kind == "averages" and self._differs(policy) and not place.exists():
-                self._write_adapter(kind, policy, learner.result)
-            results[policy] = str(place) if self._differs(policy) else None
-        return results
-
-    def _folder(self, kind: str, policy: str) -> Path:
-        folder = self.directory.path / kind
-        return (folder if self.alone else folder / policy).absolute()
-
-    def _place(self, kind: str, policy: str) -> Path:
-        learner = self.learners[policy]
-        kind = "beginnings" if learner.started and not learner.age else kind
-        return self._folder(kind, policy) / f"{learner.version:06d}"
-
     def _adapter(self, policy: str) -> str | None:
-        return str(self._place("versions", policy)) if self._differs(policy) else None
-
-    def _differs(self, policy: str) -> bool:
-        return self.learners[policy].age > 0 or policy in self.started
-
-    def _write_adapter(self, kind: str, policy: str, adapter: str) -> None:
-        from sparring.learn.checkpoints import save_adapter
-
-        self.directory.check_epoch()
-        place, version = self._place(kind, policy), self.learners[policy].version
-        self.group.compute(partial(save_adapter, place, self.model, self.base_name, adapter, version=version))
-
-    def _tidy(self, used: set[Path]) -> None:
-        self.directory.check_epoch()
-        for policy in self.learners:
-            for kind in ("versions", "averages", "beginnings"):
-                folder = self._folder(kind, policy)
-                old = sorted(path for path in folder.glob("*") if path.name.isdigit())
-                for path in old[:-KEPT_VERSIONS]:
-                    if path.resolve() not in used:
-                        remove_directory(path)
+        return self.files.path(policy)

@@ -267,6 +267,8 @@ class Config(Settings):
         if self.inference.engine == "vllm" and (needed := self._needed_by_vllm()):
             fix = 'Do so, or set inference.engine = "embedded"'
             raise InputError("inference.engine", f"vllm needs {', '.join(needed)}", fix)
+        if self.inference.sleep:
+            self._check_sleep()
         if self.model.quantization != "none" and self.ray.shard_base:
             problem = "a base of four bits cannot be shared among learners"
             fix = "Leave out model.quantization or ray.shard_base"
@@ -286,6 +288,15 @@ class Config(Settings):
             problem = f"{most} leaves nothing of the {max_tokens} tokens of max_tokens for what is said"
             raise InputError(f"{field}.max_reasoning", problem, "Choose fewer, or raise max_tokens")
 
+    def _check_sleep(self) -> None:
+        """Raise an InputError unless nothing is asked while the learner learns."""
+        if self.run.runtime == "ray":
+            problem = 'vLLM sleeps in a run of one process only, and run.runtime is "ray"'
+            raise InputError("inference.sleep", problem, "Leave one of the two out")
+        if self.collection.max_staleness:
+            problem = "vLLM cannot sleep while games go on, as they do with collection.max_staleness"
+            raise InputError("inference.sleep", problem, "Leave one of the two out")
+
     def _needed_by_vllm(self) -> list[str]:
         """Return what else must be set for vLLM, and why."""
         no_explore = ", ".join(
@@ -294,7 +305,10 @@ class Config(Settings):
         budgets = [self.inference.max_reasoning, *(one.max_reasoning for one in self.roles.values())]
         budgets += [one.max_reasoning for one in (*self.envs, *self.evaluation.envs)]
         needed = [
-            (self.run.runtime != "ray", 'run.runtime = "ray"'),
+            (
+                self.run.runtime != "ray" and self.inference.tensor_parallel > 1,
+                'run.runtime = "ray" (for inference.tensor_parallel above 1)',
+            ),
             (any(budgets), "no max_reasoning (it does not end thoughts)"),
             (no_explore, f"{no_explore} (it {CANNOT_GIVE})"),
             (self.lora.rank > VLLM_RANKS[-1], f"lora.rank = {VLLM_RANKS[-1]} or less"),
@@ -386,6 +400,11 @@ class Config(Settings):
     def keeps_copies(self) -> bool:
         """Whether copies of the policies join the pool, because its mode may draw them."""
         return self.sample_mode not in MODES_WITHOUT_COPIES
+
+    @property
+    def loads_adapters(self) -> bool:
+        """Whether engines load the learners' adapters from files, because they do not share the weights."""
+        return self.run.runtime == "ray" or self.inference.engine == "vllm"
 
     @property
     def uses_buffer(self) -> bool:

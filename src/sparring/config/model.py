@@ -72,7 +72,7 @@ class InferenceSettings(Settings):
     """The engine that generates answers."""
 
     engine: Annotated[Literal["embedded", "vllm"], Needs("vllm", "vllm", ("vllm",))] = "embedded"
-    """The engine of this package, or vLLM, which needs `run.runtime` ray and the extra `vllm`."""
+    """The engine of this package, or vLLM, which needs the extra `vllm`."""
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Maximum length of an answer, in tokens. A game and a role may have another."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
@@ -99,8 +99,10 @@ class InferenceSettings(Settings):
     )
     """Maximum number of tokens whose keys and values the embedded engine holds at once, over all adapters. A
     request waits until its prompt and `max_tokens` more fit."""
-    max_adapters: Annotated[int, Only("run.runtime", ("ray",))] = Field(default=8, ge=1, le=100_000)
-    """Maximum number of adapters that an inference actor holds at once (`run.runtime` ray)."""
+    max_adapters: Annotated[int, Only("loads_adapters", why="the engine shares the learner's adapters")] = (
+        Field(default=8, ge=1, le=100_000)
+    )
+    """Maximum number of adapters that vLLM, or an inference actor (`run.runtime` ray), holds at once."""
     max_batch: Annotated[int, _VLLM] = Field(default=256, ge=1, le=1_000_000)
     """Maximum number of requests that vLLM computes together."""
     gpu_memory: Annotated[float, _VLLM] = Field(default=0.9, ge=0.01, le=1)
@@ -108,3 +110,7 @@ class InferenceSettings(Settings):
     tensor_parallel: Annotated[int, replace(_VLLM, refused=True)] = Field(default=1, ge=1, le=1024)
     """Number of GPUs of one machine over which vLLM spreads the model. Above 1, Ray reserves that many GPUs
     for each inference actor, whatever `ray.gpus_per_engine` says."""
+    sleep: Annotated[int, replace(_VLLM, refused=True)] = Field(default=0, ge=0, le=1)
+    """What vLLM does while the learner learns, by vLLM's own levels: 1 moves its weights to the machine's
+    memory and gives a GPU's back. For one process on a CUDA GPU, with `collection.max_staleness` 0. Level 2,
+    which would drop them, is not offered."""

@@ -16,6 +16,7 @@ VERSION_HEADER = "x-sparring-policy-version"
 """The header in which ``sparring serve`` gives the policy version that answered."""
 TOKEN_VARIABLE = "SPARRING_API_KEY"
 """The environment variable of the token that ``sparring serve`` and its clients share."""
+EMPTY_PROMPT = "an empty prompt has no continuation"
 Served = TypeVar("Served")
 
 

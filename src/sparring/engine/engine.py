@@ -28,6 +28,7 @@ from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
 from sparring.core.messages import said
 from sparring.engine.admission import Admission, Request, ServedModel
 from sparring.engine.answering import (
+    EMPTY_PROMPT,
     PLAIN,
     Answering,
     EngineCall,
@@ -205,7 +206,7 @@ class EmbeddedEngine(Answering):
         is empty, or cannot be rendered."""
         prompt = self.model.render(messages)
         if not prompt:
-            raise InputError("messages", "an empty prompt has no continuation", "Give some text")
+            raise InputError("messages", EMPTY_PROMPT, "Give some text")
         return prompt
 
     def _submit(self, call: EngineCall, *, scored: bool = False) -> Request:

@@ -10,12 +10,10 @@ import itertools
 import os
 import secrets
 import tempfile
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from sparring.core import (
@@ -44,6 +42,7 @@ from sparring.engine.adapters import (
     tolerance_of,
 )
 from sparring.engine.answering import (
+    EMPTY_PROMPT,
     PLAIN,
     AnswerOptions,
     Engine,
@@ -59,59 +58,12 @@ from sparring.engine.vllm_checks import (
     check_mixed_batch,
     write_random_adapter,
 )
+from sparring.engine.vllm_load import LoadLogger, VLLMStats
+from sparring.engine.vllm_process import own_processes
 from sparring.learn.model_files import load_chat_tokens
 
-RATE_SECONDS = 5.0
-
-
-@dataclass
-class VLLMStats:
-    """Totals since the start, and the current load: ``queued`` requests wait for a place in the batch, and
-    tokens a second are those of the last five seconds."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    spelled_control_tokens: int = 0
-    queued: int = 0
-    running: int = 0
-    tokens_per_second: float = 0.0
-
-
-class LoadLogger:
-    """A logger that receives vLLM's statistics after every step of its scheduler."""
-
-    def __init__(self) -> None:
-        self.queued = 0
-        self.running = 0
-        self._steps: deque[tuple[float, int]] = deque()
-
-    def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
-        """Called by vLLM."""
-        if scheduler_stats is not None:
-            self.queued = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
-            self.running = scheduler_stats.num_running_reqs
-        if iteration_stats is not None:
-            self._steps.append((monotonic(), iteration_stats.num_generation_tokens))
-            self._forget_old_steps()
-
-    def tokens_per_second(self) -> float:
-        """Return the generated tokens per second over the last ``RATE_SECONDS``."""
-        self._forget_old_steps()
-        return sum(tokens for _, tokens in self._steps) / RATE_SECONDS
-
-    def _forget_old_steps(self) -> None:
-        while self._steps and self._steps[0][0] < monotonic() - RATE_SECONDS:
-            self._steps.popleft()
-
-    def log_engine_initialized(self) -> None:
-        """Called by vLLM; logs nothing."""
-
-    def log(self) -> None:
-        """Called by vLLM; logs nothing."""
-
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Called by vLLM, which is never put to sleep here."""
+CLOSE_SECONDS = 60.0
+"""Seconds in which vLLM's processes may end before they are killed."""
 
 
 PROBE_TOKENS = 4
@@ -120,6 +72,8 @@ PROBE_LIKELIEST = 20
 VLLM_SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
+    # A fork of a process whose threads have computed may hang.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Only for CPUs. By default vLLM pins its threads to cores, whether the learner's threads use them or not.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -153,6 +107,7 @@ class VLLMEngine(Engine):
         gpu_memory: share of the GPU's memory that vLLM may use; on a CPU, ``VLLM_CPU_KVCACHE_SPACE`` GiB.
         tensor_parallel: number of GPUs over which the model is spread; more than 1 needs an actor in a Ray
             placement group with a bundle for each.
+        sleeps: whether it can :meth:`sleep`, which needs a CUDA GPU.
         drain_seconds: maximum time that a new version waits for requests of older ones to end.
         template_options: those of the chat template.
     """
@@ -170,6 +125,7 @@ class VLLMEngine(Engine):
         dtype: str = "auto",
         gpu_memory: float = 0.9,
         tensor_parallel: int = 1,
+        sleeps: bool = False,
         drain_seconds: float = 600.0,
         template_options: Mapping[str, TemplateOption] | None = None,
     ) -> None:
@@ -187,6 +143,7 @@ class VLLMEngine(Engine):
         self.dtype = dtype
         self.gpu_memory = gpu_memory
         self.tensor_parallel = tensor_parallel
+        self.sleeps = sleeps
         self.drain_seconds = drain_seconds
         self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
         self.tokens = load_chat_tokens(model, template_options)
@@ -202,6 +159,7 @@ class VLLMEngine(Engine):
         self._publishing = asyncio.Lock()
         self._room = asyncio.Event()
         self._unloading: set[asyncio.Task[None]] = set()
+        self._asleep = False
 
     async def start(self) -> None:
         """Start vLLM, which blocks the event loop for seconds, and check that adapters do not affect the base
@@ -222,8 +180,36 @@ class VLLMEngine(Engine):
         if llm is not None:
             await self._abort([*self._served.values(), *self._retired], llm)
             await asyncio.gather(*self._unloading, return_exceptions=True)
-            llm.shutdown()
+            llm.shutdown(timeout=CLOSE_SECONDS)
         self._served.clear()
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back until :meth:`wake`: the weights of the base and the adapters go to the
+        machine's memory, and cached contexts are lost. No request may be in progress, and none may come."""
+        if any(one.requests for one in [*self._served.values(), *self._retired]):
+            raise SparringError("vLLM cannot sleep while requests are in progress")
+        self._asleep = True
+        await self._llm.sleep(level=1)
+
+    async def wake(self) -> None:
+        """Answer again. Raises SparringError: vLLM cannot wake, or answers otherwise than before."""
+        try:
+            await self._llm.wake_up()
+        except Exception as error:
+            raise SparringError(f"vLLM did not wake: {_in_one_line(error)}") from error
+        self._asleep = False
+        base = (await self._deliver(BASE, 0, None, "")).delivery
+        if not abs(base.mean - self._base.delivery.mean) <= self.tolerance:
+            raise DeliveryError(BASE, 0, "after its sleep vLLM answers otherwise than before")
+
+    async def forget_contexts(self) -> None:
+        """Forget cached contexts, so that what comes is computed as after a start."""
+        await self._llm.reset_prefix_cache()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether vLLM's process has ended without being asked to."""
+        return self._llm is not None and bool(self._llm.errored)
 
     def names(self) -> list[str]:
         """Return the names of the served models."""
@@ -367,11 +353,14 @@ class VLLMEngine(Engine):
     def _start_vllm(self) -> Any:
         for variable, value in VLLM_SETTINGS.items():
             os.environ.setdefault(variable, value)
+        own_processes()
         from vllm import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         on_cpu = current_platform.is_cpu()
+        if self.sleeps and not current_platform.is_sleep_mode_available():
+            raise InputError("inference.sleep", "this vLLM cannot sleep on this machine", "Leave it out")
         try:
             arguments = AsyncEngineArgs(
                 model=self.model,
@@ -380,6 +369,8 @@ class VLLMEngine(Engine):
                 max_num_seqs=self.max_batch,
                 gpu_memory_utilization=self.gpu_memory,
                 tensor_parallel_size=self.tensor_parallel,
+                enable_sleep_mode=self.sleeps,
+                use_tqdm_on_load=False,
                 distributed_executor_backend="ray" if self.tensor_parallel > 1 else None,
                 enforce_eager=on_cpu,
                 # For a chunk of a prompt, a seeded request draws a random number, and vLLM then resets its
@@ -456,6 +447,8 @@ class VLLMEngine(Engine):
 
         if self._llm is None:
             raise SparringError("the vLLM engine is not running")
+        if self._asleep:
+            raise SparringError("the vLLM engine is asleep")
         sampling_params = SamplingParams(
             **sampling,
             ignore_eos=True,
@@ -542,6 +535,8 @@ class VLLMEngine(Engine):
 
     def _check_limits(self, prompt: int, answer: int) -> None:
         assert self.max_context is not None
+        if not prompt:
+            raise InputError("messages", EMPTY_PROMPT, "Give some text")
         if prompt + answer > self.max_context:
             raise ContextError(
                 f"a prompt of {prompt} tokens and an answer of up to {answer} exceed the context of "

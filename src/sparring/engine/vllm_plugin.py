@@ -14,12 +14,16 @@ from torch import Tensor
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 
+from sparring.engine.vllm_process import stay_with_owner
+
 Group = tuple[int, Tensor | slice]
 """A slot, and the rows of a batch that use it."""
 
 
 def register() -> None:
-    """Make vLLM use :class:`GroupedLora` if it runs on a CPU; a second call has no effect."""
+    """Make vLLM use :class:`GroupedLora` if it runs on a CPU, and stay with the process that started it; a
+    second call has no effect."""
+    stay_with_owner()
     if current_platform.is_cpu():
         type(current_platform).get_punica_wrapper = classmethod(_wrapper_name)  # type: ignore[assignment]
 

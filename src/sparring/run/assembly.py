@@ -35,6 +35,7 @@ from sparring.run.hardware import available_cores, base_dtype, chosen_threads
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine
     from sparring.engine.published_adapters import PublishedAdapters
+    from sparring.engine.vllm_engine import VLLMEngine
     from sparring.learn.learner import Learner
     from sparring.learn.policy import PolicyModel
 
@@ -82,6 +83,28 @@ def build_engine(settings: InferenceSettings, policy: "PolicyModel") -> "Embedde
         max_context=settings.max_context,
         max_queue=settings.max_queue,
         max_cached_tokens=settings.max_cached_tokens,
+    )
+
+
+def build_vllm(
+    model: ModelSettings, lora: LoraSection, inference: InferenceSettings, say: Callable[[str], None]
+) -> "VLLMEngine":
+    """Build vLLM's engine, not started, for adapters of the shape ``lora``. Raises InputError."""
+    from sparring.engine.vllm_engine import VLLMEngine
+
+    return VLLMEngine(
+        str(resolve_model(model.name, say)),
+        max_tokens=inference.max_tokens,
+        max_context=inference.max_context,
+        max_queue=inference.max_queue,
+        max_batch=inference.max_batch,
+        max_adapters=inference.max_adapters,
+        max_lora_rank=lora.rank,
+        dtype=model.dtype,
+        gpu_memory=inference.gpu_memory,
+        tensor_parallel=inference.tensor_parallel,
+        sleeps=inference.sleep > 0,
+        template_options=model.template_options,
     )
 
 

@@ -60,6 +60,12 @@ def check_config(config: Config) -> list[str]:
         from sparring.run.hardware import choose_device  # torch takes seconds to import: only if needed
 
         choose_device(config.model.device)
+    if config.inference.sleep:
+        from sparring.run.hardware import choose_device
+
+        if not (device := choose_device(config.model.device)).startswith("cuda"):
+            problem = f"vLLM sleeps on CUDA GPUs only, and the run uses {device}"
+            raise InputError("inference.sleep", problem, "Leave it out")
     is_here = name == BUNDLED_MODEL or Path(name).exists()
     found = [f"model {name}" + ("" if is_here else f" (not looked at: {_LATER})")]
     for player in PLAYER_NAMES:

@@ -211,7 +211,10 @@ class GameSource(PlaySource):
 
     async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play until a batch can be drawn from the buffer."""
-        ready = await self.games.play(saved, progress)
+        try:
+            ready = await self.games.play(saved, progress)
+        finally:
+            self.serving.check()
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})

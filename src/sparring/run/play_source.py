@@ -134,7 +134,8 @@ class PlaySource:
         self.tasks = TaskEvaluations(config, client, max_calls, serving.results, directory)
 
     async def startup(self) -> None:
-        """Called once before the run starts or resumes."""
+        """Start what answers; called once before the run starts or resumes."""
+        await self.serving.start()
 
     async def shutdown(self) -> None:
         """Close the files, and send no more calls; called once when the run ends, however it ends."""
@@ -142,6 +143,10 @@ class PlaySource:
             self.standings_log.close()
         finally:
             await self.serving.close()
+
+    async def rest(self) -> None:
+        """Leave the machine to the learners, until weights are published again."""
+        await self.serving.rest()
 
     async def ask(self, step: int, tasks: Sequence[TaskSettings], progress: RunProgress) -> dict[str, str]:
         """Ask what training has produced by update ``step`` these tasks; return the accuracies by name."""
@@ -161,7 +166,7 @@ class PlaySource:
             path = self.directory.population / uid
             if path.exists():
                 remove_directory(path)
-        self.serving.forget()
+        await self.serving.forget()
 
     async def add_members(self) -> None:
         """Fill the pool of a new run: with what its policies start from, if the sample mode draws copies."""

@@ -92,8 +92,13 @@ class ProgramSource(PlaySource):
         self._state_before_step: dict[str, Any] = {}
 
     async def startup(self) -> None:
-        """Call the arena's own ``startup``."""
-        await called(self.arena.startup, "the program's startup")
+        """Start what answers, and call the arena's own ``startup``."""
+        await super().startup()
+        try:
+            await called(self.arena.startup, "the program's startup")
+        except BaseException:
+            await self.serving.close()
+            raise
 
     async def shutdown(self) -> None:
         """End play, close the files, and call the arena's own ``shutdown``."""

@@ -21,6 +21,9 @@ class Serving(ABC):
     results: dict[str, str]
     """The served name of the adapter that training produces, by policy: the average if any."""
 
+    async def start(self) -> None:
+        """Start the engines; called once, before anything is published."""
+
     @abstractmethod
     async def publish(self, saved: Saved) -> None:
         """Answer with these weights from now on."""
@@ -51,7 +54,10 @@ class Serving(ABC):
     def reset(self) -> None:
         """Leave what an evaluation did out of the statistics."""
 
-    def forget(self) -> None:
+    async def rest(self) -> None:
+        """Leave the machine to the learners; nothing is asked until weights are published again."""
+
+    async def forget(self) -> None:
         """Forget cached contexts, as a restart would, so that a resumed run computes the same."""
 
     async def close(self) -> None:
@@ -86,10 +92,7 @@ class EmbeddedServing(Serving):
 
     async def freeze(self, uid: str, policy: str) -> str | None:
         """Write a copy of what the training of a policy has produced into ``population``."""
-        from sparring.learn.checkpoints import save_adapter
-
-        save_adapter(self.directory.population / uid, self.model, self.base_name, self.results[policy])
-        return f"population/{uid}"
+        return write_copy(self.directory, uid, self.model, self.base_name, self.results[policy])
 
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
         """Serve exactly these copies; nothing here deletes files."""
@@ -111,6 +114,22 @@ class EmbeddedServing(Serving):
         """Leave what an evaluation did out of the statistics."""
         self.engine.reset_stats()
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Forget cached contexts."""
         self.engine.forget_contexts()
+
+
+def write_copy(
+    directory: RunDirectory,
+    uid: str,
+    model: "PolicyModel",
+    base_name: str,
+    adapter: str,
+    version: int | None = None,
+) -> str:
+    """Write a copy of an adapter into ``population``, with a version also the learner's description; return
+    its path in the run's directory."""
+    from sparring.learn.checkpoints import save_adapter
+
+    save_adapter(directory.population / uid, model, base_name, adapter, version=version)
+    return f"population/{uid}"

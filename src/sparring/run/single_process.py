@@ -11,11 +11,15 @@ from sparring.collection.local_handle import LocalHandle
 from sparring.collection.metrics_log import MetricsLog
 from sparring.collection.sinks import further_sinks
 from sparring.config import Config
+from sparring.engine.answering import Engine
+from sparring.engine.hosts import VLLMHost
 from sparring.engine.published_adapters import PublishedAdapters
+from sparring.learn.learner import Learner
 from sparring.run import assembly
+from sparring.run.adapter_versions import AdapterVersions
 from sparring.run.answer_lengths import answer_limits
 from sparring.run.game_source import GameSource
-from sparring.run.given_adapters import find_given, load_given, with_own_copies
+from sparring.run.given_adapters import find_given, frozen_adapters, load_given, with_own_copies
 from sparring.run.hardware import available_cores
 from sparring.run.local_games import LocalGames
 from sparring.run.local_learners import LocalLearners
@@ -24,9 +28,10 @@ from sparring.run.program_source import ProgramSource
 from sparring.run.programs import build_program, policies_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
-from sparring.run.serving import EmbeddedServing
+from sparring.run.serving import EmbeddedServing, Serving
 from sparring.run.start import Work, resume_run, start_run
 from sparring.run.trainer import Source, Trainer
+from sparring.run.vllm_serving import VLLMServing
 
 
 class SingleProcess:
@@ -64,24 +69,40 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         )
         load_given(config, model, sources)
     learners = {policy: assembly.build_learner(config, model, policy) for policy in policies}
-    engine = assembly.build_engine(config.inference, model)
     directory.check_epoch()
     name, tracking = directory.path.name, config.tracking
     sinks = further_sinks(name, directory.path, tracking.wandb_project, tensorboard=tracking.tensorboard)
     log = MetricsLog(name, directory.metrics_file, sinks)
     metrics = RunMetrics(LocalHandle(log))
-    results = {policy: learner.result for policy, learner in learners.items()}
     exploiters = [] if config.league is None else config.league.exploiters
     saving = LocalLearners(learners, directory, config.model.name, exploiters, answer_limits(config))
-    serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
-    for name in config.frozen:
-        engine.publish(name, name, 0)
+    serving, client = _serving(config, directory, learners, console)
     calls = config.inference.max_queue
     source: Source
     if program is not None:
-        source = ProgramSource(config, directory, metrics, program, engine, serving, calls)
+        source = ProgramSource(config, directory, metrics, program, client, serving, calls)
     else:
-        games = LocalGames(config, directory, log.tracker, engine)
-        arena = assembly.build_arena(config, engine, calls)
+        games = LocalGames(config, directory, log.tracker, client)
+        arena = assembly.build_arena(config, client, calls)
         source = GameSource(config, directory, metrics, games, serving, saving, arena)
     return Trainer(config, directory, source, saving, metrics, console)
+
+
+def _serving(
+    config: Config, directory: RunDirectory, learners: dict[str, Learner], console: Console
+) -> tuple[Serving, Engine]:
+    """Return who answers the run's model calls, and their client."""
+    model = next(iter(learners.values())).policy
+    results = {policy: learner.result for policy, learner in learners.items()}
+    if config.inference.engine == "vllm":
+        say = partial(print_line, console)
+        host = VLLMHost(partial(assembly.build_vllm, config.model, config.lora, config.inference, say))
+        versions = AdapterVersions(learners, directory, config.model.name, config.start)
+        sleeps = config.inference.sleep > 0
+        ours = VLLMServing(host, versions, results, frozen_adapters(config), console, sleeps=sleeps)
+        return ours, ours.client
+    engine = assembly.build_engine(config.inference, model)
+    serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
+    for name in config.frozen:
+        engine.publish(name, name, 0)
+    return serving, engine

@@ -122,6 +122,7 @@ class Trainer:
         self._turn = {"play": perf_counter() - started, "played": float(self.progress.played)}
         self.state = "learning"
         self.progress.learning()
+        await self.source.rest()
         self.saved = await self.learners.update(self.saved.step + 1, batch, self._state)
         self._tell_notes()
 

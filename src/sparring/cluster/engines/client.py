@@ -12,7 +12,6 @@ from zlib import crc32
 
 from ray.exceptions import RayError
 
-from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.link import EngineLink
 from sparring.cluster.engines.service import EngineAnswer
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
@@ -21,6 +20,7 @@ from sparring.core.current_episode import EpisodeContext, current_episode
 from sparring.engine.adapters import DeliveryError
 from sparring.engine.answering import Engine, EngineCall
 from sparring.engine.api_models import api_client, is_adapter, is_api_model
+from sparring.engine.hosts import EngineRequest
 
 JOIN_SECONDS = 2.0
 """Seconds that the first calls wait for engines, so that not all of them go to the first that answers."""

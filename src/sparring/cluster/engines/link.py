@@ -8,9 +8,9 @@ from typing import Any
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from sparring.cluster.calls import RETRY_SECONDS, error_of
-from sparring.cluster.engines.host import EngineRequest
 from sparring.cluster.engines.service import Answers, EngineAnswer, Requests
 from sparring.core import SparringError
+from sparring.engine.hosts import EngineRequest
 
 POLL_SECONDS = 2.0
 """Seconds after which an engine answers a poll even if it has no answers to requests."""

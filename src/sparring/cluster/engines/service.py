@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from sparring.cluster.engines.host import EmbeddedHost, EngineHost, EngineRequest
 from sparring.core import ModelResponse, SparringError, TransientError
 from sparring.core.adapters import AdapterRef
 from sparring.core.errors import reason_of
 from sparring.engine.adapters import Delivery
 from sparring.engine.answering import ModelFacts
+from sparring.engine.hosts import EmbeddedHost, EngineHost, EngineRequest
 
 REPORT_SECONDS = 5.0
 FORGET_SECONDS = 60.0

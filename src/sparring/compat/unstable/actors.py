@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 
 from sparring.cluster.actor_classes import EngineActor, Hosted
 from sparring.cluster.calls import Handle, found
-from sparring.cluster.engines.host import EngineRequest, EngineSettings, say_nothing
+from sparring.cluster.engines.host import EngineSettings, say_nothing
 from sparring.cluster.learner import LearnerService
 from sparring.collection.buffer_state import Demand
 from sparring.compat.unstable.forms import named, run_directory
@@ -29,6 +29,7 @@ from sparring.config.model import ModelSettings
 from sparring.core import Messages
 from sparring.core.adapters import BASE, TRAINED, AdapterRef
 from sparring.engine.answering import EngineCall
+from sparring.engine.hosts import EngineRequest
 from sparring.run.game_source import BatchInBuffer, GameFeed
 from sparring.run.learners import Saved
 from sparring.run.metrics import turn_figures
