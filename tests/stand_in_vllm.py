@@ -28,6 +28,7 @@ class StandInVLLM(Engine):
         self.max_adapters = max_adapters
         self.max_tokens, self.max_queue = max_tokens, max_queue
         self.asked, self.asleep, self.has_died = 0, False, False
+        self.files: dict[str, Path] = {}
         type(self).events = [f"built to sleep: {others['sleeps']}"]
 
     async def start(self) -> None:
@@ -50,13 +51,18 @@ class StandInVLLM(Engine):
             self.engine.publish(BASE, BASE, 0)
             return Delivery(BASE, 0, "", (0.0,))
         self.note(f"publish {path.parent.name}/{path.name}")
+        self.files[name] = path
         return await self.published.publish_in_background(name, path, version, proof=True, before=before)
 
     async def withdraw(self, name: str) -> None:
+        del self.files[name]
         self.published.withdraw(name)
 
     async def answer(self, call: EngineCall) -> ModelResponse:
         assert not self.asleep
+        assert call.model not in self.files or self.files[call.model].is_dir(), (
+            "files stay while they are asked"
+        )
         if self.events[-1] != "play":
             self.note("play")
         return await self.engine.answer(call)
@@ -77,6 +83,7 @@ class StandInVLLM(Engine):
         self.note("wake")
 
     async def forget_contexts(self) -> None:
+        assert not self.asleep
         self.engine.forget_contexts()
         self.note("forget")
 

@@ -21,7 +21,8 @@ from sparring.core.manifest import seal
 from sparring.engine.adapters import Delivery, DeliveryError
 from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
-from sparring.engine.hosts import WINDOW_SECONDS, EmbeddedHost, EngineRequest, LoadWindow
+from sparring.engine.hosts import EmbeddedHost, EngineRequest
+from sparring.engine.load_window import WINDOW_SECONDS, LoadWindow
 from sparring.engine.resident_adapters import ResidentAdapters
 from sparring.learn.checkpoints import save_adapter, write_delivery
 from sparring.learn.logprobs import plan_logprobs

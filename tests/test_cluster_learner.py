@@ -450,6 +450,17 @@ async def test_a_policy_of_start_starts_again_with_that_adapter(tmp_path):
     assert len(list(place.parent.iterdir())) == KEPT_VERSIONS + 1
 
 
+async def test_an_average_that_the_pool_holds_stays_when_its_policy_starts_again(tmp_path):
+    await update_only(earlier := only(tmp_path / "earlier", average=0.0))
+    one = learner(tmp_path / "run", average=0.5, start=Path(path_of(earlier)), may_start_again=["seeker"])
+    await one.update(1, records(1), {})
+    average = Path((await one.results())["seeker"])
+    assert average.parent.parent.name == "averages"
+    await one.start_again(1, ["seeker"])
+    assert average.is_dir()
+    assert Path((await one.results())["seeker"]) != average
+
+
 async def test_a_learner_that_is_killed_knows_who_started_again(tmp_path):
     whole = learner(tmp_path / "whole", may_start_again=["seeker"])
     for step in (1, 2):

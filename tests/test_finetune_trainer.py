@@ -129,11 +129,19 @@ def test_what_is_imitated_or_preferred_has_its_thought(tmp_path, kind):
     assert all(re.fullmatch(r"<think>I say \d+</think>.+", one["content"]) for one in answers)
 
 
-async def test_an_answer_that_is_read_otherwise_is_another_answer(tmp_path):
+class OfOnesOwn(MockInferenceClient):
+    """A client that knows nothing of thoughts."""
+
+    async def complete(self, messages, temperature=1.0, max_tokens=None, *args, model=None, seed=None):
+        return await super().complete(messages, temperature, max_tokens, *args, model=model, seed=seed)
+
+
+@pytest.mark.parametrize("kind", [MockInferenceClient, OfOnesOwn])
+async def test_an_answer_that_is_read_otherwise_is_another_answer(kind, tmp_path):
     def answers(messages, seed):
         return "<plan>so</plan>Yes"
 
-    client, ask = MockInferenceClient(answers), [{"role": "user", "content": "Is it?"}]
+    client, ask = kind(answers), [{"role": "user", "content": "Is it?"}]
     for _ in range(2):
         arena = Arena(client)
         for number, tags in enumerate(("auto", "none", ("<plan>", "</plan>"))):

@@ -59,6 +59,16 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path):
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
 
 
+def test_a_run_that_goes_back_keeps_the_files_of_what_plays(model, tmp_path):
+    """Those of later updates are still there, and more than are kept."""
+    steps = str(2 + KEPT_VERSIONS + 1)
+    run(configure(model, **OPPONENTS | VLLM, learning__steps=steps), tmp_path / "run")
+    cut_back(tmp_path / "run", to=2)
+    resumed(tmp_path / "run")
+    assert accounts_balance(tmp_path / "run")
+    assert len([*(tmp_path / "run" / "versions").iterdir()]) == KEPT_VERSIONS
+
+
 def test_it_sleeps_while_the_learner_learns_and_is_awake_before_anything_is_asked(model, tmp_path):
     options = OPPONENTS | VLLM | {"learning__steps": "2", "inference__sleep": "1"}
     run(configure(model, **options), tmp_path / "run")

@@ -1,5 +1,6 @@
 """Runs in one process that start vLLM: what they learn and refuse, and that no process outlives them."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -118,6 +119,26 @@ async def test_sleep_is_refused_where_vllm_has_none(model):
     engine = VLLMEngine(str(model), dtype="float32", sleeps=True)
     with pytest.raises(InputError, match=r"inference.sleep: this vLLM cannot sleep on this machine"):
         await engine.start()
+
+
+async def test_a_call_ends_with_the_process_that_it_waits_for(model):
+    """vLLM itself would wait for ever."""
+    engine = VLLMEngine(str(model), dtype="float32")
+    await engine.start()
+    children = psutil.Process().children(recursive=True)
+    try:
+        for child in children:
+            child.suspend()
+        forgetting = asyncio.create_task(engine.forget_contexts())
+        await asyncio.sleep(0)  # it has been sent
+        assert not forgetting.done()
+        for child in children:
+            child.kill()
+        with pytest.raises(SparringError, match="vLLM"):
+            await asyncio.wait_for(forgetting, SECONDS)
+        assert engine.has_died
+    finally:
+        await engine.close()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """InferenceClient: the source of an episode's answers."""
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -237,3 +238,14 @@ class MockInferenceClient(InferenceClient):
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
+
+
+def told_of_reasoning(client: InferenceClient, tags: ReasoningTags) -> dict[str, Any]:
+    """Return the argument that tells a client's ``complete`` the tags of a role's thoughts.
+
+    There is none for the usual tags, nor for a client of one's own that takes no such argument; then whoever
+    asks reads the answer by the tags (:meth:`ModelResponse.read_by`).
+    """
+    parameters = inspect.signature(client.complete).parameters
+    takes = "reasoning" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return {"reasoning": tags} if takes and tags != "auto" else {}

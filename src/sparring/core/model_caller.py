@@ -1,14 +1,13 @@
 """ModelCaller: makes the model calls of an arena, with the defaults of roles and a limit on calls."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from sparring.core.adapters import BASE, TRAINED
-from sparring.core.client import InferenceClient, ModelResponse
+from sparring.core.client import InferenceClient, ModelResponse, told_of_reasoning
 from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import current_episode, wait_for_slot
 from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
@@ -116,22 +115,23 @@ class ModelCaller:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        tags, is_told = calls.reasoning or "auto", False
+        tags = calls.reasoning or "auto"
+        told: dict[str, Any] = {}
         if given is None:
             # A client of one's own may not know these arguments, so it gets those that are set.
             some: dict[str, Any] = {"stop": calls.stop, "max_reasoning": calls.max_reasoning}
             some["sampling"] = sampling
             limits = {"max_tokens": calls.max_tokens} | {name: one for name, one in some.items() if one}
-            complete = self.client.complete
-            if tags != "auto" and (is_told := _takes_reasoning(complete)):
-                limits["reasoning"] = tags
-            ask = partial(complete, messages, return_tokens=return_tokens, seed=seed, **limits)
+            told = told_of_reasoning(self.client, tags)
+            ask = partial(
+                self.client.complete, messages, return_tokens=return_tokens, seed=seed, **limits, **told
+            )
         else:
             ask = partial(self.client.give, messages, given)
         source = method_of(self.client, "complete" if given is None else "give")
         call = partial(ask, temperature=temperature, model=model)
         response = _encodable(returned(await self._in_slot(call), ModelResponse, source))
-        if not is_told or response.reasoning is None:
+        if not told or response.reasoning is None:
             response = response.read_by(tags)
         if self._slots.contended:
             await asyncio.sleep(0)  # the next call starts before this episode continues: no slot idles
@@ -165,12 +165,6 @@ class ModelCaller:
             raise TransientError(f"the client failed: {reason_of(error)}") from error
         finally:
             self._slots.release()
-
-
-def _takes_reasoning(complete: Callable[..., object]) -> bool:
-    """Return whether a client can be told the tags of a role's thoughts."""
-    parameters = inspect.signature(complete).parameters
-    return "reasoning" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def _encodable(response: ModelResponse) -> ModelResponse:

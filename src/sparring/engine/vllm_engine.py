@@ -10,7 +10,7 @@ import itertools
 import os
 import secrets
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,6 +64,8 @@ from sparring.learn.model_files import load_chat_tokens
 
 CLOSE_SECONDS = 60.0
 """Seconds in which vLLM's processes may end before they are killed."""
+LOOK_SECONDS = 1.0
+"""Seconds between looks at vLLM's process while a call waits for it."""
 
 
 PROBE_TOKENS = 4
@@ -189,14 +191,11 @@ class VLLMEngine(Engine):
         if any(one.requests for one in [*self._served.values(), *self._retired]):
             raise SparringError("vLLM cannot sleep while requests are in progress")
         self._asleep = True
-        await self._llm.sleep(level=1)
+        await self._called(self._llm.sleep(level=1))
 
     async def wake(self) -> None:
         """Answer again. Raises SparringError: vLLM cannot wake, or answers otherwise than before."""
-        try:
-            await self._llm.wake_up()
-        except Exception as error:
-            raise SparringError(f"vLLM did not wake: {_in_one_line(error)}") from error
+        await self._called(self._llm.wake_up())
         self._asleep = False
         base = (await self._deliver(BASE, 0, None, "")).delivery
         if not abs(base.mean - self._base.delivery.mean) <= self.tolerance:
@@ -204,7 +203,7 @@ class VLLMEngine(Engine):
 
     async def forget_contexts(self) -> None:
         """Forget cached contexts, so that what comes is computed as after a start."""
-        await self._llm.reset_prefix_cache()
+        await self._called(self._llm.reset_prefix_cache())
 
     @property
     def has_died(self) -> bool:
@@ -485,16 +484,38 @@ class VLLMEngine(Engine):
         # vLLM distinguishes cached prefixes by the adapter's name, so the name is new as well.
         lora = LoRARequest(f"{name}@{version}#{number}", number, str(path.absolute()))
         try:
-            loaded = await self._llm.add_lora(lora)
+            loaded = await self._unless_it_dies(self._llm.add_lora(lora))
+        except SparringError:
+            raise
         except Exception as error:
             raise DeliveryError(name, version, _in_one_line(error)) from error
         if not loaded:
             raise DeliveryError(name, version, "vLLM did not load it")
         return lora
 
+    async def _called(self, call: Awaitable[Any]) -> None:
+        """Wait for a call of vLLM. Raises SparringError: it failed, or vLLM died."""
+        try:
+            await self._unless_it_dies(call)
+        except SparringError:
+            raise
+        except Exception as error:
+            raise SparringError(f"vLLM failed: {_in_one_line(error)}") from error
+
+    async def _unless_it_dies(self, call: Awaitable[Any]) -> Any:
+        """Return the result of a call that vLLM leaves without one if its process dies."""
+        llm, calling = self._llm, asyncio.ensure_future(call)
+        try:
+            while not (await asyncio.wait({calling}, timeout=LOOK_SECONDS))[0]:
+                if llm.errored:
+                    raise SparringError("vLLM's process has ended")
+        finally:
+            calling.cancel()
+        return calling.result()
+
     async def _unload(self, lora: Any) -> None:
         if lora is not None and self._llm is not None:
-            await self._llm.remove_lora(lora.lora_int_id)
+            await self._called(self._llm.remove_lora(lora.lora_int_id))
 
     def _retire(self, version: _Version) -> None:
         self._retired.add(version)

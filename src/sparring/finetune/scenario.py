@@ -27,6 +27,7 @@ from sparring.core import (
     SparringError,
     derive_seed,
 )
+from sparring.core.client import told_of_reasoning
 from sparring.core.concurrency import all_results
 from sparring.core.errors import check_failures
 from sparring.core.reasoning import ReasoningTags
@@ -221,7 +222,8 @@ class KeptAnswers(InferenceClient):
         own = None if reasoning == "auto" else reasoning
         # A client of one's own may not know the last four.
         given: dict[str, Any] = {"stop": stop, "max_reasoning": max_reasoning, "sampling": sampling}
-        some = {name: one for name, one in {**given, "reasoning": own}.items() if one}
+        some = {name: one for name, one in given.items() if one}
+        told = told_of_reasoning(self.client, reasoning)
         question: list[Any] = [messages, temperature, max_tokens, return_tokens, model, seed, stop]
         question += [one for one in (max_reasoning, sampling, own) if one is not None]
         key = hashlib.sha256(msgspec.json.encode(question)).hexdigest()
@@ -237,7 +239,10 @@ class KeptAnswers(InferenceClient):
             model=model,
             seed=seed,
             **some,
+            **told,
         )
+        if not told or response.reasoning is None:
+            response = response.read_by(reasoning)
         if seed is not None:
             self._keep(key, response)
         return response

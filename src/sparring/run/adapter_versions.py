@@ -56,8 +56,10 @@ class AdapterVersions:
     def write(self, policy: str) -> None:
         """Write the adapter that plays now, unless it is untrained."""
         if self._differs(policy):
-            averages = self._folder("averages", policy)
-            remove_directory(averages / f"{self.learners[policy].version:06d}")  # of a lost update
+            learner = self.learners[policy]
+            if learner.age:  # else it began again, and the pool may hold its average
+                averages = self._folder("averages", policy)
+                remove_directory(averages / f"{learner.version:06d}")  # of a lost update
             self._write("versions", policy, self.learners[policy].adapter)
 
     def write_missing(self, policy: str) -> None:

@@ -91,7 +91,9 @@ def build_vllm(
 ) -> "VLLMEngine":
     """Build vLLM's engine, not started, for adapters of the shape ``lora``. Raises InputError."""
     from sparring.engine.vllm_engine import VLLMEngine
+    from sparring.run.hardware import choose_device
 
+    dtype = base_dtype(model.dtype, choose_device(model.device))  # vLLM's own "auto" may be another than ours
     return VLLMEngine(
         str(resolve_model(model.name, say)),
         max_tokens=inference.max_tokens,
@@ -100,7 +102,7 @@ def build_vllm(
         max_batch=inference.max_batch,
         max_adapters=inference.max_adapters,
         max_lora_rank=lora.rank,
-        dtype=model.dtype,
+        dtype=str(dtype).removeprefix("torch."),
         gpu_memory=inference.gpu_memory,
         tensor_parallel=inference.tensor_parallel,
         sleeps=inference.sleep > 0,

@@ -56,14 +56,11 @@ def check_config(config: Config) -> list[str]:
     with renaming({"model": "model.name"}):
         check_model_name(name)
     check_packages(config)
-    if config.run.runtime == "local" and config.model.device.startswith("cuda"):
+    if config.inference.sleep or (config.run.runtime == "local" and config.model.device.startswith("cuda")):
         from sparring.run.hardware import choose_device  # torch takes seconds to import: only if needed
 
-        choose_device(config.model.device)
-    if config.inference.sleep:
-        from sparring.run.hardware import choose_device
-
-        if not (device := choose_device(config.model.device)).startswith("cuda"):
+        device = choose_device(config.model.device)
+        if config.inference.sleep and not device.startswith("cuda"):
             problem = f"vLLM sleeps on CUDA GPUs only, and the run uses {device}"
             raise InputError("inference.sleep", problem, "Leave it out")
     is_here = name == BUNDLED_MODEL or Path(name).exists()

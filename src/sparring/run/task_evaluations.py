@@ -74,10 +74,8 @@ class TaskEvaluations:
                 task,
                 label,
                 model,
-                calls_of_task(
-                    settings, self.config.inference, self.config.evaluation, self.config.model.name
-                ),
-                derive_seed(self.config.seed, "task", settings.label),
+                calls_of_task(settings, config.inference, config.evaluation, config.model.name),
+                derive_seed(config.seed, "task", settings.label),
                 answered,
             )
         if not result.answered:

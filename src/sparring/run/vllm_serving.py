@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -66,13 +67,15 @@ class VLLMServing(Serving):
 
     async def publish(self, saved: Saved) -> None:
         """Write the adapters that are new, and answer with them."""
+        self.host.check()
         await self._wake()
         for policy, version in saved.versions.items():
             adapter = AdapterRef(policy, version, self.versions.path(policy))
             if self.client.adapters.get(policy) != adapter:
                 self.versions.write(policy)
                 await self._serve(policy, adapter)
-        self.versions.tidy()
+        used = (one.path for one in self.client.adapters.values() if one.path is not None)
+        self.versions.tidy({Path(path).resolve() for path in used})
 
     async def publish_results(self) -> None:
         """Serve the averages, if training produces those."""
