@@ -30,6 +30,30 @@ def test_every_preset_is_rehearsed(preset):
     assert found.calls
 
 
+def rehearsed(tmp_path, method):
+    """Make the dry run of a game whose method is written here."""
+    source = f"from failing_code import Count\n\nclass Mine(Count):\n    {method}\n"
+    (tmp_path / "mine.py").write_text(source)
+    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "mine.py:Mine"\n')
+    rehearse(load_config(str(tmp_path / "mine.toml"), {}))
+
+
+@pytest.mark.parametrize(
+    ("moves", "said"),
+    [
+        ([], "returned no move, but the game is not over"),
+        (["1", "2", "1"], "returned '1' twice"),
+        (["1", "2\n"], "returned '2\\n', which no answer can be: it has no spaces around it"),
+        ([" 1", "2"], "returned ' 1', which no answer can be: it has no spaces around it"),
+        (["", "2"], "returned '', which no answer can be: it has no spaces around it"),
+        ([1, 2], "returned 1, not a str"),
+    ],
+)
+def test_moves_that_nobody_can_make_are_said_as_they_are(moves, said, tmp_path):
+    with pytest.raises(InputError, match=re.escape(f"Mine.legal_actions {said}")):
+        rehearsed(tmp_path, f"def legal_actions(self): return {moves!r}")
+
+
 @pytest.mark.parametrize(
     ("rewards", "said"),
     [
@@ -40,12 +64,8 @@ def test_every_preset_is_rehearsed(preset):
     ],
 )
 def test_wrong_rewards_of_a_game_are_said_as_they_are(rewards, said, tmp_path):
-    source = "from failing_code import Count\n\nclass Mine(Count):\n    def _own_rewards(self):\n"
-    source += f"        return {rewards}\n"
-    (tmp_path / "mine.py").write_text(source)
-    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "mine.py:Mine"\n')
     with pytest.raises(InputError, match=re.escape(said)):
-        rehearse(load_config(str(tmp_path / "mine.toml"), {}))
+        rehearsed(tmp_path, f"def _own_rewards(self): return {rewards}")
 
 
 UNTOUCHED = ("outcomes",)

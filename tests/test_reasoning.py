@@ -244,6 +244,19 @@ class Whole(MockInferenceClient):
         return await super().complete(messages, temperature, max_tokens, return_tokens)
 
 
+@pytest.mark.parametrize(
+    "tags",
+    ["<plan>", "nonne", ("<plan>",), ("<plan>", "<plan>"), ("a", "b", "c"), ("", "b"), (1, 2), None, {}],
+)
+def test_tags_that_say_nothing_are_refused(tags):
+    with pytest.raises(InputError, match=r"reasoning: .* says nothing of a role's thoughts\. Write \"auto\""):
+        Role("solver", reasoning=tags)
+
+
+def test_a_pair_of_tags_may_be_a_list():
+    assert Role("solver", reasoning=["<plan>", "</plan>"]) == Role("solver", reasoning=("<plan>", "</plan>"))
+
+
 @pytest.mark.parametrize(("tags", "said"), [("none", "[a]b[/a] c"), (("[a]", "[/a]"), "c")])
 @pytest.mark.parametrize("kind", [Reader, Whole])
 async def test_a_client_is_told_the_tags_of_a_role_if_it_can_be(kind, tags, said):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from sparring.core.errors import InputError, shown
+
 Tags = tuple[str, str]
 """The texts that begin and end a thought."""
 
@@ -41,6 +43,17 @@ def tags_of(given: str | Sequence[str]) -> ReasoningTags:
         return "none" if given == "none" else "auto"
     first, second = given
     return first, second
+
+
+def checked_tags(given: object) -> ReasoningTags:
+    """Return the setting that a program's own code gives a role. Raises InputError."""
+    if given == "auto" or given == "none":
+        return given
+    pair = tuple(given) if isinstance(given, list | tuple) else ()
+    if len(pair) == 2 and pair[0] != pair[1] and all(isinstance(one, str) and one.strip() for one in pair):
+        return pair
+    fix = 'Write "auto", "none" or a pair of different tags, such as ("<plan>", "</plan>")'
+    raise InputError("reasoning", f"{shown(given)} says nothing of a role's thoughts", fix)
 
 
 def tags_for(reasoning: ReasoningTags, known: tuple[Tags, ...] = KNOWN_TAGS) -> tuple[Tags, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from sparring.core.adapters import TRAINED
 from sparring.core.errors import shown
 from sparring.core.messages import History, Messages
-from sparring.core.reasoning import ReasoningTags
+from sparring.core.reasoning import ReasoningTags, checked_tags
 from sparring.core.sampling import Sampling
 
 AgentKind = Literal["policy", "model", "script"]
@@ -87,6 +87,9 @@ class Role:
     reasoning: ReasoningTags = "auto"
     max_reasoning: int | None = None
     sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        self.reasoning = checked_tags(self.reasoning)
 
     def build_messages(self, user_content: str, history: Messages | None = None) -> Messages:
         """Return OpenAI-style messages: the system prompt (if any), ``history``, then ``user_content``."""

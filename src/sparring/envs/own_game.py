@@ -53,7 +53,24 @@ class CheckedGame(Game):
         actions = self.game.legal_actions()
         if actions is None:
             return None
-        return [self._text("legal_actions", action) for action in self._kind("legal_actions", actions, list)]
+        moves = [self._text("legal_actions", action) for action in self._kind("legal_actions", actions, list)]
+        if not self.game.done:
+            self._check_moves(moves)
+        return moves
+
+    def _check_moves(self, moves: list[str]) -> None:
+        """Raise an EpisodeError unless there is a move, moves differ, and an answer can be each of them."""
+        method, seen = method_of(self.game, "legal_actions"), set[str]()
+        if not moves:
+            raise EpisodeError(f"{method} returned no move, but the game is not over")
+        for move in moves:
+            if not move or move != move.strip():
+                raise EpisodeError(
+                    f"{method} returned {shown(move)}, which no answer can be: it has no spaces around it"
+                )
+            if move in seen:
+                raise EpisodeError(f"{method} returned {shown(move)} twice")
+            seen.add(move)
 
     def apply(self, action: str) -> bool:
         return self._truth("apply", self.game.apply(action))

@@ -253,7 +253,8 @@ def check_opponent(name: str, env_id: str, frozen: Collection[str] = ()) -> None
 def check_nash_conv(env_id: str) -> None:
     """Raise an InputError unless NashConv can be computed for this environment."""
     if library_of(env_id) != "openspiel":
-        raise InputError("evaluation.nash_conv", f"{env_id} is not an OpenSpiel game", "Leave it out")
+        problem = f"{env_id} is not an OpenSpiel game"
+        raise InputError("evaluation.nash_conv", problem, "Leave it out, or set it to false")
     from sparring.evaluation.nash_conv import states_of
 
     with renaming({"env.id": "evaluation.nash_conv"}):
