@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tiny_models import tiny_model
 
@@ -188,15 +188,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@functools.cache
-def family_model(family: str) -> Path:
-    """Save a random model of the family; return its directory.
+def moved_model(config: PretrainedConfig) -> PreTrainedModel:
+    """Return a random model whose every parameter is moved by noise.
 
-    Every parameter is moved by noise: what families set to 0 or 1 at first (norms, biases, sinks) counts too.
+    What families set to 0 or 1 at first (norms, biases, sinks) counts too.
     """
-    kind, settings = FAMILIES[family]
-    directory = Path(_DIRECTORY.name) / family.replace(" ", "-")
-    config = AutoConfig.for_model(kind, **(SHAPE | settings))
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -204,7 +200,15 @@ def family_model(family: str) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-    model.save_pretrained(directory)
+    return model
+
+
+@functools.cache
+def family_model(family: str) -> Path:
+    """Save a random model of the family, moved by noise; return its directory."""
+    kind, settings = FAMILIES[family]
+    directory = Path(_DIRECTORY.name) / family.replace(" ", "-")
+    moved_model(AutoConfig.for_model(kind, **(SHAPE | settings))).save_pretrained(directory)
     for file in [*tiny_model("llama").glob("*token*"), *tiny_model("llama").glob("*.jinja")]:
         (directory / file.name).write_bytes(file.read_bytes())
     return directory

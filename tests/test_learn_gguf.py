@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from family_models import SHAPE, family_model
+from family_models import SHAPE, family_model, moved_model
 from gguf_files import changed, gguf_of
 from sparring.core import InputError
 from sparring.learn.adapter_weights import read_weights
@@ -67,13 +67,7 @@ def saved_model(name: str, directory: Path, **other) -> Path:
     kind, fields = MODELS[name]
     fields = {key: one for key, one in (SHAPE | fields | other).items() if one is not None}
     config = AutoConfig.for_model(kind, **(fields | ENDS))
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    model = moved_model(config)
     model.save_pretrained(directory)
     for file in [*tiny_model("llama").glob("*token*"), *tiny_model("llama").glob("*.jinja")]:
         shutil.copy(file, directory)

@@ -16,7 +16,7 @@ from proof_scripts import CLAIM, agent_of, make
 from sparring.config.loading import load_config
 from sparring.config.play import EnvSettings
 from sparring.config.programs import DebateSettings, ProposerSolverSettings
-from sparring.core import Arena, InputError, MockInferenceClient, PlaySpec, Role
+from sparring.core import Arena, CallSettings, InputError, MockInferenceClient, PlaySpec, Role
 from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.reasoning import KNOWN_TAGS, PartsStream, Reasoning, split
@@ -248,9 +248,13 @@ class Whole(MockInferenceClient):
     "tags",
     ["<plan>", "nonne", ("<plan>",), ("<plan>", "<plan>"), ("a", "b", "c"), ("", "b"), (1, 2), None, {}],
 )
-def test_tags_that_say_nothing_are_refused(tags):
-    with pytest.raises(InputError, match=r"reasoning: .* says nothing of a role's thoughts\. Write \"auto\""):
+async def test_tags_that_say_nothing_are_refused(tags):
+    said = r"reasoning: .* says nothing of a role's thoughts\. Write \"auto\""
+    with pytest.raises(InputError, match=said):
         Role("solver", reasoning=tags)
+    if tags:  # else a call leaves them to its role
+        with pytest.raises(InputError, match=said):
+            await Arena(MockInferenceClient()).call_model("Go", calls=CallSettings(reasoning=tags))
 
 
 def test_a_pair_of_tags_may_be_a_list():

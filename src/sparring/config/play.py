@@ -14,7 +14,7 @@ from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
 from sparring.core.own_code import name_of
 from sparring.core.play import SampleMode
-from sparring.core.reasoning import tags_of
+from sparring.core.reasoning import checked_tags
 
 DEFAULT_TEMPLATE = "fewshot-chat"
 
@@ -71,7 +71,7 @@ class GameSettings(Settings):
         return CallSettings(
             max_tokens=self.max_tokens,
             stop=tuple(self.stop) or None,
-            reasoning=tags_of(self.reasoning),
+            reasoning=checked_tags(self.reasoning),
             max_reasoning=self.max_reasoning,
         )
 

@@ -246,6 +246,8 @@ def told_of_reasoning(client: InferenceClient, tags: ReasoningTags) -> dict[str,
     There is none for the usual tags, nor for a client of one's own that takes no such argument; then whoever
     asks reads the answer by the tags (:meth:`ModelResponse.read_by`).
     """
+    if tags == "auto":
+        return {}
     parameters = inspect.signature(client.complete).parameters
     takes = "reasoning" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return {"reasoning": tags} if takes and tags != "auto" else {}
+    return {"reasoning": tags} if takes else {}

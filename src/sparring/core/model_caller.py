@@ -13,6 +13,7 @@ from sparring.core.current_episode import current_episode, wait_for_slot
 from sparring.core.errors import InputError, SparringError, TransientError, is_transient, reason_of, shown
 from sparring.core.messages import Message, Messages, as_messages
 from sparring.core.own_code import method_of, returned
+from sparring.core.reasoning import checked_tags
 from sparring.core.sampling import AS_LEARNED, drawn_text
 from sparring.core.text import encodable
 from sparring.core.types import UNSET, CallSettings, Role, seated
@@ -115,7 +116,7 @@ class ModelCaller:
         episode = current_episode.get()
         if seed is None and episode is not None:
             seed = episode.next_call_seed()
-        tags = calls.reasoning or "auto"
+        tags = checked_tags(calls.reasoning or "auto")
         told: dict[str, Any] = {}
         if given is None:
             # A client of one's own may not know these arguments, so it gets those that are set.

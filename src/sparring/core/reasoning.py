@@ -37,16 +37,9 @@ KNOWN_TAGS: tuple[Tags, ...] = (
 """The tags of published models; docs/howto-reasoning.md says whose they are."""
 
 
-def tags_of(given: str | Sequence[str]) -> ReasoningTags:
-    """Return the setting that a configuration names, whose pair may be a list."""
-    if isinstance(given, str):
-        return "none" if given == "none" else "auto"
-    first, second = given
-    return first, second
-
-
 def checked_tags(given: object) -> ReasoningTags:
-    """Return the setting that a program's own code gives a role. Raises InputError."""
+    """Return a setting of a configuration or of a program's own code, whose pair may be a list. Raises
+    InputError."""
     if given == "auto" or given == "none":
         return given
     pair = tuple(given) if isinstance(given, list | tuple) else ()

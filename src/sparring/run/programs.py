@@ -36,7 +36,7 @@ from sparring.core.adapters import BASE, RESERVED, is_reserved
 from sparring.core.errors import shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
-from sparring.core.reasoning import tags_of
+from sparring.core.reasoning import checked_tags
 from sparring.core.sampling import drawn_text
 from sparring.core.text import counted
 from sparring.evaluation.results import MeasureResult
@@ -203,7 +203,7 @@ def _set_roles(arena: Arena, config: Config) -> None:
         own: dict[str, Any] = {
             "temperature": inference.temperature,
             "stop": tuple(inference.stop),
-            "reasoning": tags_of(inference.reasoning),
+            "reasoning": checked_tags(inference.reasoning),
             "max_reasoning": inference.max_reasoning,
         }
         changes = {name: one for name, one in own.items() if getattr(role, name) == getattr(plain, name)}
@@ -221,7 +221,7 @@ def _set_roles(arena: Arena, config: Config) -> None:
         if "stop" in given:
             given["stop"] = tuple(given["stop"])
         if "reasoning" in given:
-            given["reasoning"] = tags_of(given["reasoning"])
+            given["reasoning"] = checked_tags(given["reasoning"])
         arena.add_role(replace(arena.roles[role_id], **given))
 
 

@@ -8,7 +8,7 @@ from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
 from sparring.config.tasks import TaskSettings
 from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
-from sparring.core.reasoning import tags_of
+from sparring.core.reasoning import checked_tags
 from sparring.evaluation.figures import figure_text, figures_of
 from sparring.evaluation.results import (
     decoded_evaluation,
@@ -115,7 +115,7 @@ def calls_of_task(
         temperature=temperature,
         max_tokens=settings.max_tokens,
         stop=tuple(inference.stop),
-        reasoning=tags_of(inference.reasoning),
+        reasoning=checked_tags(inference.reasoning),
         max_reasoning=inference.max_reasoning,
     )
     return calls.over(drawing(evaluation.sampling, model, "evaluation.sampling"))
