@@ -5,7 +5,9 @@
   prompts of random numbers instead, with 128 tokens each, whatever they are;
 - generate: ``model.generate`` with the same weights and active peft adapter on prompts drawn from those that
   occurred there, padded left, in batches of 16 and of 64 (``unshared``: of 64); same temperature, no top-k or
-  top-p, same limit of new tokens.
+  top-p, same limit of new tokens;
+- vLLM, with ``--vllm`` and for ``unshared`` only: 64 of the same prompts at once, in this process, with the
+  adapter and without a prefix cache.
 
 The figure is generated tokens (stop token included) per second of the processor, which other programs disturb
 less than the clock's. Both run in turn, on one thread, in the type that a run would choose if ``--dtype``
@@ -13,13 +15,18 @@ names none. First the log-probabilities with which the engine sampled its tokens
 pass of transformers over the same tokens, in float32.
 
 Command:  python benchmarks/play_speed.py [--batches kuhn tictactoe unshared] [--rounds 3] [--dtype float32]
-Needs:    this package. It takes about 15 minutes on one core, nearly all of it in ``generate``.
+          .venv-vllm/bin/python benchmarks/play_speed.py --batches unshared --dtype float32 --vllm
+Needs:    this package; for --vllm the environment of scripts/test-vllm. About 15 minutes on one core, nearly
+          all of them in ``generate``.
 """
 
 import argparse
 import asyncio
+import os
 import random
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
@@ -30,15 +37,17 @@ from measuring import interleave, pin_one_thread, print_table
 from plain_model import load_both, pad
 from record_batches import ENV_IDS, MAX_TOKENS, auto_dtype, make_arena, play_games
 from sparring.core import Messages, Step
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.engine.answering import AnswerOptions, EngineCall
 from sparring.engine.engine import EmbeddedEngine
+from sparring.learn.checkpoints import save_adapter
 from sparring.learn.policy import TRAINED, PolicyModel
 
 UNSHARED = "unshared"
 GAMES = {"kuhn": 256, "tictactoe": 64, UNSHARED: 64}
 GATE_GAMES = 4
-ENGINE_AND_GENERATE = ["engine", "generate 16", "generate 64"]
-UNSHARED_NUMBERS, UNSHARED_TOKENS = 18, 128
+CONTENDERS = ["engine", "generate 16", "generate 64", "vLLM"]
+UNSHARED_BATCH, UNSHARED_NUMBERS, UNSHARED_TOKENS = 64, 18, 128
 NO_TOKEN = -1
 
 
@@ -125,6 +134,38 @@ class Generate:
         self.tokens.append(int((stopped.cumsum(dim=1) - stopped.int() == 0).sum()))
 
 
+class VLLM:
+    """Answers 64 of the prompts at every call with vLLM."""
+
+    def __init__(self, policy: PolicyModel, play: Answers) -> None:
+        os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        from vllm import LLM
+        from vllm.lora.request import LoRARequest
+
+        adapter = Path(tempfile.mkdtemp(), "adapter")
+        save_adapter(adapter, policy, BUNDLED_MODEL)
+        self.play = play
+        self.tokens: list[int] = []
+        self.request = LoRARequest("policy", 1, str(adapter))
+        self.llm = LLM(
+            policy.model_name,
+            dtype=str(policy.dtype).removeprefix("torch."),
+            max_model_len=1024,
+            enable_lora=True,
+            max_lora_rank=16,
+            enable_prefix_caching=False,
+        )
+
+    def __call__(self) -> None:
+        from vllm import SamplingParams
+
+        chosen = random.Random(len(self.tokens)).sample(self.play.steps, UNSHARED_BATCH)
+        prompts = [{"prompt_token_ids": step.prompt_token_ids} for step in chosen]
+        settings = SamplingParams(temperature=1.0, max_tokens=UNSHARED_TOKENS, ignore_eos=True, logprobs=0)
+        answers = self.llm.generate(prompts, settings, lora_request=self.request, use_tqdm=False)
+        self.tokens.append(sum(len(answer.outputs[0].token_ids) for answer in answers))
+
+
 def largest_difference(model: Any, steps: list[Step]) -> float:
     """Return the largest difference between the steps' log-probabilities and a plain forward pass's."""
     worst = 0.0
@@ -152,14 +193,17 @@ def check_logprobs(batches: list[str]) -> None:
             raise SystemExit("the engine does not sample from the model's distribution")
 
 
-def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int) -> list[str]:
+def measure(policy: PolicyModel, model: Any, batch: str, arguments: argparse.Namespace) -> list[str]:
     """Time one game; returns its row of the table."""
+    games = arguments.games or GAMES[batch]
     contender(policy, batch, GATE_GAMES)()  # the first passes of a process take longer
     play = contender(policy, batch, games)
     stop_id, sizes = (NO_TOKEN, (64,)) if batch == UNSHARED else (policy.stop_token_ids[0], (16, 64))
     contenders: dict[str, Any] = {"engine": play}
     contenders |= {f"generate {size}": Generate(model, play, size, stop_id) for size in sizes}
-    seconds = interleave(contenders, rounds, process_time)
+    if arguments.vllm and isinstance(play, Answers):
+        contenders["vLLM"] = VLLM(policy, play)
+    seconds = interleave(contenders, arguments.rounds, process_time)
     rates = {
         name: [tokens / time for tokens, time in zip(one.tokens, seconds[name], strict=True)]
         for name, one in contenders.items()
@@ -168,7 +212,7 @@ def measure(policy: PolicyModel, model: Any, batch: str, rounds: int, games: int
     ratios = [ours / theirs for ours, theirs in zip(rates["engine"], rates[best], strict=True)]
     prompts = sorted(len(step.prompt_token_ids or []) for step in play.steps)
     row = [batch, str(games), str(int(median(play.tokens))), f"{prompts[0]} to {prompts[-1]}"]
-    row += [f"{median(rates[name]):,.1f}" if name in rates else "" for name in ENGINE_AND_GENERATE]
+    row += [f"{median(rates[name]):,.1f}" if name in rates else "" for name in CONTENDERS]
     return [*row, f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
 
 
@@ -182,18 +226,16 @@ def main() -> None:
         "--games", type=int, help="games in flight; by default 256 for kuhn and 64 for the others"
     )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"])
+    parser.add_argument("--vllm", action="store_true", help="also ask vLLM, for unshared")
     arguments = parser.parse_args()
     pin_one_thread()
     check_logprobs(arguments.batches)
     policy, model = load_both(getattr(torch, arguments.dtype) if arguments.dtype else auto_dtype())
     model.eval()
     print(f"{arguments.rounds} rounds, 1 thread, {policy.dtype}; generated tokens per CPU second")
-    header = ["game", "in flight", "tokens per round", "prompt tokens", *ENGINE_AND_GENERATE]
-    header.append("engine / better generate (least and most of the rounds)")
-    rows = [
-        measure(policy, model, batch, arguments.rounds, arguments.games or GAMES[batch])
-        for batch in arguments.batches
-    ]
+    header = ["game", "in flight", "tokens per round", "prompt tokens", *CONTENDERS]
+    header.append("engine / best other (least and most of the rounds)")
+    rows = [measure(policy, model, batch, arguments) for batch in arguments.batches]
     print_table(header, rows)
 
 
