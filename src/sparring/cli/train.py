@@ -58,13 +58,13 @@ def train(
 def _start(
     source: str, overrides: dict[str, str], recipe: str | None, name: str | None, dry_run: bool
 ) -> None:
-    from sparring.config import load_config
     from sparring.config.without_effect import without_effect
     from sparring.run.checks import check_config, notes_on
+    from sparring.run.presets import load_fitted
     from sparring.run.progress_views import print_line
     from sparring.run.run_names import run_directory
 
-    config = load_config(source, overrides, recipe)
+    config, left_out = load_fitted(source, overrides, recipe)
     stem = "-".join(Path(one).stem for one in (source, recipe) if one is not None)
     run_dir = run_directory(Path(config.run.directory), name, stem)
     found = check_config(config)
@@ -74,11 +74,11 @@ def _start(
 
         more, notes = dry_run_of(config)
         stderr = _show_dry_run(config, without_effect(config), [*found, *more, f"run directory {run_dir}"])
-        for line in [*notes_on(config), *notes]:
+        for line in [*left_out, *notes_on(config), *notes]:
             print_line(stderr, f"note: {line}")
         return
     console = Console()
-    for line in notes_on(config):
+    for line in [*left_out, *notes_on(config)]:
         print_line(console, f"note: {line}")
     from sparring.commands.console import ConsoleProgress, runtime_of
     from sparring.run.start import start_run

@@ -1,0 +1,49 @@
+"""A preset for another game: measures that this game does not have are left out."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from sparring.config import Config, load_config, preset_names
+from sparring.core import InputError
+from sparring.run.checks import check_nash_conv, check_opponent
+
+OPPONENTS, NASH_CONV = "evaluation.opponents", "evaluation.nash_conv"
+
+
+def load_fitted(
+    source: str, overrides: Mapping[str, str], recipe: str | None = None
+) -> tuple[Config, list[str]]:
+    """Load a configuration as ``load_config`` does; also return a note for each measure that is left out.
+
+    The opponents and the NashConv of a preset are for its own game. Where ``overrides`` name another game,
+    those that it does not have are left out, unless ``overrides`` name them too.
+    """
+    config = load_config(source, overrides, recipe)
+    if source not in preset_names() or not {"envs", "envs.0.id"} & set(overrides):
+        return config, []
+    games = [env.id for env in config.envs]
+    lacking: dict[str, str] = {}
+    changes: dict[str, str | None] = {}
+    if OPPONENTS not in overrides:
+        named = config.evaluation.opponents or []
+        lacking = {name: why for name in named if (why := _problem(partial(check_opponent, name), games))}
+        if lacking:
+            left = [name for name in named if name not in lacking]
+            changes[OPPONENTS] = json.dumps(left) if left else None
+    measures_nash_conv = NASH_CONV not in overrides and config.evaluation.nash_conv
+    if measures_nash_conv and (why := _problem(check_nash_conv, games)):
+        lacking["NashConv"] = why
+        changes[NASH_CONV] = "false"
+    notes = [f"{name} of the preset {source} is left out: {why}" for name, why in lacking.items()]
+    return (load_config(source, {**overrides, **changes}, recipe) if changes else config), notes
+
+
+def _problem(check: Callable[[str], None], games: list[str]) -> str:
+    """Return why a check fails for one of the games; empty if it passes."""
+    try:
+        for env_id in games:
+            check(env_id)
+    except InputError as error:
+        return error.problem
+    return ""
