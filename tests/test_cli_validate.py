@@ -48,9 +48,7 @@ def test_without_json_each_is_the_line_that_training_would_end_with(wrong, capsy
 
 
 def test_presets_have_no_problem(capsys):
-    assert {preset: problems(capsys, preset) for preset in preset_names()} == dict.fromkeys(
-        preset_names(), []
-    )
+    assert [preset for preset in preset_names() if problems(capsys, preset)] == []
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_the_index_for_programs_has_every_page(tmp_path):
     subprocess.run([sys.executable, ROOT / "scripts" / "write-llms", tmp_path / "llms.txt"], check=True)
     index = (ROOT / "llms.txt").read_text()
     assert index == (tmp_path / "llms.txt").read_text(), "run scripts/write-llms"
-    linked = set(re.findall(r"^- \[.+\]\(docs/(.+)\)", index, re.MULTILINE))
+    linked = set(re.findall(r"^- \[.+?\]\(docs/([^)]+)\)", index, re.MULTILINE))
     assert linked == {page.name for page in DOCS.glob("*.md")}
 
 
