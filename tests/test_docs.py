@@ -225,6 +225,14 @@ def test_every_figure_of_the_benchmarks_has_a_command_of_this_commit(capsys):
         check_sparring([command, *shlex.split(arguments.replace("$seed", "0"))], "", capsys)
 
 
+def test_the_index_for_programs_has_every_page(tmp_path):
+    subprocess.run([sys.executable, ROOT / "scripts" / "write-llms", tmp_path / "llms.txt"], check=True)
+    index = (ROOT / "llms.txt").read_text()
+    assert index == (tmp_path / "llms.txt").read_text(), "run scripts/write-llms"
+    linked = set(re.findall(r"^- \[.+?\]\(docs/([^)]+)\)", index, re.MULTILINE))
+    assert linked == {page.name for page in DOCS.glob("*.md")}
+
+
 def slug(heading: str) -> str:
     """Return GitHub's anchor for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")

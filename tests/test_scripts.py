@@ -145,7 +145,7 @@ def test_without_a_python_new_enough_there_is_one_line(clone, script):
 
 def test_the_scripts_are_executable_and_name_no_host():
     of_pictures = "http://www.w3.org/2000/svg"  # names a kind of XML; nothing is fetched from there
-    for name in ("scripts/train", "scripts/test", "scripts/draw-packages", ".ci/run"):
+    for name in ("scripts/train", "scripts/test", "scripts/draw-packages", "scripts/write-llms", ".ci/run"):
         assert os.access(ROOT / name, os.X_OK)
     for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]:
         assert "://" not in path.read_text().replace(of_pictures, "")

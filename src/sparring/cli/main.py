@@ -3,10 +3,10 @@
 import errno
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ import typer
 from sparring import __version__
 from sparring.cli.bench import bench
 from sparring.cli.best_responses import exploit, psro
+from sparring.cli.configuration import config
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
@@ -35,7 +36,7 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, bench, compare, envs, examples, exploit, export, play),
+    *(analyse, bench, compare, config, envs, examples, exploit, export, play),
     *(report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:
@@ -43,6 +44,18 @@ for _command in _OF_FIELDS:
 app.command("eval")(evaluate)
 for _command in _OTHERS:
     app.command(_command.__name__)(_command)
+
+
+class Exit(IntEnum):
+    """How every command ends."""
+
+    DONE = 0
+    FAILED = 1
+    """It could not finish; its line says why, and whether anything is kept."""
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
+    """Whoever read the output, such as ``head``, has closed it."""
 
 
 @app.callback(invoke_without_command=True)
@@ -58,11 +71,7 @@ def sparring(
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command and return its exit status; any error is one line on stderr.
-
-    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted. 141: whoever read the
-    output, such as ``head``, has closed it.
-    """
+    """Run one command and return its exit status, an ``Exit``; any error is one line on stderr."""
     stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
     if not stray.handlers:
         stray.addHandler(_OneLine())
@@ -70,24 +79,28 @@ def main(arguments: list[str]) -> int:
         _check_given_once(arguments)
         status = app(arguments, prog_name="sparring", standalone_mode=False)
     except InputError as error:
-        return _fail(message_of(error), 2)
+        return _fail(message_of(error), Exit.BAD_INPUT)
     except SparringError as error:
-        return _fail(message_of(error), 1)
+        return _fail(message_of(error), Exit.FAILED)
     except typer.TyperException as error:
-        return _fail(f"{error.format_message()} (see: sparring {_command_in(arguments)}--help)", 2)
+        return _fail(
+            f"{error.format_message()} (see: sparring {_command_in(arguments)}--help)", Exit.BAD_INPUT
+        )
     except BaseException as error:
         if isinstance(error, typer.Abort) or is_from_outside(error):
-            return 130
+            return Exit.INTERRUPTED
         if _is_of_closed_output(error):
             return _end_silently()
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            return _fail(f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", 2)
+            return _fail(
+                f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", Exit.BAD_INPUT
+            )
         if isinstance(error, OSError) and error.filename is not None:
-            return _fail(f"{error.filename}: {error.strerror or 'it cannot be used'}", 1)
+            return _fail(f"{error.filename}: {error.strerror or 'it cannot be used'}", Exit.FAILED)
         if isinstance(error, SystemExit) or runs_own_code():  # what it left behind may fail anywhere
-            return _fail(own_failure(error), 1)
+            return _fail(own_failure(error), Exit.FAILED)
         raise
-    return status if isinstance(status, int) else 0
+    return status if isinstance(status, int) else Exit.DONE
 
 
 class _OneLine(logging.Handler):
@@ -135,7 +148,7 @@ def _is_of_closed_output(error: BaseException) -> bool:
 def _end_silently() -> int:
     """Let what is still to be printed, also by Python at its end, go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    return Exit.OUTPUT_CLOSED
 
 
 def _fail(message: str, status: int) -> int:

@@ -1,7 +1,8 @@
 """``sparring train`` and ``finetune``: start a new run, or continue one."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from sparring.cli.options import (
     RuntimeName,
     SeedOrNone,
     config_of,
+    json_text,
     split_arguments,
 )
 from sparring.core import InputError
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from sparring.config import Config
 
 RunName = Annotated[str | None, typer.Option(help="Name of the run; by default the configuration's.")]
+Validate = Annotated[bool, typer.Option("--validate", help="Say what is wrong with the configuration.")]
+AsJson = Annotated[bool, typer.Option("--json", help="With --validate: as JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print and check the configuration.")]
 
 
@@ -32,6 +36,8 @@ def train(
     name: RunName = None,
     recipe: Recipe = None,
     dry_run: DryRun = False,
+    validate: Validate = False,
+    as_json: AsJson = False,
     resume: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Continue this run instead; with --learning.steps N, up to N."),
@@ -40,6 +46,12 @@ def train(
     address: Address = None,
 ) -> None:
     """Train a model by self-play into runs/NAME, or continue one that was stopped or killed."""
+    if as_json and not validate:
+        raise InputError("--json", "is for --validate", "Give both")
+    if resume is None and validate:
+        options = {"seed": seed, "runtime": runtime, "address": address}
+        _show_problems(_problems_in(arguments, recipe, options), as_json)
+        return
     if resume is None:
         source, overrides = config_of(arguments, "train kuhn", seed=seed, runtime=runtime, address=address)
         _start(source, overrides, recipe, name, dry_run)
@@ -51,8 +63,33 @@ def train(
     given = [*words, *(f"--{key}" for key in overrides)]
     options = {"--seed": seed, "--name": name, "--recipe": recipe, "--runtime": runtime}
     given += [option for option, value in options.items() if value is not None]
-    given += ["--dry-run"] if dry_run else []
+    given += [option for option, is_on in {"--dry-run": dry_run, "--validate": validate}.items() if is_on]
     _resume(resume, given, changes, address)
+
+
+def _problems_in(
+    arguments: list[str] | None, recipe: str | None, options: dict[str, Any]
+) -> list[InputError]:
+    from sparring.run.checks import problems_of
+
+    try:
+        source, overrides = config_of(arguments, "train kuhn --validate", **options)
+    except InputError as error:
+        return [error]
+    return problems_of(source, overrides, recipe)
+
+
+def _show_problems(problems: list[InputError], as_json: bool) -> None:
+    if as_json:
+        named = [{"field": one.field, "problem": one.problem, "fix": one.fix} for one in problems]
+        print(json_text({"problems": named}), end="")
+    else:
+        for one in problems:
+            print(f"error: {one_line(str(one))}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
+    if not as_json:
+        print("ok")
 
 
 def _start(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.problems import first_problem
+from sparring.config.problems import problems_in
 from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from sparring.core import InputError
@@ -39,6 +39,29 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
     Raises:
         InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
     """
+    data = _read_data(source, overrides, recipe)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise problems_in(error, data)[0] from error
+
+
+def config_problems(
+    source: str, overrides: Mapping[str, str | None], recipe: str | None = None
+) -> list[InputError]:
+    """Return what is wrong with a configuration that ``load_config`` refuses: all fields that are wrong by
+    themselves, or else the first rule between fields that it breaks."""
+    try:
+        data = _read_data(source, overrides, recipe)
+        Config.model_validate(data)
+    except InputError as error:
+        return [error]
+    except ValidationError as error:
+        return problems_in(error, data)
+    return []
+
+
+def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | None) -> dict[str, Any]:
     data = _read_source(source)
     _make_paths_absolute(data, Path(source).parent)
     if recipe is not None:
@@ -48,10 +71,7 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
     for name, text in overrides.items():
         _override(data, name, None if text is None else _toml_value(name, text))
     _make_paths_absolute(data, Path())
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise first_problem(error, data) from error
+    return data
 
 
 def dump_config(config: Config) -> str:

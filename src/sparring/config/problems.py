@@ -25,10 +25,18 @@ _KEY = "[key]"
 
 
 def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError:
-    """Return the first error in ``data``. Unknown fields come first, because they explain missing ones."""
-    details = error.errors(include_url=False)
-    unknown = [detail for detail in details if detail["type"] == "extra_forbidden"]
-    return _input_error((unknown or details)[0], data)
+    """Return the first error in ``data``."""
+    return problems_in(error, data)[0]
+
+
+def problems_in(error: ValidationError, data: Mapping[str, Any]) -> list[InputError]:
+    """Return the errors in ``data``, one for each field. Unknown fields come first, because they explain
+    missing ones."""
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    problems: dict[str, InputError] = {}
+    for one in (_input_error(detail, data) for detail in details):
+        problems.setdefault(one.field, one)
+    return [*problems.values()]
 
 
 def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:

@@ -29,6 +29,11 @@ Every field except `envs` has a default. On the command line, a field is set by 
 `sparring train quickstart --learning.steps 20 --envs.0.template default`.
 `sparring train CONFIG --dry-run` prints the configuration of a run without what has no effect, checks it,
 plays one episode of everything with made-up answers, and reads the model's files if they are here.
+`--validate` only says what is wrong, in a second or two; with `--json` for programs ([errors](errors.md)).
+
+Editors complete and check a configuration by its JSON Schema, which this command writes:
+`sparring config schema > sparring.schema.json`. For Taplo and the extension Even Better TOML, the first line
+of a file names it: `#:schema ./sparring.schema.json`. Only `--validate` knows the rules between fields.
 
 The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.

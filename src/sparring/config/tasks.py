@@ -69,7 +69,8 @@ def _as_table(entry: Any) -> Any:
     return {"name": entry} if isinstance(entry, str) else entry
 
 
-Tasks = Annotated[list[Annotated[TaskSettings, BeforeValidator(_as_table)]], Field(max_length=1000), TASK]
+_Task = Annotated[TaskSettings, BeforeValidator(_as_table, json_schema_input_type=str | TaskSettings)]
+Tasks = Annotated[list[_Task], Field(max_length=1000), TASK]
 """Tasks, each a table or only its name."""
 
 

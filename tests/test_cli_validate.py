@@ -1,0 +1,84 @@
+"""`sparring train --validate`: everything that is wrong with a configuration, and how commands end."""
+
+import json
+import re
+
+import pytest
+
+from doc_pages import DOCS
+from loaded_modules import loaded_by
+from sparring.cli.main import Exit, app, main
+from sparring.config import preset_names
+
+WRONG = '[[envs]]\nid = "kuhn_poker"\n[learning]\nstep = 3\nlearning_rate = "x"\n[lora]\nrank = 0\n'
+
+
+def problems(capsys, *words):
+    status = main(["train", *words, "--validate", "--json"])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    found = json.loads(printed.out)["problems"]
+    assert status == (Exit.BAD_INPUT if found else Exit.DONE)
+    return found
+
+
+@pytest.fixture
+def wrong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.toml").write_text(WRONG)
+    return "wrong.toml"
+
+
+def test_every_wrong_field_is_a_problem_of_its_own_unknown_ones_first(wrong, capsys):
+    found = problems(capsys, wrong)
+    assert [one["field"] for one in found] == ["learning.step", "lora.rank", "learning.learning_rate"]
+    assert found[0] == {
+        "field": "learning.step",
+        "problem": "there is no such field",
+        "fix": "Did you mean learning.steps?",
+    }
+
+
+def test_without_json_each_is_the_line_that_training_would_end_with(wrong, capsys):
+    assert main(["train", wrong, "--validate"]) == Exit.BAD_INPUT
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert main(["train", wrong]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err.splitlines() == lines[:1]
+
+
+def test_presets_have_no_problem(capsys):
+    assert [preset for preset in preset_names() if problems(capsys, preset)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ((), "CONFIG"),
+        (("absent.toml",), "absent.toml"),
+        (("kuhn", "--no.such", "1"), "no"),
+        (("kuhn", "--envs.0.id", "no_such_game"), "envs.0.id"),
+        (("kuhn", "--recipe", "no_such"), "--recipe"),
+        (("kuhn", "--collection.games_per_step", "0"), "collection.games_per_step"),
+    ],
+)
+def test_what_only_the_command_or_the_games_can_tell_is_a_problem_too(words, field, capsys):
+    (found,) = problems(capsys, *words)
+    assert found["field"] == field
+    assert found["problem"]
+    assert found["fix"]
+
+
+def test_neither_this_nor_the_schema_loads_torch():
+    assert loaded_by("train kuhn --validate", "config schema", heavy=["torch", "ray"]) == []
+
+
+@pytest.mark.parametrize("name", sorted(command.name for command in app.registered_commands))
+def test_every_command_refuses_an_unknown_option_with_the_status_of_bad_input(name, capsys):
+    assert main([name, "--no-such-option", "1"]) == Exit.BAD_INPUT
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_page_of_errors_lists_the_exit_statuses():
+    rows = re.findall(r"^\| (\d+) \|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    assert [int(row) for row in rows] == [*Exit]
