@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, ThoughtTags, at_field
 from sparring.config.facts import CLASS_FILE, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
-from sparring.config.questions import NAMED, QUESTIONS, SplitQuestions, TrainedQuestions
+from sparring.config.questions import NAMED, QUESTIONS, ScoreSettings, SplitQuestions
 from sparring.config.sampling import SamplingSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
@@ -94,12 +94,12 @@ class DebateSettings(ProgramSettings):
         return self
 
 
-class QuestionsSettings(ProgramSettings):
+class QuestionsSettings(ScoreSettings, ProgramSettings):
     """Questions with one answer each, whose score is the reward."""
 
     type: Literal["questions"] = "questions"
     """Names this kind of program."""
-    questions: Annotated[TrainedQuestions, NAMED, QUESTIONS]
+    questions: Annotated[SplitQuestions, NAMED, QUESTIONS]
     """What is asked: a table, or only the name of its source."""
     batch_size: int = Field(default=64, ge=1, le=10_000_000)
     """Number of answers in each update."""

@@ -20,6 +20,8 @@ GENERATED = "reasoning_gym:"
 FILE_END = ".jsonl"
 EXACT = "exact"
 """The score of answers that are the same as the right one, up to the way they are written."""
+TRAINED_SPLIT, TASK_SPLIT = "train", "test"
+"""The parts of a dataset that programs and tasks read by default."""
 
 
 def _absolute(text: str, directory: Path) -> str:
@@ -77,6 +79,11 @@ class QuestionSource(Settings):
         is_file = self.name.endswith(FILE_END) or is_class_path(self.name)
         return self.name in HUB_TASKS or ("/" in self.name and not is_file)
 
+    def has_questions_of(self, task: "QuestionSource") -> bool:
+        """Whether the questions are a task's own; of a dataset, other splits are others."""
+        same = task.name == self.name and not self.name.startswith(GENERATED)
+        return same and (not self.is_dataset or (self.split or TRAINED_SPLIT) == (task.split or TASK_SPLIT))
+
     @property
     def label(self) -> str:
         """The name in figures: that of a file, a function or a dataset without what is before it."""
@@ -113,10 +120,6 @@ class SplitQuestions(QuestionSource, HeldOutSettings):
     count: int | None = Field(default=None, ge=2, le=10_000_000)
     """Number of questions, the held-out ones included; by default all of them, and 1000 where they are
     generated."""
-
-
-class TrainedQuestions(SplitQuestions, ScoreSettings):
-    """The questions that a policy learns from, and those that measure it."""
 
 
 def as_table(entry: Any) -> Any:

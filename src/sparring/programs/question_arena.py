@@ -13,7 +13,7 @@ from sparring.core import (
     VerboseLogger,
     derive_seed,
 )
-from sparring.programs.task_sources import load_questions
+from sparring.programs.task_sources import load_questions, scored
 from sparring.programs.tasks import TaskEpisode, hold_out
 
 SOLVER = "Solver"
@@ -39,7 +39,7 @@ class QuestionArena(Arena):
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
         given = settings.questions
-        self.task = load_questions(given, f"{FIELD}.name")
+        self.task = scored(load_questions(given, f"{FIELD}.name"), settings.score, "program.score")
         texts = [question.text for question in self.task.questions]
         self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
         self.add_role(Role(SOLVER, policy=settings.solver_policy))

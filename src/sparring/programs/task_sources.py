@@ -1,8 +1,9 @@
 """Where questions come from: this package, a file, the Hugging Face Hub, reasoning-gym, functions."""
 
+import inspect
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -13,15 +14,16 @@ from sparring.config.questions import (
     EXACT,
     FILE_END,
     GENERATED,
+    TASK_SPLIT,
+    TRAINED_SPLIT,
     QuestionColumns,
     QuestionSource,
     SplitQuestions,
-    TrainedQuestions,
 )
 from sparring.config.tasks import TaskSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.answers import last_number, number_of, stated_answer, stated_number
-from sparring.core.errors import check_installed, first_line, imported
+from sparring.core.errors import check_installed, first_line, imported, shown
 from sparring.core.own_code import is_class_path, name_of, own_code, own_function
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
 from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion
@@ -57,13 +59,12 @@ def load_task(settings: TaskSettings, field: str) -> Task:
     Raises InputError: a package is missing, or the questions cannot be read.
     """
     seed = derive_seed(SEED, "task", settings.name.removeprefix(GENERATED).rpartition("/")[2])
-    return _scored(_task_of(settings, settings.questions, seed, "test", field), settings.score, field)
+    return scored(_task_of(settings, settings.questions, seed, TASK_SPLIT, field), settings.score, field)
 
 
 def load_questions(settings: SplitQuestions, field: str) -> Task:
     """Return the questions of a program, the held-out ones included; see :func:`load_task`."""
-    task = _task_of(settings, settings.count, derive_seed(settings.seed, "questions"), "train", field)
-    return _scored(task, settings.score, field) if isinstance(settings, TrainedQuestions) else task
+    return _task_of(settings, settings.count, derive_seed(settings.seed, "questions"), TRAINED_SPLIT, field)
 
 
 def check_task(settings: TaskSettings, field: str) -> str:
@@ -96,7 +97,7 @@ def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str,
     return ShortAnswers(_chosen(questions, count, seed))
 
 
-def _scored(task: Task, score: str | None, field: str) -> Task:
+def scored(task: Task, score: str | None, field: str) -> Task:
     """Return a task with the score that its settings name."""
     if score is None:
         return task
@@ -108,9 +109,16 @@ def _scored(task: Task, score: str | None, field: str) -> Task:
 def _rows_of_function(path: str, count: int, seed: int, field: str) -> Rows:
     """Return what a function of your own returns for a number of questions and a seed."""
     function, name = own_function(path, field), name_of(path)
+    try:
+        inspect.signature(function).bind(count, seed)
+    except TypeError as error:
+        raise InputError(field, f"{name} does not take (count, seed)", "Let it take both") from error
     with own_code(f"{name} failed", field):
-        rows = [*function(count, seed)]
-    return [(f"entry {number}", row) for number, row in enumerate(rows)]
+        rows = function(count, seed)
+        found = list(rows) if isinstance(rows, Iterable) else None
+    if found is None:
+        raise InputError(field, f"{name} returned {shown(rows)}, not rows", "Return a list of dictionaries")
+    return [(f"entry {number}", row) for number, row in enumerate(found)]
 
 
 def bundled_questions() -> list[TaskQuestion]:
