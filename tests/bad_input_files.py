@@ -141,6 +141,8 @@ def _make_proofs(folder: Path) -> None:
     (folder / "right.jsonl").write_text("\n".join(right.replace("2 +", f"{n} +") for n in range(5)))
     (folder / "nothing.jsonl").write_text("")
     (folder / "court.py").write_text(COURT)
+    (folder / "one.jsonl").write_text('{"question": "2 + 2?", "answer": 4}')
+    (folder / "sums.toml").write_text('[program]\ntype = "questions"\nquestions = "arithmetic"\n')
 
 
 def _make_half_proved(run: Path) -> None:

@@ -20,7 +20,8 @@ from sparring.programs.proofs.claim_files import (
     claims_of_rows,
     code_claims,
 )
-from sparring.programs.proofs.claims import Claim, balanced, question_key, split
+from sparring.programs.proofs.claims import Claim, balanced, split
+from sparring.programs.tasks import question_key
 
 ROOT = Path(__file__).parents[1]
 ROW = {"question": "2 + 2?", "claim": "4", "y": 1}
@@ -134,7 +135,7 @@ def test_a_directory_is_a_dataset_too(tmp_path):
     pytest.importorskip("datasets")
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW | {'claim': '5', 'y': 0})}\n")
     assert [(one.claim, one.y) for one in claims_of_dataset(str(tmp_path))] == [("4", 1), ("5", 0)]
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match="there is no directory"):
         claims_of_dataset(str(tmp_path / "nowhere"))
 
 

@@ -13,14 +13,15 @@ from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
 from sparring.config.problems import first_problem
-from sparring.config.tasks import TASK, TaskSettings
+from sparring.config.questions import QUESTIONS
+from sparring.config.tasks import TaskSettings
 from sparring.core import Arena, CallSettings, InputError, derive_seed
 from sparring.core.adapters import BASE
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import failures_text
 from sparring.evaluation.task_result import TaskResult
-from sparring.evaluation.task_sources import load_task
 from sparring.evaluation.tasks import ask_task
+from sparring.programs.task_sources import load_task
 from sparring.run.run_names import find_mixture
 from sparring.run.task_evaluations import calls_of_task
 
@@ -92,7 +93,7 @@ def _settings(source: ModelSource) -> tuple[InferenceSettings, EvaluationSetting
 
 def _task(name: str, questions: int | None, known: Sequence[TaskSettings]) -> TaskSettings:
     """Return a task as the run asks it, or with the default settings."""
-    content = {"name": TASK.absolute(name, Path())}
+    content = {"name": QUESTIONS.absolute(name, Path())}
     try:
         given = TaskSettings.model_validate(content)
     except ValidationError as error:

@@ -256,8 +256,13 @@ class Config(Settings):
 
     def _check_tasks(self) -> None:
         check_labels_differ(self.evaluation.tasks)
+        trained = getattr(self.program, "questions", None)
         room = self.inference.max_context
         for place, task in enumerate(self.evaluation.tasks):
+            if trained is not None and trained.has_questions_of(task):
+                problem = f"{task.label} is what the program learns from"
+                fix = "Leave it out: the program measures held-out questions itself"
+                raise InputError(f"evaluation.tasks.{place}.name", problem, fix)
             if room is not None and task.max_tokens >= room:
                 field = f"evaluation.tasks.{place}.max_tokens"
                 problem = f"{task.max_tokens} leaves none of inference.max_context = {room} for a question"

@@ -120,9 +120,9 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
     parts = []
     node: Any = data
     for depth, part in enumerate(location):
-        is_tag = depth < len(location) - 1 and isinstance(node, dict) and node.get("type", part) == part
-        if is_tag and part not in node:
-            continue
+        is_table = depth < len(location) - 1 and isinstance(node, dict)
+        if is_table and (node["type"] == part if "type" in node else part not in node):
+            continue  # a type, which may also be the name of a field
         parts.append(_cut(str(part)))
         if isinstance(node, dict):
             node = node.get(part)

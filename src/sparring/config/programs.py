@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, ThoughtTags, at_field
 from sparring.config.facts import CLASS_FILE, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
+from sparring.config.questions import QUESTIONS, ScoreSettings, SplitQuestions, named
 from sparring.config.sampling import SamplingSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
@@ -93,11 +94,35 @@ class DebateSettings(ProgramSettings):
         return self
 
 
+class QuestionsSettings(ScoreSettings, ProgramSettings):
+    """Questions with one answer each, whose score is the reward."""
+
+    type: Literal["questions"] = "questions"
+    """Names this kind of program."""
+    questions: Annotated[SplitQuestions, named(SplitQuestions), QUESTIONS]
+    """What is asked: a table, or only the name of its source."""
+    batch_size: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of answers in each update."""
+    answers_per_question: int = Field(default=8, ge=1, le=10_000_000)
+    """Number of answers to one question, which are compared with each other."""
+    solver_policy: Name = TRAINED
+    """The policy that answers."""
+    evaluation_questions: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of held-out questions in each evaluation, or all of them if there are fewer."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.questions.label]
+
+
 class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
     type: Literal["proposer_solver"] = "proposer_solver"
     """Names this kind of program."""
+    questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS] = None
+    """The first examples, in words; held-out ones measure the solver. By default arithmetic questions."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proposals in each update."""
     proposals_per_prompt: int = Field(default=16, ge=1, le=10_000_000)
@@ -171,7 +196,8 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
 
 Program = Annotated[
-    DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings, Field(discriminator="type")
+    DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings | QuestionsSettings,
+    Field(discriminator="type"),
 ]
 
 

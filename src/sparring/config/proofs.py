@@ -6,6 +6,7 @@ from pydantic import Field
 
 from sparring.config.base import FilePath, Name, Settings
 from sparring.config.facts import FILE, Only
+from sparring.config.questions import HeldOutSettings, SplitQuestions
 
 
 class ColumnSettings(Settings):
@@ -27,16 +28,11 @@ class ColumnSettings(Settings):
     """Only rows in which these columns have these values are read."""
 
 
-class _Claims(Settings):
+class _Claims(HeldOutSettings):
     """Base of all kinds of claims."""
 
     type: Name
     """Names the kind of claims."""
-    test_size: float = Field(default=0.2, ge=1e-9, lt=1)
-    """The share of the questions that is held out for evaluations."""
-    seed: int = Field(default=0, ge=0, le=2**53)
-    """Decides which claims are made and which are held out. The run's seed does not, so runs can be
-    compared."""
 
 
 class ArithmeticClaims(_Claims):
@@ -81,7 +77,16 @@ class DatasetClaims(_Claims):
     """Which columns of the dataset are which; known for `lrhammond/buggy-apps`."""
 
 
-Claims = Annotated[ArithmeticClaims | CodeClaims | FileClaims | DatasetClaims, Field(discriminator="type")]
+class QuestionClaims(SplitQuestions, _Claims):
+    """Questions, each claimed to have its own answer and to have that of another one."""
+
+    type: Literal["questions"] = "questions"
+    """Names this kind of claims."""
+
+
+Claims = Annotated[
+    ArithmeticClaims | CodeClaims | FileClaims | DatasetClaims | QuestionClaims, Field(discriminator="type")
+]
 
 
 ScaleName = Literal[

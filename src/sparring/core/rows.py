@@ -32,6 +32,8 @@ def rows_of_file(path: str, field: str) -> Rows:
 
 def rows_of_dataset(name: str, split: str, field: str, config: str | None = None) -> Rows:
     """Return the rows of a dataset: one of the Hugging Face Hub, or a directory of files."""
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise InputError(field, f"there is no directory {name}", "Name one, or a dataset as OWNER/NAME")
     datasets = imported(field, "datasets", "datasets")
     try:
         rows = datasets.load_dataset(name, config, split=split)

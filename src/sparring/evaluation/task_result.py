@@ -5,9 +5,7 @@ from typing import Any
 
 from sparring.core import Rollout, Sampling
 from sparring.core.confidence_intervals import Interval, mean_interval, paired_interval, wilson_interval
-
-RIGHT = 1.0
-"""An answer with at least this score is right; a smaller score is partial credit."""
+from sparring.programs.tasks import RIGHT
 
 
 @dataclass(kw_only=True)

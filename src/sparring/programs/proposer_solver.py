@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 from sparring.config.programs import ProposerSolverSettings
+from sparring.config.questions import SplitQuestions
 from sparring.core import (
     Arena,
     Artifact,
@@ -32,6 +33,8 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question, Turns
+from sparring.programs.task_sources import load_questions
+from sparring.programs.tasks import hold_out
 
 DEFAULTS = ProposerSolverSettings()
 INVALID_REWARD = -1.0
@@ -180,6 +183,15 @@ class ProposerEpisode(SingleTurnEpisode):
         return extras | ({"pass_rate": sum(rewards) / len(rewards)} if rewards else {})
 
 
+def _split_questions(settings: SplitQuestions) -> tuple[list[Question], list[Question]]:
+    """Return the questions of a source: those that a proposer may see, and the held-out ones."""
+    task = load_questions(settings, "program.questions.name")
+    given: list[Question] = [{"question": one.text, "ground_truth": one.answer} for one in task.questions]
+    texts = [one["question"] for one in given]
+    seen, held_out = hold_out(texts, settings.test_size, settings.seed, "program.questions")
+    return [given[place] for place in seen], [given[place] for place in held_out]
+
+
 def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
     for asked, answered in turns:
         state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
@@ -200,10 +212,11 @@ class ProposerSolverArena(Arena):
     Args:
         client: answers for both roles.
         settings: the sizes of batches and evaluations, the roles' policies, and what earns most.
-        questions: examples for the proposer and initial contents of the store; the domain's if not given.
+        questions: examples for the proposer and initial contents of the store; those of the settings or the
+            domain if not given.
         domain: the kind of questions. By default OpenQuestions on ``questions``, or Arithmetic without
             them.
-        held_out: questions of :meth:`evaluate`; 300 of the domain's if not given.
+        held_out: questions of :meth:`evaluate`; those of the settings, or 300 of the domain's, if not given.
         seed: seed of episodes and draws.
         credit_assigner: by default GRPO within the groups, normalised.
         logger: where events are written.
@@ -223,6 +236,8 @@ class ProposerSolverArena(Arena):
     ) -> None:
         super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
         self.settings = settings
+        if settings.questions is not None and questions is None:
+            questions, held_out = _split_questions(settings.questions)
         self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
         self.questions = questions or self.domain.seed_questions()
         self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out

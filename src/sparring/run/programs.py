@@ -14,6 +14,7 @@ from sparring.config.programs import (
     ProofsSettings,
     ProposerSolverSettings,
     PythonProgram,
+    QuestionsSettings,
     RoleSettings,
 )
 from sparring.core import (
@@ -44,6 +45,7 @@ from sparring.learn.own_sampling import drawing
 from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
+from sparring.programs.question_arena import QuestionArena
 from sparring.run.rewards import build_credit
 
 LONGEST_NAME = 100
@@ -88,6 +90,8 @@ def _arena(config: Config, settings: Program, client: InferenceClient, seed: int
             return ProposerSolverArena(client, settings, seed=seed)
         case ProofsSettings():
             return ProofArena(client, settings, seed=seed)
+        case QuestionsSettings():
+            return QuestionArena(client, settings, seed=seed)
         case PythonProgram():
             return _python_program(settings, client, seed)
 

@@ -17,9 +17,10 @@ from sparring.evaluation.results import (
     write_evaluation,
 )
 from sparring.evaluation.task_result import TaskResult
-from sparring.evaluation.task_sources import check_task, load_task
-from sparring.evaluation.tasks import Task, ask_task
+from sparring.evaluation.tasks import ask_task
 from sparring.learn.own_sampling import drawing
+from sparring.programs.task_sources import check_task, load_task
+from sparring.programs.tasks import Task
 from sparring.run.assembly import build_arena
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory

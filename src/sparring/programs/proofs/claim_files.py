@@ -1,6 +1,7 @@
-"""Claims from rows: of a JSON Lines file, of a Hugging Face dataset, and the bundled ones on code."""
+"""Claims of JSON Lines files, of Hugging Face datasets, of questions, and the bundled ones on code."""
 
 import json
+import random
 from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
@@ -12,12 +13,16 @@ from sparring.config.proofs import (
     ColumnSettings,
     DatasetClaims,
     FileClaims,
+    QuestionClaims,
 )
-from sparring.core import InputError
+from sparring.core import InputError, derive_seed
 from sparring.core.rows import rows_of_dataset, rows_of_file
 from sparring.programs.proofs.arithmetic_claims import arithmetic_claims
 from sparring.programs.proofs.claims import Claim
+from sparring.programs.task_sources import load_questions
+from sparring.programs.tasks import RIGHT, Task
 
+TRIED_ANSWERS = 10
 BUGGY_APPS_NAME = "lrhammond/buggy-apps"
 
 
@@ -42,6 +47,8 @@ def claims_of(settings: Claims) -> list[Claim]:
             return claims_of_file(settings.path, settings.columns)
         case DatasetClaims():
             return claims_of_dataset(settings.name, settings.split, settings.columns)
+        case QuestionClaims():
+            return claims_of_task(load_questions(settings, "program.claims.name"), settings.seed)
 
 
 def claims_of_file(path: str, columns: ColumnSettings | None = None) -> list[Claim]:
@@ -58,6 +65,21 @@ def claims_of_dataset(name: str, split: str = "train", columns: ColumnSettings |
     rows = rows_of_dataset(name, split, "claims")
     columns = columns or (BUGGY_APPS if name == BUGGY_APPS_NAME else ColumnSettings())
     return claims_of_rows(rows, columns, name)
+
+
+def claims_of_task(task: Task, seed: int) -> list[Claim]:
+    """Return two claims for each question: its right answer, and the answer to another that is wrong here.
+
+    Questions to which no drawn answer is wrong have only the first.
+    """
+    rng = random.Random(derive_seed(seed, "wrong answers"))
+    claims = []
+    for number, question in enumerate(task.questions):
+        others = [one.answer for one in rng.sample(task.questions, min(TRIED_ANSWERS, len(task.questions)))]
+        wrong = [other for other in others if task.score(number, other) < RIGHT]
+        for y, answer in [(1, question.answer), *[(0, other) for other in wrong[:1]]]:
+            claims.append(Claim(question.text, f"The answer is: {answer}", y, f"question {number}, {y}"))
+    return claims
 
 
 def code_claims() -> list[Claim]:

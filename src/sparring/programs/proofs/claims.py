@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparring.core import InputError, derive_seed
+from sparring.programs.tasks import hold_out
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,7 @@ def split(claims: Iterable[Claim], test_size: float, seed: int) -> tuple[list[Cl
     ``test_size`` is the share of the questions that is for testing. Questions that differ only in case or
     white space are the same one.
     """
-    by_question: dict[str, list[Claim]] = {}
-    for claim in claims:
-        by_question.setdefault(question_key(claim.question), []).append(claim)
-    questions = sorted(by_question)
-    if len(questions) < 2:
-        raise InputError("claims", "there are no two questions, so none can be held out", "Give more")
-    random.Random(derive_seed(seed, "split")).shuffle(questions)
-    tests = max(1, round(test_size * len(questions)))
-    parts = questions[tests:], questions[:tests]
-    train, test = [[claim for key in part for claim in by_question[key]] for part in parts]
-    return balanced(train, seed), balanced(test, seed)
-
-
-def question_key(question: str) -> str:
-    """Return a question in lower case with single spaces."""
-    return " ".join(question.lower().split())
+    given = list(claims)
+    parts = hold_out([claim.question for claim in given], test_size, seed, "claims")
+    train, test = [balanced([given[place] for place in part], seed) for part in parts]
+    return train, test

@@ -1,43 +1,56 @@
-"""Where the questions of tasks come from: this package, a file, the Hugging Face Hub, reasoning-gym."""
+"""Where questions come from: this package, a file, the Hugging Face Hub, reasoning-gym, functions."""
 
+import inspect
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
 
-from sparring.config.tasks import BUNDLED_TASK, FILE_END, GENERATED, TaskSettings
+from sparring.config.questions import (
+    BUNDLED_TASK,
+    EXACT,
+    FILE_END,
+    GENERATED,
+    TASK_SPLIT,
+    TRAINED_SPLIT,
+    QuestionColumns,
+    QuestionSource,
+    SplitQuestions,
+)
+from sparring.config.tasks import TaskSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.answers import last_number, number_of, stated_answer, stated_number
-from sparring.core.errors import check_installed, first_line, imported
+from sparring.core.errors import check_installed, first_line, imported, shown
+from sparring.core.own_code import is_class_path, name_of, own_code, own_function
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
-from sparring.evaluation.tasks import ShortAnswers, Task, TaskQuestion
+from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion
 
 SEED = 0
 """Decides which questions are asked. The run's seed does not, so that runs can be compared."""
+GENERATED_COUNT = 1000
+"""How many questions are generated where the settings do not say."""
+COLUMNS = QuestionColumns()
 _FORM = 'Write {"question": "What is 2 + 2?", "answer": "4"}'
 
 
 @dataclass(frozen=True)
 class HubTask:
-    """Where a task is on the Hugging Face Hub, and which column of its rows is which."""
+    """A dataset of the Hugging Face Hub, and which of its columns is which."""
 
     dataset: str
-    config: str | None
-    question: str
-    answer: str
-    of_solution: Callable[[str], str | None] = str
-    """What the text of the answer's column states as the answer."""
+    config: str | None = None
+    columns: QuestionColumns = COLUMNS
 
 
 HUB = {
-    "gsm8k": HubTask("openai/gsm8k", "main", "question", "answer", stated_answer),
-    "math500": HubTask("HuggingFaceH4/MATH-500", None, "problem", "answer"),
+    "gsm8k": HubTask("openai/gsm8k", "main"),
+    "math500": HubTask("HuggingFaceH4/MATH-500", columns=QuestionColumns(question="problem")),
 }
 """Grade-school problems (Cobbe et al., 2021), and 500 of the problems of MATH (Hendrycks et al., 2021;
-Lightman et al., 2023): their test splits."""
+Lightman et al., 2023)."""
 
 
 def load_task(settings: TaskSettings, field: str) -> Task:
@@ -45,73 +58,116 @@ def load_task(settings: TaskSettings, field: str) -> Task:
 
     Raises InputError: a package is missing, or the questions cannot be read.
     """
-    name, count = settings.name, settings.questions
-    if name.startswith(GENERATED):
-        return GeneratedTask(name.removeprefix(GENERATED), count, field)
-    if name == BUNDLED_TASK:
-        questions = bundled_questions()
-    elif name.endswith(FILE_END):
-        questions = questions_of_rows(rows_of_file(name, field), name, field)
-    else:
-        hub = HUB[name]
-        rows = rows_of_dataset(hub.dataset, "test", field, hub.config)
-        questions = questions_of_rows(rows, hub.dataset, field, hub)
-    return ShortAnswers(_chosen(questions, count, name))
+    seed = derive_seed(SEED, "task", settings.name.removeprefix(GENERATED).rpartition("/")[2])
+    return scored(_task_of(settings, settings.questions, seed, TASK_SPLIT, field), settings.score, field)
+
+
+def load_questions(settings: SplitQuestions, field: str) -> Task:
+    """Return the questions of a program, the held-out ones included; see :func:`load_task`."""
+    return _task_of(settings, settings.count, derive_seed(settings.seed, "questions"), TRAINED_SPLIT, field)
 
 
 def check_task(settings: TaskSettings, field: str) -> str:
     """Check a task as far as that needs no network; return a line about it."""
-    if settings.name in HUB:
+    if settings.is_dataset:
         check_installed(field, "datasets", "datasets")
-        return f"task {settings.name} (not looked at: the run finds it in the cache or downloads it)"
+        return f"task {settings.label} (not looked at: the run finds it in the cache or downloads it)"
     return f"task {settings.label}: {len(load_task(settings, field).questions)} questions"
+
+
+def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str, field: str) -> Task:
+    """Return ``count`` questions, or all of them, made or drawn by ``seed``.
+
+    ``split`` is the part of a dataset if the settings name none.
+    """
+    name, columns = settings.name, settings.columns or COLUMNS
+    if name.startswith(GENERATED):
+        return GeneratedTask(name.removeprefix(GENERATED), count or GENERATED_COUNT, seed, field)
+    if name == BUNDLED_TASK:
+        questions = bundled_questions()
+    elif is_class_path(name):
+        rows = _rows_of_function(name, count or GENERATED_COUNT, seed, field)
+        questions = questions_of_rows(rows, name_of(name), field, columns)
+    elif name.endswith(FILE_END):
+        questions = questions_of_rows(rows_of_file(name, field), name, field, columns)
+    else:
+        hub = HUB.get(name, HubTask(name))
+        rows = rows_of_dataset(hub.dataset, settings.split or split, field, settings.subset or hub.config)
+        questions = questions_of_rows(rows, hub.dataset, field, settings.columns or hub.columns)
+    return ShortAnswers(_chosen(questions, count, seed))
+
+
+def scored(task: Task, score: str | None, field: str) -> Task:
+    """Return a task with the score that its settings name."""
+    if score is None:
+        return task
+    if score == EXACT:
+        return ShortAnswers(task.questions)
+    return OwnScores(task.questions, own_function(score, field), name_of(score))
+
+
+def _rows_of_function(path: str, count: int, seed: int, field: str) -> Rows:
+    """Return what a function of your own returns for a number of questions and a seed."""
+    function, name = own_function(path, field), name_of(path)
+    try:
+        inspect.signature(function).bind(count, seed)
+    except TypeError as error:
+        raise InputError(field, f"{name} does not take (count, seed)", "Let it take both") from error
+    with own_code(f"{name} failed", field):
+        rows = function(count, seed)
+        found = list(rows) if isinstance(rows, Iterable) else None
+    if found is None:
+        raise InputError(field, f"{name} returned {shown(rows)}, not rows", "Return a list of dictionaries")
+    return [(f"entry {number}", row) for number, row in enumerate(found)]
 
 
 def bundled_questions() -> list[TaskQuestion]:
     """Return the 64 questions of ``arithmetic``: half of them calculations, half of them in words."""
-    text = files("sparring.evaluation").joinpath("arithmetic.jsonl").read_text(encoding="utf-8")
+    text = files("sparring.programs").joinpath("arithmetic.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
-    return [TaskQuestion(row["question"], row["answer"]) for row in rows]
+    return [TaskQuestion(row["question"], row["answer"], row) for row in rows]
 
 
-def questions_of_rows(rows: Rows, source: str, field: str, hub: HubTask | None = None) -> list[TaskQuestion]:
-    """Return the questions of rows, whose columns are ``question`` and ``answer`` unless a task says more.
+def questions_of_rows(
+    rows: Rows, source: str, field: str, columns: QuestionColumns = COLUMNS
+) -> list[TaskQuestion]:
+    """Return the questions of rows.
 
-    An answer is a text or a number.
+    An answer is a text or a number. Of a solution that states its answer by a usual mark, that is the answer.
     """
-    names = ("question", "answer") if hub is None else (hub.question, hub.answer)
     found = []
     for place, row in rows:
         where = f"{place} of {source}"
         if not isinstance(row, dict):
             raise InputError(field, f"{where} is not an object", _FORM)
-        question, answer = (_text(row, name, where, field) for name in names)
-        stated = answer if hub is None else hub.of_solution(answer)
-        if not stated:
-            raise InputError(field, f"{names[1]} in {where} states no answer", "Name another task")
-        found.append(TaskQuestion(question, stated))
+        question = _text(row, columns.question, where, field)
+        answer = _number(row.get(columns.answer)) or _text(row, columns.answer, where, field)
+        found.append(TaskQuestion(question, stated_answer(answer) or answer, row))
     if not found:
         raise InputError(field, f"{source} has no question", _FORM)
     return found
 
 
+def _number(value: object) -> str:
+    """Return a number as a text; empty for anything else."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
 def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
     if name not in row:
-        raise InputError(field, f"{where} has no {name}", _FORM)
+        fix = _FORM if not row else f"It has: {', '.join(map(str, row))}; name them in columns"
+        raise InputError(field, f"{where} has no {name}", fix)
     value = row[name]
-    if isinstance(value, int | float) and not isinstance(value, bool) and name != "question":
-        return str(value)
     if not isinstance(value, str) or not value.strip():
         raise InputError(field, f"{name} in {where} is not text", _FORM)
     return value.strip()
 
 
-def _chosen(questions: list[TaskQuestion], count: int, name: str) -> list[TaskQuestion]:
+def _chosen(questions: list[TaskQuestion], count: int | None, seed: int) -> list[TaskQuestion]:
     """Return ``count`` of the questions, spread over all by a draw that is the same for every run."""
-    if count >= len(questions):
+    if count is None or count >= len(questions):
         return questions
-    draw = random.Random(derive_seed(SEED, "task", name.rpartition("/")[2]))
-    chosen = draw.sample(range(len(questions)), count)
+    chosen = random.Random(seed).sample(range(len(questions)), count)
     return [questions[place] for place in sorted(chosen)]
 
 
@@ -138,7 +194,7 @@ class GeneratedTask(Task):
     not run the model's text are used.
     """
 
-    def __init__(self, name: str, count: int, field: str) -> None:
+    def __init__(self, name: str, count: int, seed: int, field: str) -> None:
         gym = imported(field, "tasks", "reasoning_gym")
         known = _datasets(gym)
         if name not in known:
@@ -147,13 +203,13 @@ class GeneratedTask(Task):
             reason = "is scored by running the answer" if name in gym.factory.DATASETS else "is not there"
             raise InputError(field, f"the dataset {name} of reasoning-gym {reason}", fix)
         try:
-            self.dataset = gym.create_dataset(name, seed=derive_seed(SEED, "task", name) % 2**31, size=count)
+            self.dataset = gym.create_dataset(name, seed=seed % 2**31, size=count)
             self.entries = [self.dataset[place] for place in range(count)]
         except Exception as error:  # a library's own code, which raises any kind
             problem = f"reasoning-gym cannot generate {name}: {first_line(error)}"
             raise InputError(field, problem, "Name another") from error
         self.questions: Sequence[TaskQuestion] = [
-            TaskQuestion(str(one["question"]), str(one["answer"])) for one in self.entries
+            TaskQuestion(str(one["question"]), str(one["answer"]), one) for one in self.entries
         ]
 
     def prompt(self, number: int) -> str:

@@ -1,0 +1,131 @@
+"""Where questions come from, and how answers to them are scored: for tasks and for programs."""
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from sparring.config.base import FilePath, Name, Settings, at_field
+from sparring.config.facts import CLASS_FILE, Relative
+from sparring.core.own_code import absolute, is_class_path, name_of
+
+BUNDLED_TASK = "arithmetic"
+"""The questions that ship with the package."""
+HUB_TASKS = ("gsm8k", "math500")
+"""The datasets of the Hugging Face Hub that have names of their own."""
+GENERATED = "reasoning_gym:"
+"""Before the name of a dataset that reasoning-gym generates."""
+FILE_END = ".jsonl"
+EXACT = "exact"
+"""The score of answers that are the same as the right one, up to the way they are written."""
+TRAINED_SPLIT, TASK_SPLIT = "train", "test"
+"""The parts of a dataset that programs and tasks read by default."""
+
+
+def _absolute(text: str, directory: Path) -> str:
+    if is_class_path(text):
+        return absolute(text, directory)
+    path = os.path.abspath(directory / os.path.expanduser(text))
+    return path if text.endswith(FILE_END) or ("/" in text and os.path.isdir(path)) else text
+
+
+QUESTIONS = Relative(_absolute)
+
+
+class QuestionColumns(Settings):
+    """Which columns of the data are which."""
+
+    question: Name = "question"
+    """The question."""
+    answer: Name = "answer"
+    """The right answer: a number, or a text, of which only what follows `####` or stands in `\\boxed{}`
+    counts where it has that."""
+
+
+class QuestionSource(Settings):
+    """Where questions come from."""
+
+    name: Annotated[FilePath, QUESTIONS]
+    """`arithmetic` (64 questions that ship with the package), `reasoning_gym:NAME` (a dataset that
+    reasoning-gym generates; needs the extra `tasks`), `gsm8k`, `math500` or another dataset of the Hugging
+    Face Hub such as `openai/gsm8k`, a directory of its files such as `./data` (need the extra `datasets`), a
+    JSON Lines file (`my_tasks.jsonl`), or a function of your own that returns such lines
+    (`mine.py:questions`). Files are relative as in `envs.id`."""
+    columns: QuestionColumns | None = None
+    """Which columns of a dataset, or fields of a line, are which; known for `gsm8k` and `math500`."""
+    subset: Name | None = None
+    """The dataset's configuration, such as `main`."""
+    split: Name | None = None
+    """The part of a dataset that is read: by default `test` for a task, else `train`."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        known = (BUNDLED_TASK, *HUB_TASKS)
+        if name in known or name.endswith(FILE_END) or is_class_path(name) or "/" in name:
+            return name
+        if name.startswith(GENERATED) and name != GENERATED:
+            return name
+        close = get_close_matches(name, known, n=1)
+        every = f"{', '.join(known)}, {GENERATED}NAME, OWNER/DATASET, a .jsonl file or FILE.py:FUNCTION"
+        fix = f"Did you mean {close[0]}?" if close else f"Use {every}"
+        raise at_field(f"there is no task {name[:60]!r}", fix)
+
+    @property
+    def is_dataset(self) -> bool:
+        """Whether the package ``datasets`` reads the questions."""
+        is_file = self.name.endswith(FILE_END) or is_class_path(self.name)
+        return self.name in HUB_TASKS or ("/" in self.name and not is_file)
+
+    def has_questions_of(self, task: "QuestionSource") -> bool:
+        """Whether the questions are a task's own; of a dataset, other splits are others."""
+        same = task.name == self.name and not self.name.startswith(GENERATED)
+        return same and (not self.is_dataset or (self.split or TRAINED_SPLIT) == (task.split or TASK_SPLIT))
+
+    @property
+    def label(self) -> str:
+        """The name in figures: that of a file, a function or a dataset without what is before it."""
+        return self.name if self.name.startswith(GENERATED) else Path(name_of(self.name)).name
+
+
+class ScoreSettings(Settings):
+    """How answers are scored."""
+
+    score: Annotated[FilePath | None, CLASS_FILE] = None
+    """`exact` (the stated answer is the right one), or a function of your own, such as `mine.py:score`. By
+    default reasoning-gym's own for its datasets, else `exact`."""
+
+    @field_validator("score")
+    @classmethod
+    def _score_is_known(cls, score: str | None) -> str | None:
+        if score in (None, EXACT) or is_class_path(score):
+            return score
+        raise at_field(f"there is no score {score[:60]!r}", f"Use {EXACT} or FILE.py:FUNCTION")
+
+
+class HeldOutSettings(Settings):
+    """How much is kept for evaluations."""
+
+    test_size: float = Field(default=0.2, ge=1e-9, lt=1)
+    """The share of the questions that is held out for evaluations."""
+    seed: int = Field(default=0, ge=0, le=2**53)
+    """Decides what is made, drawn and held out. The run's seed does not, so runs can be compared."""
+
+
+class SplitQuestions(QuestionSource, HeldOutSettings):
+    """Questions of which some are held out."""
+
+    count: int | None = Field(default=None, ge=2, le=10_000_000)
+    """Number of questions, the held-out ones included; by default all of them, and 1000 where they are
+    generated."""
+
+
+def named(kind: type[QuestionSource]) -> BeforeValidator:
+    """Let a name stand for a table of this kind that has no other field."""
+    return BeforeValidator(_as_table, json_schema_input_type=str | kind)
+
+
+def _as_table(entry: Any) -> Any:
+    return {"name": entry} if isinstance(entry, str) else entry

@@ -1,0 +1,78 @@
+"""QuestionArena: single-turn questions whose answers are scored; the held-out ones measure the policy."""
+
+import math
+import random
+
+from sparring.config.programs import QuestionsSettings
+from sparring.core import (
+    Arena,
+    CreditAssigner,
+    EpisodeRequest,
+    InferenceClient,
+    Role,
+    VerboseLogger,
+    derive_seed,
+)
+from sparring.programs.task_sources import load_questions, scored
+from sparring.programs.tasks import TaskEpisode, hold_out
+
+SOLVER = "Solver"
+FIELD = "program.questions"
+
+
+class QuestionArena(Arena):
+    """Questions of a file, a dataset, a generator or a function, each answered several times in an update.
+
+    All questions are asked once before one is asked again, in a new order. The answers to a question in an
+    update are compared with each other (``meta["group"]``). An answer's score, from 0 to 1, is its reward.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        settings: QuestionsSettings,
+        *,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(client, credit_assigner, seed=seed, logger=logger)
+        self.settings = settings
+        given = settings.questions
+        self.task = scored(load_questions(given, f"{FIELD}.name"), settings.score, "program.score")
+        texts = [question.text for question in self.task.questions]
+        self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
+        self.add_role(Role(SOLVER, policy=settings.solver_policy))
+        self.add_episode("task", TaskEpisode(self.task, SOLVER))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """Return ``batch_size`` requests for the next questions, ``answers_per_question`` for each."""
+        each, size = self.settings.answers_per_question, self.settings.batch_size
+        asked = math.ceil(size / each)
+        numbers = [self._number(self.step_num * asked + place) for place in range(asked)]
+        return [
+            EpisodeRequest("task", self.task.asked(number), {"group": number})
+            for number in (numbers[place // each] for place in range(size))
+        ]
+
+    def _number(self, place: int) -> int:
+        """Return the question at a place in the sequence of all that are ever asked."""
+        turn, place = divmod(place, len(self.trained))
+        order = random.Random(derive_seed(self.seed, "order", turn)).sample(self.trained, len(self.trained))
+        return order[place]
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Ask held-out questions, always the same; failed episodes are left out.
+
+        ``held-out score``: one for each question. ``held-out answer stated``: 1, or 0 if there is no answer.
+        """
+        requests = [
+            self.evaluation_request("task", self.task.asked(number), number)
+            for number in self.held_out[: self.settings.evaluation_questions]
+        ]
+        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
+        answered = [one for one in rollouts if one.error is None]
+        return {
+            "held-out score": [one.rewards[SOLVER] for one in answered],
+            "held-out answer stated": [float(one.extras["read"] is not None) for one in answered],
+        }
