@@ -22,7 +22,7 @@ from sparring.core import (
     Role,
     trajectories_of,
 )
-from sparring.envs import game_episode
+from sparring.envs import catalog, game_episode
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.openspiel_game import OpenSpielGame
 from sparring.envs.scripted import ScriptedPlayer
@@ -304,7 +304,7 @@ class Unreadable(OpenSpielGame):
 
 
 def deal_unreadable(monkeypatch, method, moves):
-    monkeypatch.setattr(game_episode, "make_game", lambda *_, **__: Unreadable(method, moves))
+    monkeypatch.setattr(catalog, "make_game", lambda *_, **__: Unreadable(method, moves))
 
 
 @pytest.mark.parametrize(

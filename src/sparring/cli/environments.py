@@ -1,5 +1,7 @@
 """``sparring envs``: the environments that can be played here, and why the others cannot."""
 
+import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,14 +22,15 @@ def envs(
     ] = None,
 ) -> None:
     """List the environments that can be played here and, for the others, the reason why not."""
+    from sparring.core.env_id import absolute_id
     from sparring.envs.catalog import describe, list_environments
     from sparring.run.checks import renaming
 
     if env_id is None:
         _print_list(list_environments())
         return
-    with renaming({"env.id": "ID"}):
-        info = describe(env_id)
+    with renaming({"env.id": "ID", "env.options": "ID"}):
+        info = describe(absolute_id(env_id, Path()))
     console, why = Console(), "yes" if info.playable else f"no: {info.reason}"
     console.print(Text(info.env_id, style="bold"))
     console.print(f"library  {info.library}\nplayers  {players_text(info.players)}")
@@ -54,15 +57,13 @@ def _print_list(infos: "list[EnvInfo]") -> None:
 def _print_example(info: "EnvInfo", console: Console) -> None:
     """Print the prompt of a game's first move."""
     from sparring.config.play import DEFAULT_TEMPLATE
-    from sparring.envs.catalog import make_game
-    from sparring.envs.templates import get_template
+    from sparring.envs.game_episode import first_prompt
 
-    game = make_game(info.env_id, info.players[0], seed=0)
-    legal = game.legal_actions()
+    legal, messages = asyncio.run(first_prompt(info.env_id, info.players[0], DEFAULT_TEMPLATE))
     moves = "not listed by this game" if legal is None else ", ".join(legal)
     console.print(Text(printable(f"moves    {moves}")))
     console.print(f"\nThe prompt of a first move (template {DEFAULT_TEMPLATE}):")
-    for message in get_template(DEFAULT_TEMPLATE).messages(game, game.current_pid):
+    for message in messages:
         console.print(Text(f"\n{message['role']}", style="bold cyan"))
         console.print(Text(printable(message["content"])))
 

@@ -13,7 +13,7 @@ from sparring.commands.model_source import find_player
 from sparring.commands.serving import MembersClient, serving
 from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
-from sparring.core.own_code import absolute
+from sparring.core.env_id import absolute_id
 from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
@@ -96,7 +96,7 @@ def evaluate(
     Raises:
         InputError: the model, environment or opponent is not available, or NashConv cannot be computed.
     """
-    progress, env_id = progress or Progress(), absolute(env_id, Path())
+    progress, env_id = progress or Progress(), absolute_id(env_id, Path())
     seats = checked_seats(env_id, num_players, template)
     if opponent is None:
         opponent = default_opponent(env_id)

@@ -31,7 +31,7 @@ from sparring.core import (
     SparringError,
     derive_seed,
 )
-from sparring.core.own_code import absolute
+from sparring.core.env_id import absolute_id
 from sparring.core.play import GameTurn
 from sparring.core.reasoning import KNOWN_TAGS
 from sparring.core.text import counted
@@ -81,7 +81,7 @@ def expert_game(
     """Return the game of two scripted players, checked."""
     if env_id is None:
         raise InputError("env.id", "is missing", "Name a game (see: sparring envs)")
-    env_id = absolute(env_id, Path())
+    env_id = absolute_id(env_id, Path())
     seats = checked_seats(env_id, num_players, template)
     for place, name in (("script", expert), ("opponent", opponent)):
         if name not in PLAYER_NAMES:
@@ -149,9 +149,9 @@ def run_examples(
     config = load_config(str(run / "config.toml"), {})
     if not isinstance(config.play, Games):
         raise InputError("RUN", "plays a program, which has no moves", "Name a run of games")
-    envs = [env for env in config.envs if env_id is None or env_id in (env.id, env.name)]
+    envs = [env for env in config.envs if env_id is None or env_id in (env.env_id, env.name)]
     if not envs:
-        played = ", ".join(env.id for env in config.envs)
+        played = ", ".join(env.env_id for env in config.envs)
         raise InputError("env.id", f"the run did not play {env_id}", f"It played {played}")
     found = GameExamples()
     names: set[str] = set()

@@ -200,7 +200,7 @@ def environment_of(
 def _trained(member: Member, env_id: str, players: int) -> list[GameSettings]:
     source = member.source
     envs = () if source is None else source.envs if source.config is None else source.config.envs
-    return [env for env in envs if env.id == env_id and env.num_players == players]
+    return [env for env in envs if env.env_id == env_id and env.num_players == players]
 
 
 def _check_same_rules(first: Member, first_env: GameSettings, other: Member, other_env: GameSettings) -> None:

@@ -121,7 +121,7 @@ class ModelSource:
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
         """Return how to play ``env_id``: as the run did, unless the arguments ask otherwise."""
         for env in self.envs:
-            if env.id == env_id and num_players in (None, env.num_players):
+            if env.env_id == env_id and num_players in (None, env.num_players):
                 return env.model_copy(update={"template": template or env.template})
         players = num_players or default_seats(env_id)
         return EnvSettings(id=env_id, num_players=players, template=template or DEFAULT_TEMPLATE)
@@ -209,14 +209,14 @@ def first_environment(name: str) -> str | None:
     if not source.trained:
         raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")
     if source.config is not None:
-        return source.config.envs[0].id if source.config.envs else None
+        return source.config.envs[0].env_id if source.config.envs else None
     if not source.envs:
         problem = f"is missing, and {name} is a mixture that names none"
         hint = (
             "Name an environment; a mixture in a program plays only in tournaments, with a run of the program"
         )
         raise InputError("--env", problem, hint)
-    return source.envs[0].id
+    return source.envs[0].env_id
 
 
 def first_environment_of(names: Sequence[str]) -> str | None:

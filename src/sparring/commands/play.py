@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from sparring.commands.model_source import find_player
 from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
+from sparring.core.env_id import absolute_id
+from sparring.core.errors import is_transient
 from sparring.core.model_caller import ModelCaller
-from sparring.core.own_code import absolute, is_from_outside
+from sparring.core.own_code import is_from_outside
 from sparring.core.text import one_line, printable
-from sparring.envs.catalog import make_game
+from sparring.envs.catalog import open_game
 from sparring.envs.game import Game
 from sparring.envs.templates import PromptTemplate, calls_of, get_template
 from sparring.evaluation.match import Progress, drawn
@@ -48,7 +51,7 @@ def play(
     Raises:
         InputError: the model or environment is not available, or there is no such seat.
     """
-    env_id = absolute(env_id, Path())
+    env_id = absolute_id(env_id, Path())
     checked_seats(env_id, None, template)
     source = find_player(run)
     member, env = Member(MODEL, "model", run, source), source.environment(env_id, template, None)
@@ -67,17 +70,16 @@ def play(
     with asyncio.Runner() as runner:
         while True:
             deal = derive_seed(seed, "play", number)
-            game = make_game(env_id, num_players, deal)
             playing = [drawn(policy, deal, pid) for pid, policy in enumerate(policies)]
             model = ModelPlayer(engine, playing, prompts, calls, runner)
             mine = rng.randrange(num_players) if seat is None else seat
             number += 1
             console.rule(f"game {number}: you have seat {mine} of {num_players}", align="left")
-            play_game(game, mine, model, seed + number, console)
-            if not game.done:
+            rewards = _played(env.env_id, num_players, deal, mine, model, seed + number, console)
+            if rewards is None:
                 break
-            tally[outcome_of(game.rewards(), mine)] += 1
-            _print_outcome(game.rewards(), mine, console)
+            tally[outcome_of(rewards, mine)] += 1
+            _print_outcome(rewards, mine, console)
             console.print(_tally_text(tally))
             if not _wants_another(console):
                 break
@@ -109,12 +111,27 @@ class ModelPlayer:
         return self.runner.run(answering).text
 
 
+def _played(
+    env_id: str, num_players: int, deal: int, mine: int, model: ModelPlayer, seed: int, console: Console
+) -> dict[int, float] | None:
+    """Play one game and close it; return the rewards, or ``None`` if the person stopped."""
+    stack = AsyncExitStack()
+    try:
+        game = model.runner.run(stack.enter_async_context(open_game(env_id, num_players, deal)))
+        play_game(game, mine, model, seed, console)
+        return game.rewards() if game.done else None
+    finally:
+        model.runner.run(stack.aclose())
+
+
 def play_game(game: Game, mine: int, model: ModelPlayer, seed: int, console: Console) -> None:
     """Play one game; leave it unfinished when the person stops."""
     shown_rules = False
     turn = 0
     while not game.done:
-        pid = game.current_pid
+        acting = game.acting()
+        pid = mine if mine in acting else acting[0]  # of moves at once, the person makes the first
+        game.turn_to(pid)
         if pid != mine:
             _model_move(game, model, derive_seed(seed, turn), console)
         else:
@@ -124,7 +141,7 @@ def play_game(game: Game, mine: int, model: ModelPlayer, seed: int, console: Con
             move = _ask_move(game, console)
             if move is None:
                 return
-            _apply(game, mine, move, console)
+            _apply(game, mine, move, model.runner, console)
         turn += 1
 
 
@@ -171,18 +188,20 @@ def _model_move(game: Game, model: ModelPlayer, seed: int, console: Console) -> 
     move = game.normalise(action)
     legal = game.legal_actions()
     console.print(Text(printable(f"player {pid} (model): {text.strip()}")))
-    valid = (legal is None or move in legal) and _apply(game, pid, move, console)
+    valid = (legal is None or move in legal) and _apply(game, pid, move, model.runner, console)
     if not valid and not game.done:
         console.print("that was not a legal move")
         game.forfeit(pid, "illegal move")
 
 
-def _apply(game: Game, pid: int, move: str, console: Console) -> bool:
+def _apply(game: Game, pid: int, move: str, runner: asyncio.Runner, console: Console) -> bool:
     """Make the move; return whether it was valid. One on which the game raises is invalid and ends it."""
     try:
-        return game.apply(move)
+        valid = game.apply(move)
+        runner.run(game.settle())
+        return valid
     except BaseException as error:  # any error is the move's fault
-        if is_from_outside(error):
+        if is_from_outside(error) or is_transient(error):
             raise
         game.break_off(pid, error)
         reason = game.game_info()[pid]["reason"]

@@ -10,8 +10,8 @@ from sparring.commands.tournament_page import tournament_html
 from sparring.commands.venues import refuse_for_programs, venue_of_members
 from sparring.config.play import GameSettings
 from sparring.core import InputError
+from sparring.core.env_id import absolute_id
 from sparring.core.errors import check_installed
-from sparring.core.own_code import absolute
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
 from sparring.evaluation.schedule import GameSchedule
@@ -67,7 +67,7 @@ def tournament(
         venue = venue_of_members(found, seed)
         seats = len(venue.seats)
     else:
-        env_id = absolute(env_id, Path())
+        env_id = absolute_id(env_id, Path())
         seats = checked_seats(env_id, players, template)
         if seats < 2:
             fix = "A tournament needs a game for two or more players"

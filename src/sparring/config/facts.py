@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sparring.config.base import Settings
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.env_id import absolute_id
 from sparring.core.errors import check_installed
 from sparring.core.own_code import absolute, is_class_path
 
@@ -70,6 +71,7 @@ def _absolute_model(text: str, directory: Path) -> str:
 
 
 CLASS_FILE = Relative(absolute)
+ENV_ID = Relative(absolute_id)
 FILE = Relative(_absolute_file)
 ADAPTER = Relative(_absolute_adapter)
 MODEL = Relative(_absolute_model)

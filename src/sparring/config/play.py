@@ -1,17 +1,29 @@
 """The environments that games are played in, and how they or a program are played."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from sparring.config.base import FilePath, Line, Names, PolicyName, Settings, Texts, ThoughtTags, at_field
-from sparring.config.facts import CLASS_FILE, FOR_GAMES, Only
+from sparring.config.base import (
+    FilePath,
+    Line,
+    Name,
+    Names,
+    PolicyName,
+    Settings,
+    Texts,
+    ThoughtTags,
+    at_field,
+)
+from sparring.config.facts import CLASS_FILE, ENV_ID, FOR_GAMES, Only
 from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
+from sparring.core.env_id import env_name, with_options
 from sparring.core.own_code import name_of
 from sparring.core.play import SampleMode
 from sparring.core.reasoning import checked_tags
@@ -25,10 +37,13 @@ class GameSettings(Settings):
     section: ClassVar[str]
     """Where such games stand in a configuration, for errors."""
 
-    id: Annotated[Line, CLASS_FILE]
-    """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), or a game of your own by file
-    and class (`my_game.py:MyGame`). The file is relative to the configuration file and, on the command line,
-    to the working directory."""
+    id: Annotated[Line, ENV_ID]
+    """A TextArena id (`TicTacToe-v0-train`), an OpenSpiel name (`kuhn_poker`), an environment of another
+    library (`pettingzoo:chess_v6`), or a game of your own by file and class (`my_game.py:MyGame`). The file
+    is relative to the configuration file and, on the command line, to the working directory."""
+    options: Annotated[dict[Name, Any], CLASS_FILE] = Field(default={}, max_length=100)
+    """Keyword arguments for the class of an environment or of a game of your own. A text that names a file
+    and what is in it (`my_words.py:board`) is relative as in `id`."""
     num_players: int = Field(default=2, ge=1, le=1000)
     """Number of seats."""
     template: Annotated[FilePath, CLASS_FILE] = DEFAULT_TEMPLATE
@@ -51,6 +66,15 @@ class GameSettings(Settings):
     """The policy that plays and trains each seat, in order of the seats: `["attacker", "defender"]` trains an
     adapter for each side. A name in `[frozen]` plays its seat in every game of training and is not trained.
     By default, the policy `default` has every seat."""
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_json(cls, options: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(options, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise at_field(f"has what JSON cannot hold ({error})", "Write texts, numbers, lists") from error
+        return options
 
     @field_validator("policies")
     @classmethod
@@ -76,9 +100,14 @@ class GameSettings(Settings):
         )
 
     @property
+    def env_id(self) -> str:
+        """The id with the options."""
+        return with_options(self.id, self.options)
+
+    @property
     def name(self) -> str:
-        """The name in records and figures: the id, or the class of a game of your own."""
-        return name_of(self.id)
+        """The name in records and figures: the id, or the class of a game of your own, with the options."""
+        return env_name(self.env_id)
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -61,7 +61,7 @@ def absolute(text: str, directory: Path) -> str:
 def own_class(path: str, base: type, field: str) -> Any:
     """Run a file, once per process, and return its subclass of ``base``. ``field`` names the input in
     errors."""
-    kind = _named_in(path, field)
+    kind = own_named(path, field)
     if not isinstance(kind, type) or not issubclass(kind, base):
         file, _, name = path.rpartition(":")
         raise InputError(
@@ -72,7 +72,7 @@ def own_class(path: str, base: type, field: str) -> Any:
 
 def own_function(path: str, field: str) -> Callable[..., Any]:
     """Run a file, once per process, and return its function. ``field`` names the input in errors."""
-    function = _named_in(path, field)
+    function = own_named(path, field)
     if not callable(function):
         file, _, name = path.rpartition(":")
         raise InputError(field, f"{file} has no function named {name!r}", "Name one that it has")
@@ -82,7 +82,7 @@ def own_function(path: str, field: str) -> Callable[..., Any]:
 def own_object(path: str, base: type, field: str) -> Any:
     """Run a file, once per process, and return its object of the class ``base``, or one of its subclass,
     which takes no arguments."""
-    named = _named_in(path, field)
+    named = own_named(path, field)
     if isinstance(named, base):
         return named
     kind = own_class(path, base, field)
@@ -90,7 +90,9 @@ def own_object(path: str, base: type, field: str) -> Any:
         return kind()
 
 
-def _named_in(path: str, field: str) -> object:
+def own_named(path: str, field: str) -> object:
+    """Run a file, once per process, and return what it names so; ``None`` if nothing. ``field`` names the
+    input in errors."""
     file, _, name = path.rpartition(":")
     if not Path(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
@@ -107,16 +109,22 @@ def build_own(
 
     ``table`` is the configuration's, which names the class and has the user's ``options``.
     """
-    name, signature = kind.__name__, inspect.signature(kind)
+    check_takes(kind, f"{table}.options", options, *args, **kwargs)
+    with own_code(f"{kind.__name__} cannot be built", f"{table}.path"):
+        return kind(*args, **kwargs, **options)
+
+
+def check_takes(
+    kind: Callable[..., object], field: str, options: Mapping[str, Any], *args: Any, **kwargs: Any
+) -> None:
+    """Raise an InputError on ``field`` if ``kind`` does not take the user's ``options`` beside the others."""
+    signature = inspect.signature(kind)
     try:
         signature.bind(*args, **kwargs, **options)
     except TypeError as error:
         takes = ", ".join([*signature.parameters][len(args) :]) or "none"
-        raise InputError(
-            f"{table}.options", f"{name} does not take them ({error})", f"It takes: {takes}"
-        ) from error
-    with own_code(f"{name} cannot be built", f"{table}.path"):
-        return kind(*args, **kwargs, **options)
+        problem = f"{kind.__name__} does not take them ({error})"
+        raise InputError(field, problem, f"It takes: {takes}") from error
 
 
 def is_own(thing: object) -> bool:

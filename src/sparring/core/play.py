@@ -90,7 +90,8 @@ class TaskMeta:
 
 class GameTurn(TypedDict):
     """One move of a game. ``observation`` is what the player saw, ``text`` its answer, ``action`` the move
-    found in it, and ``reasoning`` what it thought before, if it did."""
+    found in it, and ``reasoning`` what it thought before, if it did. ``reward`` is what the player earned
+    from this move until its next, in games that pay on the way."""
 
     pid: int
     kind: str
@@ -101,6 +102,7 @@ class GameTurn(TypedDict):
     well_formed: bool
     invalid: bool
     reasoning: NotRequired[str]
+    reward: NotRequired[float]
 
 
 class GameSummary(TypedDict):

@@ -3,19 +3,23 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from sparring.core import InputError
+from sparring.core.env_id import parts_of
 from sparring.core.own_code import is_class_path
 from sparring.envs import own_game
+from sparring.envs.environment_game import environment_game
+from sparring.envs.environments import build_environment, is_environment, library_of_environment
 from sparring.envs.game import Game
 from sparring.envs.known_ids import suggest, textarena_facts
 
-Library = Literal["textarena", "openspiel", "python"]
+Library = Literal["textarena", "openspiel", "python", "environment"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,24 @@ class EnvInfo:
     """One environment: its possible numbers of players, and the ``reason`` if it is not playable."""
 
     env_id: str
-    library: Library
+    library: str
     players: list[int]
     playable: bool
     reason: str
+
+
+@asynccontextmanager
+async def open_game(
+    env_id: str, num_players: int, seed: int, *, error_allowance: int = 0
+) -> AsyncIterator[Game]:
+    """Start a game or an environment, and leave it however the body ends; the arguments are those of
+    :func:`make_game`."""
+    if not is_environment(env_id):
+        yield make_game(env_id, num_players, seed, error_allowance=error_allowance)
+        return
+    check_playable(env_id, num_players)
+    async with environment_game(env_id, seed, lambda: build_environment(env_id)) as game:
+        yield game
 
 
 def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int = 0) -> Game:
@@ -34,7 +52,8 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
 
     Args:
         env_id: a TextArena id (``TicTacToe-v0-train``; a base id is used unchanged), an OpenSpiel name
-            (``kuhn_poker``, ``kuhn_poker(players=3)``), or a game of your own (``my_game.py:MyGame``).
+            (``kuhn_poker``, ``kuhn_poker(players=3)``), or a game of your own (``my_game.py:MyGame``,
+            ``my_game.py:MyGame{"size": 5}``).
         num_players: number of seats.
         seed: the seed.
         error_allowance: consecutive invalid moves after which a TextArena game still asks the player
@@ -70,17 +89,32 @@ def check_playable(env_id: str, num_players: int) -> None:
 
 def library_of(env_id: str) -> Library:
     """Return the library of an id: TextArena's contain a version (``-v0``); ``python`` names a file and a
-    class."""
-    if is_class_path(env_id):
+    class; those of ``environment`` begin with the name of a library."""
+    bare, _ = parts_of(env_id)
+    if is_class_path(bare):
         return "python"
-    return "textarena" if "-v" in env_id.partition("(")[0] else "openspiel"
+    if library_of_environment(bare) is not None:
+        return "environment"
+    return "textarena" if "-v" in bare.partition("(")[0] else "openspiel"
 
 
 def describe(env_id: str) -> EnvInfo:
     """Return the description of an environment; raise an InputError if no library has it."""
     library = library_of(env_id)
+    if is_environment(env_id):
+        name = library_of_environment(env_id) or library
+        return EnvInfo(env_id, name, [build_environment(env_id).num_players], True, "")
     if library == "python":
         return EnvInfo(env_id, library, own_game.possible_players(env_id), True, "")
+    bare, options = parts_of(env_id)
+    if "{" in bare:
+        name = bare.partition("{")[0]
+        raise InputError(
+            "env.id", f"what follows {name} is not JSON", f'Write options as {name}{{"size": 5}}'
+        )
+    if options:
+        fix = "Leave them out; parameters of OpenSpiel's games are part of the id"
+        raise InputError("env.options", f"{bare} takes none", fix)
     if library == "textarena":
         return _describe_textarena(env_id)
     from sparring.envs.openspiel_game import load_game
@@ -104,6 +138,13 @@ def reward_scale(env_id: str) -> float:
     it."""
     bounds = reward_bounds(env_id)
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
+
+
+def tells_moves(env_id: str) -> bool:
+    """Return whether a game of your own or an environment lists its legal moves."""
+    if is_environment(env_id):
+        return build_environment(env_id).lists_moves
+    return own_game.tells_moves(env_id)
 
 
 def list_environments() -> list[EnvInfo]:

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import lru_cache
 
 from sparring.envs.catalog import library_of, make_game
+from sparring.envs.environments import is_environment
 
 ExampleTurn = tuple[str, str]
 
@@ -18,10 +19,13 @@ _CELLS = (4, 0, 7, 2, 5, 1, 8, 3, 6)  # shuffled: in order, a small model would 
 
 @lru_cache(maxsize=4096)
 def example_turns(env_id: str, num_players: int, pid: int) -> tuple[ExampleTurn, ...]:
-    """Return (observation, move) pairs for the seat; none if the game does not list its legal moves.
+    """Return (observation, move) pairs for the seat; none in an environment, or if the game does not list its
+    legal moves.
 
     The same arguments give the same examples in every process.
     """
+    if is_environment(env_id):
+        return ()
     if env_id.startswith("kuhn_poker"):
         return _kuhn_turns(env_id, num_players)
     if env_id.startswith(("TicTacToe-", "tic_tac_toe")):

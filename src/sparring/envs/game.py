@@ -52,10 +52,27 @@ class Game(ABC):
     def legal_actions(self) -> list[str] | None:
         """Return the names of the current player's legal moves; ``None`` if the game does not list them."""
 
+    def acting(self) -> list[int]:
+        """Return the players who move now, at once."""
+        return [self.current_pid]
+
+    def turn_to(self, pid: int) -> None:
+        """Make one of those who move now the player to move."""
+        return
+
     @abstractmethod
     def apply(self, action: str) -> bool:
         """Play ``action`` for the current player; return whether it was valid. The game's rules say what an
         invalid move causes."""
+
+    async def settle(self) -> None:
+        """Wait for what the last move causes, where that takes time."""
+        return
+
+    def earned(self) -> dict[int, float]:
+        """Return what each player has earned since the last call, in games that pay on the way; else
+        nothing."""
+        return {}
 
     @abstractmethod
     def _finished(self) -> bool:

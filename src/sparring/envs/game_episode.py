@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +22,13 @@ from sparring.core import (
     Step,
     derive_seed,
 )
-from sparring.core.own_code import is_from_outside, name_of
+from sparring.core.concurrency import all_results
+from sparring.core.env_id import env_name
+from sparring.core.own_code import is_from_outside
 from sparring.core.play import GameSummary, GameTurn, seat_role
 from sparring.core.types import UNSET
-from sparring.envs.catalog import check_playable, make_game
+from sparring.envs.catalog import check_playable, open_game
+from sparring.envs.environment_game import EnvironmentGame
 from sparring.envs.game import Game
 from sparring.envs.own_game import CheckedGame
 from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
@@ -36,7 +40,7 @@ OPENER = AgentSpec(kind="script", model="random")
 
 @dataclass(frozen=True)
 class _Position:
-    """What the game shows the player to move, its legal moves, and the prompt if the player is a model."""
+    """What the game shows a player to move, its legal moves, and the prompt if the player is a model."""
 
     pid: int
     view: str
@@ -60,17 +64,23 @@ class _Answer:
 
 @dataclass
 class _Table:
-    """One game in progress and its record. Its first ``opening`` moves are random, whoever has the seat."""
+    """One game in progress and its record. Its first ``opening`` moves are random, whoever has the seat.
+
+    ``positions`` are those of the players to move, who move at once. ``latest`` are the last moves of the
+    players, and ``unpaid`` is what they earned before their first.
+    """
 
     spec: PlaySpec
     game: Game
     players: dict[int, ScriptedPlayer]
-    position: _Position | None
+    positions: list[_Position]
     opener: ScriptedPlayer
     opening: int
     turns: list[GameTurn] = field(default_factory=list)
     action_seq: list[str] = field(default_factory=list)
-    errors: int = 0
+    latest: dict[int, tuple[GameTurn, Step | None]] = field(default_factory=dict)
+    unpaid: dict[int, float] = field(default_factory=dict)
+    errors: Counter[int] = field(default_factory=Counter)
     invalid_pid: int | None = None
     raised: str | None = None
     truncated: bool = False
@@ -86,6 +96,23 @@ class _Table:
     def script(self, pid: int) -> ScriptedPlayer:
         return self.opener if self.in_opening else self.players[pid]
 
+    def record(self, pid: int, turn: GameTurn, step: Step | None) -> None:
+        self.turns.append(turn)
+        self.action_seq.append(turn["action"])
+        self.latest[pid] = turn, step
+
+    def pay(self) -> None:
+        """Note what players have earned beside the moves after which they did."""
+        for pid, reward in self.game.earned().items():
+            reward += self.unpaid.pop(pid, 0.0)
+            if pid not in self.latest:
+                self.unpaid[pid] = reward
+                continue
+            turn, step = self.latest[pid]
+            turn["reward"] = turn.get("reward", 0.0) + reward
+            if step is not None:
+                step.info["step_reward"] = turn["reward"]
+
 
 class GameEpisode(Episode):
     """A game of one or more players.
@@ -100,6 +127,9 @@ class GameEpisode(Episode):
     A policy that is trained may explore: where the legal moves are known, it then answers with one that is
     drawn uniformly. Such an answer is a step like others, with the policy's own log-probabilities. At every
     decision at which it may, ``info["explore"]`` is the probability, and ``info["explored"]`` whether it did.
+
+    In an environment, players may move at once, and they are asked at once. ``info["step_reward"]`` is what a
+    step's player earned from then until its next; its reward is the sum.
 
     ``info["others"]`` is whether anyone but the step's policy has a seat: another policy, or who is not
     trained.
@@ -140,7 +170,7 @@ class GameEpisode(Episode):
         if explore:
             check_moves_are_told(env_id, "env.explore", "Set 0")
         self.env_id = env_id
-        self.name = name_of(env_id)
+        self.name = env_name(env_id)
         self.num_players = num_players
         self.template = template
         self.max_turns = max_turns
@@ -164,91 +194,123 @@ class GameEpisode(Episode):
     ) -> EpisodeState:
         """Play the game that ``artifact`` describes. Its seed determines everything except the weights."""
         state = state or EpisodeState()
-        table = self._set_table(artifact)
-        game = table.game
-        turn = 0
-        while (position := table.position) is not None and not game.done:
-            if turn == self.max_turns:
-                game.truncate()
-                table.truncated = True
-                break
-            pid, legal = position.pid, position.legal
-            agent = table.mover(pid)
-            state.current_actor = seat_role(pid)
-            answer = await self._ask(arena, table, position, agent)
-            action = answer.action
-            if legal is None or action not in legal:
-                action = game.normalise(action)
-            if self.template.strict and legal is not None and action not in legal:
-                answer.well_formed = _form(action) in map(_form, legal)
-            invalid = self._play(table, pid, action, legal, answer.well_formed)
-            table.turns.append(
-                {
-                    "pid": pid,
-                    "kind": agent.kind,
-                    "model": agent.model,
-                    "observation": position.view,
-                    "text": answer.text,
-                    "action": action,
-                    "well_formed": answer.well_formed,
-                    "invalid": invalid,
-                }
+        if len(artifact.agents) != self.num_players:
+            raise EpisodeError(
+                f"{self.env_id} has {self.num_players} seats but {len(artifact.agents)} agents"
             )
-            if answer.response is not None and answer.response.reasoning is not None:
-                table.turns[-1]["reasoning"] = answer.response.reasoning.text
-            table.action_seq.append(action)
-            if agent.kind == "policy":
-                step = self._step(position, turn, answer, action, invalid)
-                step.info["others"] = _has_others(artifact, agent)
-                if invalid and not game.done:
-                    step.info["invalid_rewards"] = game.invalid_rewards(pid)
-                state.trajectory.append(step)
-            turn += 1
-        state.done = True
-        state.data = {**self._summary(table)}
+        seed, allowed = derive_seed(artifact.seed, "game"), self.error_allowance
+        async with open_game(self.env_id, self.num_players, seed, error_allowance=allowed) as game:
+            table = self._set_table(artifact, game)
+            table.pay()
+            while table.positions and not game.done:
+                if len(table.turns) >= self.max_turns:
+                    game.truncate()
+                    table.truncated = True
+                    break
+                await self._move(arena, table, state)
+                table.pay()
+            state.done = True
+            state.data = {**self._summary(table)}
         return state
+
+    async def _move(self, arena: Arena, table: _Table, state: EpisodeState) -> None:
+        """Ask everyone who is to move, and play the answers in the order of the seats until one of them ends
+        the game."""
+        asked, turn = table.positions, len(table.turns)
+        agents = [table.mover(position.pid) for position in asked]
+        asking = (
+            self._ask(arena, table, position, agent, turn + place)
+            for place, (position, agent) in enumerate(zip(asked, agents, strict=True))
+        )
+        answers = [await one for one in asking] if len(asked) == 1 else await all_results(asking)
+        for position, agent, answer in zip(asked, agents, answers, strict=True):
+            if table.game.done:
+                return
+            await self._take(table, state, position, agent, answer)
+
+    async def _take(
+        self,
+        table: _Table,
+        state: EpisodeState,
+        position: _Position,
+        agent: AgentSpec,
+        answer: _Answer | None,
+    ) -> None:
+        """Play an answer, which a script gives only now, and record it."""
+        game, pid, legal, turn = table.game, position.pid, position.legal, len(table.turns)
+        state.current_actor = seat_role(pid)
+        game.turn_to(pid)
+        if answer is None:
+            action = table.script(pid).act(game, derive_seed(table.spec.seed, "script", pid, turn))
+            answer = _Answer(action, action, True)
+        action = answer.action
+        if legal is None or action not in legal:
+            action = game.normalise(action)
+        if self.template.strict and legal is not None and action not in legal:
+            answer.well_formed = _form(action) in map(_form, legal)
+        invalid = await self._play(table, pid, action, legal, answer.well_formed)
+        record: GameTurn = {
+            "pid": pid,
+            "kind": agent.kind,
+            "model": agent.model,
+            "observation": position.view,
+            "text": answer.text,
+            "action": action,
+            "well_formed": answer.well_formed,
+            "invalid": invalid,
+        }
+        if answer.response is not None and answer.response.reasoning is not None:
+            record["reasoning"] = answer.response.reasoning.text
+        step = None
+        if agent.kind == "policy":
+            step = self._step(position, turn, answer, action, invalid)
+            step.info["others"] = _has_others(table.spec, agent)
+            if invalid and not game.done:
+                step.info["invalid_rewards"] = game.invalid_rewards(pid)
+            state.trajectory.append(step)
+        table.record(pid, record, step)
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         return state.data
 
-    def _set_table(self, spec: PlaySpec) -> _Table:
-        if len(spec.agents) != self.num_players:
-            raise EpisodeError(f"{self.env_id} has {self.num_players} seats but {len(spec.agents)} agents")
-        game_seed = derive_seed(spec.seed, "game")
-        game = make_game(self.env_id, self.num_players, game_seed, error_allowance=self.error_allowance)
+    def _set_table(self, spec: PlaySpec, game: Game) -> _Table:
         players = {
             pid: make_player(agent.model, self.env_id, derive_seed(spec.seed, "script", pid))
             for pid, agent in enumerate(spec.agents)
             if agent.kind == "script"
         }
         opener = RandomPlayer(derive_seed(spec.seed, "opening"))
-        return _Table(spec, game, players, self._position(spec, game), opener, self._opening(spec))
+        return _Table(spec, game, players, self._positions(spec, game), opener, self._opening(spec))
 
     def _opening(self, spec: PlaySpec) -> int:
         if not spec.trained_pids:
             return 0
         return random.Random(derive_seed(spec.seed, "opening moves")).randint(0, self.random_opening)
 
-    def _position(self, spec: PlaySpec, game: Game) -> _Position | None:
+    def _positions(self, spec: PlaySpec, game: Game) -> list[_Position]:
         """Read everything that the next turn needs from the game; at its end check its results instead."""
         if game.done:
             game.rewards()
             game.game_info()
-            return None
-        pid = game.current_pid
+            return []
+        return [self._position(spec, game, pid) for pid in game.acting()]
+
+    def _position(self, spec: PlaySpec, game: Game, pid: int) -> _Position:
+        game.turn_to(pid)
         view, legal = game.view(pid), game.legal_actions()
         prompt = None if spec.agents[pid].kind == "script" else self.template.messages(game, pid)
         return _Position(pid, view, legal, prompt)
 
-    async def _ask(self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec) -> _Answer:
-        pid, prompt, turn = position.pid, position.prompt, len(table.turns)
+    async def _ask(
+        self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec, turn: int
+    ) -> _Answer | None:
+        """Return the answer of a model; ``None`` for a script."""
+        pid, prompt = position.pid, position.prompt
         if agent.kind == "script" or prompt is None:
-            seed = derive_seed(table.spec.seed, "script", pid, turn)
-            action = table.script(pid).act(table.game, seed)
-            return _Answer(action, action, True)
+            return None
         trained, calls = agent.kind == "policy", self.calls.over(agent).over(calls_of(self.template))
         may_explore = bool(trained and self.explore and position.legal)
-        given = self._explored(table, position) if may_explore else None
+        given = self._explored(table, position, turn) if may_explore else None
         response = await arena.call_model(
             prompt,
             role_id=seat_role(pid) if trained else None,
@@ -262,32 +324,34 @@ class GameEpisode(Episode):
         explored = given is not None if may_explore else None
         return _Answer(response.text, action, well_formed, response, explored)
 
-    def _explored(self, table: _Table, position: _Position) -> str | None:
+    def _explored(self, table: _Table, position: _Position, turn: int) -> str | None:
         """Return the random legal answer with which the policy explores; ``None`` where it does not."""
-        draw = random.Random(derive_seed(table.spec.seed, "explore", position.pid, len(table.turns)))
+        draw = random.Random(derive_seed(table.spec.seed, "explore", position.pid, turn))
         if draw.random() >= self.explore:
             return None
         return self.template.answer(draw.choice(position.legal or []))
 
-    def _play(self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool) -> bool:
+    async def _play(
+        self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool
+    ) -> bool:
         """Make the move, or count it as invalid; return whether it was invalid."""
         game = table.game
         ill_formed = self.template.strict and not well_formed
         illegal = legal is not None and action not in legal
-        if not ill_formed and not illegal and self._apply(table, pid, action):
-            table.errors = 0
+        if not ill_formed and not illegal and await self._apply(table, pid, action):
+            table.errors[pid] = 0
             return False
-        table.errors += 1
-        still_asked = not game.done and game.current_pid == pid
-        if still_asked and table.errors > self.error_allowance:
+        table.errors[pid] += 1
+        still_asked = not game.done and pid in game.acting()
+        if still_asked and table.errors[pid] > self.error_allowance:
             game.forfeit(pid, "the answer was not a move" if ill_formed else f"illegal move {action!r}")
         if game.done:
             table.invalid_pid = pid
         elif not still_asked:
-            table.errors = 0
+            table.errors[pid] = 0
         return True
 
-    def _apply(self, table: _Table, pid: int, action: str) -> bool:
+    async def _apply(self, table: _Table, pid: int, action: str) -> bool:
         """Make the move and read the next position; return whether the move was valid.
 
         If the game raises on the move, the player is at fault; so too if it raises on reading the position,
@@ -297,10 +361,12 @@ class GameEpisode(Episode):
         try:
             valid = game.apply(action)
             is_made = True
-            table.position = self._position(table.spec, game)
+            await game.settle()
+            table.positions = self._positions(table.spec, game)
             return valid
         except BaseException as error:
-            is_of_own_code = isinstance(game, CheckedGame) and (is_made or isinstance(error, EpisodeError))
+            own = EpisodeError if isinstance(game, EnvironmentGame) or not is_made else BaseException
+            is_of_own_code = isinstance(game, CheckedGame | EnvironmentGame) and isinstance(error, own)
             if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)
@@ -340,7 +406,7 @@ class GameEpisode(Episode):
 def build_episode(env: GameSettings, temperature: float | None = None) -> GameEpisode:
     """Build the episode that plays an environment; ``temperature`` replaces the agents' own."""
     return GameEpisode(
-        env.id,
+        env.env_id,
         env.num_players,
         get_template(env.template),
         max_turns=env.max_turns,
@@ -349,6 +415,12 @@ def build_episode(env: GameSettings, temperature: float | None = None) -> GameEp
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
         explore=env.explore if isinstance(env, EnvSettings) else 0.0,
     )
+
+
+async def first_prompt(env_id: str, num_players: int, template: str) -> tuple[list[str] | None, Messages]:
+    """Return the legal moves of whoever begins a game, if they are listed, and the prompt."""
+    async with open_game(env_id, num_players, seed=0) as game:
+        return game.legal_actions(), get_template(template).messages(game, game.current_pid)
 
 
 def _has_others(spec: PlaySpec, own: AgentSpec) -> bool:

@@ -1,7 +1,8 @@
 """A game of your own: a subclass of Game in a file, whose id is ``my_game.py:MyGame``, and the checks of its
 answers.
 
-The class is called with the id, the number of players and the seed: ``MyGame(env_id, num_players, seed)``.
+The class is called with the id, the number of players, the seed and its options:
+``MyGame(env_id, num_players, seed)``.
 """
 
 import inspect
@@ -10,6 +11,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from sparring.core import EpisodeError, InputError
+from sparring.core.env_id import parts_of
 from sparring.core.errors import shown
 from sparring.core.own_code import check_json, method_of, own_class, own_code, returned, text_of, truth
 from sparring.envs.game import Game
@@ -55,22 +57,8 @@ class CheckedGame(Game):
             return None
         moves = [self._text("legal_actions", action) for action in self._kind("legal_actions", actions, list)]
         if not self.game.done:
-            self._check_moves(moves)
+            check_moves(moves, method_of(self.game, "legal_actions"))
         return moves
-
-    def _check_moves(self, moves: list[str]) -> None:
-        """Raise an EpisodeError unless there is a move, moves differ, and an answer can be each of them."""
-        method, seen = method_of(self.game, "legal_actions"), set[str]()
-        if not moves:
-            raise EpisodeError(f"{method} returned no move, but the game is not over")
-        for move in moves:
-            if not move or move != move.strip():
-                raise EpisodeError(
-                    f"{method} returned {shown(move)}, which no answer can be: it has no spaces around it"
-                )
-            if move in seen:
-                raise EpisodeError(f"{method} returned {shown(move)} twice")
-            seen.add(move)
 
     def apply(self, action: str) -> bool:
         return self._truth("apply", self.game.apply(action))
@@ -118,6 +106,21 @@ class CheckedGame(Game):
         return truth(value, method_of(self.game, method))
 
 
+def check_moves(moves: list[str], source: str) -> None:
+    """Raise an EpisodeError unless there is a move, moves differ, and an answer can be each of them."""
+    seen = set[str]()
+    if not moves:
+        raise EpisodeError(f"{source} returned no move, but the game is not over")
+    for move in moves:
+        if not move or move != move.strip():
+            raise EpisodeError(
+                f"{source} returned {shown(move)}, which no answer can be: it has no spaces around it"
+            )
+        if move in seen:
+            raise EpisodeError(f"{source} returned {shown(move)} twice")
+        seen.add(move)
+
+
 def possible_players(env_id: str) -> list[int]:
     """Return the possible numbers of players; raise an InputError if the game cannot be started."""
     return list(_checked_class(env_id).possible_players)
@@ -125,8 +128,8 @@ def possible_players(env_id: str) -> list[int]:
 
 def start_game(env_id: str, num_players: int, seed: int) -> Game:
     """Start a game of your own."""
-    kind = _checked_class(env_id)
-    game = returned(kind(env_id, num_players, seed), Game, kind.__name__)  # type: ignore[type-abstract]
+    kind, (_, options) = _checked_class(env_id), parts_of(env_id)
+    game = returned(kind(env_id, num_players, seed, **options), Game, kind.__name__)  # type: ignore[type-abstract]
     return CheckedGame(game, env_id, num_players)
 
 
@@ -138,14 +141,16 @@ def tells_moves(env_id: str) -> bool:
 @lru_cache(maxsize=64)
 def _checked_class(env_id: str) -> Any:
     """Import the class and start a game of each number of players; an InputError says what is wrong."""
-    kind = own_class(env_id, Game, "env.id")
+    bare, options = parts_of(env_id)
+    kind = own_class(bare, Game, "env.id")
     try:
-        inspect.signature(kind).bind(env_id, 2, 0)
+        inspect.signature(kind).bind(env_id, 2, 0, **options)
     except TypeError as error:
+        added = ", and its options as further arguments" if options else ""
         raise InputError(
             "env.id",
             f"{kind.__name__} cannot be started ({error})",
-            "Write it as __init__(self, env_id, num_players, seed)",
+            f"Write it as __init__(self, env_id, num_players, seed){added}",
         ) from error
     possible = kind.possible_players
     if not isinstance(possible, Sequence) or not all(isinstance(one, int) and one > 0 for one in possible):
@@ -155,7 +160,7 @@ def _checked_class(env_id: str) -> Any:
         )
     for num_players in possible:
         with own_code(f"{kind.__name__} cannot be started with {num_players} players", "env.id"):
-            game = kind(env_id, num_players, 0)
+            game = kind(env_id, num_players, 0, **options)
         if not hasattr(game, "num_players"):
             fix = "Call super().__init__(env_id, num_players) in it"
             raise InputError("env.id", f"{kind.__name__}.__init__ leaves out that of Game", fix)

@@ -109,10 +109,10 @@ def check_moves_are_told(env_id: str, field: str, fix: str) -> None:
     library = library_of(env_id)
     if library == "openspiel":
         return
-    if library == "python":
-        from sparring.envs.own_game import tells_moves
-    else:
+    if library == "textarena":
         from sparring.envs.textarena_game import tells_moves
+    else:
+        from sparring.envs.catalog import tells_moves
     if not tells_moves(env_id):
         problem = f"{env_id} does not list its legal moves, so no player can play it at random"
         raise InputError(field, problem, fix)

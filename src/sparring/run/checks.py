@@ -129,19 +129,19 @@ def _check_games(config: Config) -> list[str]:
     names = config.population.fixed_opponents
     for env in config.envs:
         for place, name in enumerate(names if env.num_players > 1 else []):
-            _check_opponent(config, f"population.fixed_opponents.{place}", name, env.id)
+            _check_opponent(config, f"population.fixed_opponents.{place}", name, env.env_id)
     return found + ([f"opponents of training: {', '.join(sorted(names))}"] if names else [])
 
 
 def _check_env(env: GameSettings, field: str) -> str:
-    names = {f"env.{name}": f"{field}.{name}" for name in ("id", "num_players", "template")}
+    names = {f"env.{name}": f"{field}.{name}" for name in ("id", "num_players", "options", "template")}
     with renaming(names):
-        check_playable(env.id, env.num_players)
+        check_playable(env.env_id, env.num_players)
         get_template(env.template)
     if isinstance(env, EnvSettings) and env.random_opening:
-        check_moves_are_told(env.id, f"{field}.random_opening", "Set 0")
+        check_moves_are_told(env.env_id, f"{field}.random_opening", "Set 0")
     if isinstance(env, EnvSettings) and env.explore:
-        check_moves_are_told(env.id, f"{field}.explore", "Set 0")
+        check_moves_are_told(env.env_id, f"{field}.explore", "Set 0")
     return f"{env.id}, {counted(env.num_players, 'player')}, template {env.template}"
 
 
@@ -150,7 +150,7 @@ def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings) -
     names = evaluation_opponents(config, game)
     for place, name in enumerate(names):
         check = _check_mixture if name == MIXTURE else _check_opponent
-        check(config, f"{field}.opponents.{place}", name, game.id)
+        check(config, f"{field}.opponents.{place}", name, game.env_id)
     found = [f"opponents in {config.label(game)}: {', '.join(sorted(names))}"] if names else []
     if measures_nash_conv(config, game):
         check_nash_conv(game.id)
@@ -187,7 +187,7 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
         for field, algorithm in _algorithms_in(config, env, policies).items():
             if isinstance(algorithm, OverAnswersSettings):
                 check_models_end_answers(env, field, fix)
-                if not tells_moves(env.id):
+                if not tells_moves(env.env_id):
                     listed = f"and {env.name} (envs.{index}) lists none"
                     raise InputError(field, f"{algorithm.type} learns from legal answers, {listed}", fix)
             if env.explore:

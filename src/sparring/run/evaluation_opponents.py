@@ -5,7 +5,7 @@ from sparring.config.play import EvaluatedGameSettings
 from sparring.core import InputError
 from sparring.core.adapters import BASE
 from sparring.engine.api_models import api_client, is_adapter, is_api_model, refuse_credentials
-from sparring.envs import own_game
+from sparring.envs import catalog
 from sparring.envs.catalog import library_of
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.textarena_moves import family_of
@@ -20,7 +20,7 @@ def evaluation_opponents(config: Config, env: EvaluatedGameSettings) -> list[str
     if env.num_players == 1:
         return []
     given = config.evaluation.opponents if env.opponents is None else env.opponents
-    return [default_opponent(env.id)] if given is None else list(given)
+    return [default_opponent(env.env_id)] if given is None else list(given)
 
 
 def all_evaluation_opponents(config: Config) -> list[str]:
@@ -44,8 +44,8 @@ def tells_moves(env_id: str) -> bool:
     TextArena is slow to import, but its classes are named like its ids, so the id alone decides.
     """
     library = library_of(env_id)
-    if library == "python":
-        return own_game.tells_moves(env_id)
+    if library in ("python", "environment"):
+        return catalog.tells_moves(env_id)
     return library == "openspiel" or family_of(f"{env_id.split('-v', 1)[0]}Env") is not None
 
 

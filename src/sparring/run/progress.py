@@ -210,7 +210,7 @@ def _by_name(prefix: str, counts: Mapping[str, int], *, of_errors: bool = False)
 def next_command(config: Config, run: Path) -> str:
     """Return a command that is worth trying after a run: to play against the model, or to serve it."""
     if isinstance(config.play, Games):
-        return shell_command("play", run, "--env", config.envs[0].id)
+        return shell_command("play", run, "--env", config.envs[0].env_id)
     return shell_command("serve", run)
 
 

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from sparring.config.finetune import AgentParameters
-from sparring.core.own_code import name_of
+from sparring.core.env_id import env_name, with_options
 from sparring.evaluation.figures import FigureName
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, of_tasks, unplayable_warnings
@@ -277,7 +277,8 @@ class RunView:
 
 def _names_of(games: Any) -> list[str]:
     tables = [game for game in games or [] if isinstance(game, dict)]
-    return list(dict.fromkeys(name_of(str(game.get("id"))) for game in tables))
+    ids = (with_options(str(game.get("id")), game.get("options") or {}) for game in tables)
+    return list(dict.fromkeys(map(env_name, ids)))
 
 
 class ViewSource(Protocol):

@@ -107,7 +107,7 @@ class PolicyCell(OtherCell):
         return sorted(found)
 
     def _filled(self, text: str) -> str:
-        texts = {"{game}": self.game.name, "{env}": self.game.env.id, "{seed}": str(self.seed)}
+        texts = {"{game}": self.game.name, "{env}": self.game.env.env_id, "{seed}": str(self.seed)}
         texts["{out}"] = str(self.out)
         for name, value in texts.items():
             text = text.replace(name, value)
@@ -122,7 +122,7 @@ class MemberCell(OtherCell):
     def words(self) -> Sequence[str]:
         """The command of the tournament, which goes on where it was stopped."""
         env, config = self.game.env, self.game.config
-        played = ["--env", env.id, "--players", str(env.num_players), "--template", env.template]
+        played = ["--env", env.env_id, "--players", str(env.num_players), "--template", env.template]
         games = ["--games", str(env.games or config.evaluation.games), "--seed", str(self.seed)]
         exact = ["--nash-conv"] if self.game.is_exact else []
         who = [str(self.entry.member), self._opponent]

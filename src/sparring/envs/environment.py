@@ -1,0 +1,109 @@
+"""Environment: what answers to moves after a while, such as a server or a library, and may pay on the way."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+End = Literal["terminated", "truncated"]
+"""How an environment ended for a player: by its own rules, or because it took too long."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an environment answers to ``reset`` and ``step``. Players are numbered from 0.
+
+    ``observations`` are what each player who is to act now sees; they all act at once. ``moves`` are the
+    legal moves of each of them, if the environment lists them. ``rewards`` are what players have earned since
+    the last answer, who acted or not. ``ends`` names the players for whom it is over from now on, and how; it
+    is over for all when nobody is left.
+    """
+
+    observations: Mapping[int, str]
+    moves: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    rewards: Mapping[int, float] = field(default_factory=dict)
+    ends: Mapping[int, End] = field(default_factory=dict)
+
+
+class Environment(ABC):
+    """One game at a time, for ``num_players`` players. ``reset`` begins the next one.
+
+    The class is called with the ``options`` of the configuration, and opens nothing yet: a server, a process
+    or a file is opened by ``reset``. ``close`` is awaited once for every object that was to be reset, also if
+    the game failed, was forfeited or was cancelled. A player's reward is the sum of what it was paid.
+
+    An object whose game ended as it should may be used for the next game; one whose game did not is closed. A
+    ``ConnectionError`` or a ``TimeoutError`` makes the whole game begin again in another object.
+
+    ``lists_moves``: every situation has the legal moves of whoever is to act. ``time_limit``: seconds that
+    each call may take. ``max_open``: how many objects are open at once in a process, ``None`` for as many as
+    there are games.
+    """
+
+    num_players: int = 2
+    lists_moves: bool = False
+    time_limit: float = 60.0
+    max_open: int | None = None
+
+    @abstractmethod
+    async def reset(self, seed: int) -> Situation:
+        """Begin a game, of which ``seed`` decides all chance."""
+
+    @abstractmethod
+    async def step(self, answers: dict[int, str]) -> Situation:
+        """Take the moves of all players who were to act."""
+
+    async def close(self) -> None:
+        """Release what ``reset`` has opened."""
+        return
+
+    @abstractmethod
+    def rules(self, player: int) -> str:
+        """Return the text that introduces the game to ``player``; asked after ``reset``."""
+
+    def invalid_rewards(self, player: int) -> dict[int, float] | None:
+        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned;
+        ``None`` for -1, and 1 to the other of two."""
+        return None
+
+    def info(self) -> dict[int, dict[str, Any]]:
+        """Return what to report about each player at the end."""
+        return {}
+
+
+class BlockingEnvironment(Environment):
+    """An environment of a library that is not asynchronous: ``begin``, ``play`` and ``end`` take the places
+    of ``reset``, ``step`` and ``close``. With ``in_thread`` they run in a thread, so a slow one holds back no
+    other game."""
+
+    in_thread: bool = False
+
+    @abstractmethod
+    def begin(self, seed: int) -> Situation:
+        """Begin a game."""
+
+    @abstractmethod
+    def play(self, answers: dict[int, str]) -> Situation:
+        """Take the moves of all players who were to act."""
+
+    def end(self) -> None:
+        """Release what ``begin`` has opened."""
+        return
+
+    async def reset(self, seed: int) -> Situation:
+        """Begin a game; see ``begin``."""
+        return await self._run(self.begin, seed)
+
+    async def step(self, answers: dict[int, str]) -> Situation:
+        """Take moves; see ``play``."""
+        return await self._run(self.play, answers)
+
+    async def close(self) -> None:
+        """Release everything; see ``end``."""
+        await self._run(self.end)
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(function, *args) if self.in_thread else function(*args)
