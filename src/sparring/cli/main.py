@@ -17,7 +17,7 @@ from sparring.cli.best_responses import exploit, psro
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
-from sparring.cli.runs import analyse, compare, export, report, runs, watch
+from sparring.cli.runs import analyse, compare, doctor, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
 from sparring.core import InputError, SparringError
@@ -35,7 +35,7 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, bench, compare, envs, examples, exploit, export, play),
+    *(analyse, bench, compare, doctor, envs, examples, exploit, export, play),
     *(report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:
@@ -60,7 +60,8 @@ def sparring(
 def main(arguments: list[str]) -> int:
     """Run one command and return its exit status; any error is one line on stderr.
 
-    0: done. 1: the command could not finish. 2: the input is wrong. 130: interrupted. 141: whoever read the
+    0: done. 1: the command could not finish. 2: the input is wrong. 3: something stands out in a run (only
+    ``doctor``). 130: interrupted. 141: whoever read the
     output, such as ``head``, has closed it.
     """
     stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
