@@ -13,18 +13,33 @@ from sparring.view.findings.measures import (
     failures,
     leaked_questions,
     noisy_evaluation,
+    stopped,
     unplayable,
+    went_back,
 )
 from sparring.view.findings.opponents import circles, uneven_opponents
 from sparring.view.findings.played import Played
-from sparring.view.findings.rewards import groups_too_small, invalid_moves, one_takes_all, only_format, warned
-from sparring.view.findings.steps import entropy_collapse, mismatch, stale_answers, steps_too_large
+from sparring.view.findings.rewards import (
+    alike,
+    groups_too_small,
+    invalid_moves,
+    one_takes_all,
+    only_format,
+    warned,
+)
+from sparring.view.findings.steps import (
+    entropy_collapse,
+    entropy_explosion,
+    mismatch,
+    stale_answers,
+    steps_too_large,
+)
 from sparring.view.run_view import RunView
 
 DIAGNOSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    *(warned, invalid_moves, only_format, entropy_collapse, became_worse, leaked_questions, unplayable),
-    *(mismatch, stale_answers, steps_too_large, uneven_opponents, one_takes_all, groups_too_small),
-    *(circles, failures, noisy_evaluation, damaged_files),
+    *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike, invalid_moves),
+    *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
+    *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
 )
 """Those that matter more come first."""
 NOTHING = Played()

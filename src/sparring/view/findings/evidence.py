@@ -36,6 +36,10 @@ class Window:
             if mean is not None
         }
 
+    def last(self, prefix: str, ending: str = "") -> dict[str, float]:
+        """Return the last of each such metric: what a metric is that is itself a mean over recent games."""
+        return Window(self.lines[-1:]).means(prefix, ending)
+
     def of_policies(self, measure: str) -> dict[str, float]:
         """Return the mean of a learner's measure by policy; the name of an only one is empty."""
         found = self.means("learner/", measure)

@@ -71,7 +71,7 @@ def became_worse(seen: Evidence) -> Iterator[Finding]:
         values = {step: sign * one.value for step, one in series.items()}
         best_at = max(values, key=values.__getitem__)
         best, last = series[best_at], series[max(series)]
-        apart = best.interval.low > last.interval.high or best.interval.high < last.interval.low
+        apart = _are_apart(best, last)
         if last.kind == "exact":
             apart = abs(best.value - last.value) > EXACT * abs(series[min(series)].value)
         if apart and sign * last.value < fmean(values.values()):
@@ -87,16 +87,41 @@ def became_worse(seen: Evidence) -> Iterator[Finding]:
             )
 
 
+def went_back(seen: Evidence) -> Iterator[Finding]:
+    """Yield a finding for a program's measure that moved beyond its intervals, and then more than half of the
+    way back, or past where it was: which way is better, only the program knows."""
+    for name, series in of_program(seen.run.figures).items():
+        first, last = series[min(series)], series[max(series)]
+        far_at = max(series, key=lambda step: abs(series[step].value - first.value))
+        far = series[far_at]
+        left = (last.value - first.value) / (far.value - first.value) if far.value != first.value else 1.0
+        if left < 0.5 and _are_apart(first, far) and _are_apart(far, last):
+            yield Finding(
+                f"went back/{name}",
+                "warning",
+                f"{name} went from {figure_text(first)} to {figure_text(far)} after update {far_at}, and "
+                f"back to {figure_text(last)}",
+                "keep the best adapter, lower the learning rate, or hold the policy back",
+                ("run.keep_best", "learning.learning_rate", "learning.algorithm"),
+                "howto-runs.md#keep-the-best-adapter",
+                last.value,
+                (far_at, max(series)),
+            )
+
+
+def _are_apart(one: Figure, other: Figure) -> bool:
+    return one.interval.low > other.interval.high or one.interval.high < other.interval.low
+
+
 def noisy_evaluation(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding about the widest share that two evaluations could not tell apart, if it is wide."""
     shares = {**of_measure(seen.run.figures, WINS), **of_tasks(seen.run.figures, ACCURACY)}
     shares |= of_program(seen.run.figures)
     wide: dict[FigureName, float] = {}
     for name, series in shares.items():
-        first, last = series[min(series)].interval, series[max(series)].interval
-        half = (last.high - last.low) / 2
-        apart = first.high < last.low or last.high < first.low
-        if series[max(series)].kind == "share" and len(series) > 1 and half >= NOISE and not apart:
+        first, last = series[min(series)], series[max(series)]
+        half = (last.interval.high - last.interval.low) / 2
+        if last.kind == "share" and half >= NOISE and len(series) > 1 and not _are_apart(first, last):
             wide[name] = half
     if wide:
         name = max(wide, key=wide.__getitem__)
@@ -167,6 +192,19 @@ def leaked_questions(seen: Evidence) -> Iterator[Finding]:
             )
 
 
+def stopped(seen: Evidence) -> Iterator[Finding]:
+    """Yield a finding if the run had to stop by itself."""
+    if seen.played.failure and not seen.run.is_finished:
+        yield Finding(
+            "stopped",
+            "critical",
+            f"the run had to stop: {seen.played.failure}",
+            "mend this, and go on with sparring train --resume",
+            (),
+            "run-directory.md#resume",
+        )
+
+
 def failures(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding if at least a tenth of the games of the newest updates failed."""
     failed, started = (_counted(seen, f"accounts/{name}") for name in ("failed", "started"))
@@ -199,8 +237,6 @@ def damaged_files(seen: Evidence) -> Iterator[Finding]:
     found = [*run.damaged_evaluations, *seen.played.damaged]
     if run.damaged_lines:
         found.insert(0, f"metrics.jsonl ({counted(run.damaged_lines, 'line')})")
-    if not run.config:
-        found.insert(0, "config.toml")
     if found:
         more = f" and {counted(len(found) - 5, 'other')}" if len(found) > 5 else ""
         yield Finding(

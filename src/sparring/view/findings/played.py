@@ -1,8 +1,8 @@
 """Played: what recent updates played and what it earned, read back from a run's rollouts and batches."""
 
 import gzip
+import tomllib
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from sparring.collection.start_log import failure_of
+from sparring.config.toml_files import parse_toml
 from sparring.core.text import counted
 from sparring.view.files import decoded, number_of
 
@@ -25,11 +27,12 @@ QUESTIONS = ("claim", "question", "topic", "prompt", "problem", "task")
 @dataclass(frozen=True)
 class Outcome:
     """What an episode of training paid those who played it, all of whom learn; ``metrics`` are the values of
-    its reward functions, as ``FUNCTION/ROLE``."""
+    its reward functions, as ``FUNCTION/ROLE``. An invalid move may have decided a game."""
 
     where: str
     rewards: Mapping[str, float]
     metrics: Mapping[str, float]
+    by_invalid_move: bool
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,26 @@ class Played:
     Attributes:
         outcomes: the logged episodes.
         earned: the answers of the recent batches, by game and seat.
-        group_sizes: how many logged sub-episodes of a type share a parent, for each parent and type.
         trained_on: the logged questions whose answers were trained on, in the whole run.
         asked: the logged questions of each evaluation of a program and of each task.
+        failure: why the run had to stop; empty if it did not.
         damaged: the files, or lines of them, that could not be read.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
     earned: dict[str, list[Earned]] = field(default_factory=dict)
-    group_sizes: dict[str, list[int]] = field(default_factory=dict)
     trained_on: frozenset[str] = frozenset()
     asked: dict[str, frozenset[str]] = field(default_factory=dict)
+    failure: str = ""
     damaged: list[str] = field(default_factory=list)
 
 
 class _Step(msgspec.Struct):
     policy: str = ""
+
+
+class _Extras(msgspec.Struct, frozen=True):
+    invalid_pid: Any = None
 
 
 class _Rollout(msgspec.Struct):
@@ -73,6 +80,7 @@ class _Rollout(msgspec.Struct):
     meta: dict[str, Any] = {}
     id: str = ""
     steps: list[_Step] = []
+    extras: _Extras = _Extras()
     rewards: dict[str, float] = {}
     metrics: dict[str, float] = {}
 
@@ -95,7 +103,7 @@ def read_played(run_dir: Path) -> Played:
     Raises:
         OSError: a file exists but cannot be read.
     """
-    damaged: list[str] = []
+    damaged = ["config.toml"] if _has_damaged_config(run_dir) else []
     logs = _newest_last(run_dir.glob("rollouts/step-*.jsonl"))
     recent = [one for path in logs[-RECENT:] for one in _rollouts(path, damaged)]
     batches = _newest_last(run_dir.glob("batches/batch-*.jsonl.gz"))
@@ -113,13 +121,27 @@ def read_played(run_dir: Path) -> Played:
     learned = [*recent, *(one for path in older for one in _rollouts(path, damaged))]
     questions = (question_of(one.artifact) for one in learned if any(step.policy for step in one.steps))
     return Played(
-        outcomes=[Outcome(_where(one), one.rewards, one.metrics) for one in recent if _is_of_learners(one)],
+        outcomes=[
+            Outcome(_where(one), one.rewards, one.metrics, one.extras.invalid_pid is not None)
+            for one in recent
+            if _is_of_learners(one)
+        ],
         earned=earned,
-        group_sizes=_group_sizes(recent),
         trained_on=frozenset(filter(None, questions)),
         asked=asked,
+        failure=failure_of(run_dir) or "",
         damaged=damaged,
     )
+
+
+def _has_damaged_config(run_dir: Path) -> bool:
+    try:
+        parse_toml((run_dir / "config.toml").read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return False
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return True
+    return False
 
 
 def question_of(artifact: Any) -> str:
@@ -173,15 +195,3 @@ def _is_of_learners(one: _Rollout) -> bool:
     kinds = {agent.get("kind") for agent in agents if isinstance(agent, dict)}
     own = bool(one.steps) and all(step.policy for step in one.steps) and kinds <= {"policy"}
     return own and not one.meta.get("error")
-
-
-def _group_sizes(rollouts: list[_Rollout]) -> dict[str, list[int]]:
-    counts = Counter(
-        (str(one.meta["parent_id"]), one.episode_type)
-        for one in rollouts
-        if one.meta.get("parent_id") and any(step.policy for step in one.steps)
-    )
-    sizes: dict[str, list[int]] = {}
-    for (_, episode_type), size in counts.items():
-        sizes.setdefault(episode_type, []).append(size)
-    return sizes

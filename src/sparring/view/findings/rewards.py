@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import fmean, pvariance
+from statistics import pvariance
 
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.view.findings.evidence import Evidence, Window
 from sparring.view.findings.finding import Finding
+from sparring.view.findings.measures import has_improved
 from sparring.view.findings.played import Outcome
 from sparring.view.findings.warnings import EQUAL_GROUPS, MOST, NO_ADVANTAGE, warnings_of
 from sparring.view.run_view import REWARD
@@ -17,6 +18,8 @@ groups of four, more than half are then all alike."""
 SMALL_GROUP = 4
 """A baseline of G - 1 other rewards adds 1 / (G - 1) to the variance of an advantage: a third for four, and
 as much again as there was for two."""
+ALIKE = 0.95
+"""The share of equal rewards from which a batch of 20 has one answer that differs, or none."""
 OF_FORMAT = 0.9
 """The share of the variance of rewards from which they teach hardly anything but format."""
 FORMAT_WORDS = ("format", "well_formed", "valid", "tag", "length", "syntax")
@@ -38,27 +41,33 @@ def warned(seen: Evidence) -> Iterator[Finding]:
             found.setdefault(one.cause, []).append(one)
     for warnings in found.values():
         if len(warnings) >= MOST * len(lines):
-            yield replace(_why_alike(seen, warnings[-1]), updates=seen.recent.updates, seen=len(warnings))
+            yield replace(_of_the_same(seen, warnings[-1]), updates=seen.recent.updates, seen=len(warnings))
 
 
-def _why_alike(seen: Evidence, found: Finding) -> Finding:
-    """Return a finding about equal rewards with what they are: opposite causes need opposite changes."""
+def _of_the_same(seen: Evidence, found: Finding) -> Finding:
     if found.kind not in (NO_ADVANTAGE, EQUAL_GROUPS):
         return found
     role = found.cause.partition("/")[2]
-    places = {name: _place(seen, name) for name in seen.run.roles() if role in ("", name)}
-    draws = seen.recent.means("collection-", "/Draw Rate").values()
-    invalid = seen.recent.means("collection-", "/Invalid Move Rate").values()
+    return _why_alike(seen, found, [role] if role else [*seen.run.under(REWARD)])
+
+
+def _why_alike(seen: Evidence, found: Finding, roles: list[str]) -> Finding:
+    """Return a finding about equal rewards of some roles with what they are: opposite causes need opposite
+    changes."""
+    places = {role: _place(seen, role) for role in roles if seen.run.metric(f"{REWARD}{role}").values}
+    draws = seen.recent.last("collection-", "/Draw Rate").values()
+    invalid = seen.recent.last("collection-", "/Invalid Move Rate").values()
     if places and all(place >= TOP for place in places.values()):
         return replace(
             found,
-            text=f"{found.text}: nearly all are right ({_rewards_text(seen, [*places])})",
-            advice="take harder tasks, or stop: this one is learned",
+            severity="warning" if has_improved(seen) else found.severity,
+            text=f"{found.text}: nearly all earn as much as any ({_rewards_text(seen, [*places])})",
+            advice="take harder tasks, or stop if this one is learned",
         )
     if places and all(place <= BOTTOM for place in places.values()):
         return replace(
             found,
-            text=f"{found.text}: nearly all are wrong ({_rewards_text(seen, [*places])})",
+            text=f"{found.text}: nearly all earn as little as any ({_rewards_text(seen, [*places])})",
             advice="take easier tasks, show examples in the prompt, reward parts of an answer, or check that "
             "the reward function accepts a right one",
         )
@@ -98,34 +107,50 @@ def _rewards_text(seen: Evidence, roles: list[str]) -> str:
     return f"mean reward: {means}"
 
 
-def groups_too_small(seen: Evidence) -> Iterator[Finding]:
-    """Yield a finding if rewards are compared in groups of fewer than ``SMALL_GROUP``.
-
-    The sizes are those of the configuration, or of logged sub-episodes of a program of one's own.
-    """
-    if seen.run.setting("credit", "type", str) not in ("grpo", "rloo", "reinforce_pp_baseline"):
-        return
-    if seen.run.setting("credit", "group", str) == "prompt":
-        return
-    sizes = {
-        f"program.{name}": float(size)
-        for name in ("proofs_per_claim", "debates_per_topic", "proposals_per_prompt", "solver_rollouts")
-        if (size := seen.run.setting("program", name, int)) is not None
-    }
-    if not sizes:
-        sizes = {f"{name} of a parent": fmean(found) for name, found in seen.played.group_sizes.items()}
-    for name, size in sizes.items():
-        if size < SMALL_GROUP:
-            yield Finding(
-                f"small groups/{name}",
-                "warning",
-                f"rewards are compared in groups of {size:.3g} ({name}), so advantages are mostly noise",
-                f"compare at least {SMALL_GROUP}, better 8, or use a baseline that is remembered (rae, spo)",
-                (name if name.startswith("program.") else "program", "credit.type"),
-                "concepts.md#credit",
-                size,
-                whole=(NO_ADVANTAGE,),
+def alike(seen: Evidence) -> Iterator[Finding]:
+    """Yield a finding for each game or type of episode in which somebody earns the same in at least ``ALIKE``
+    of the episodes that no invalid move has decided: a baseline leaves their advantages small, but not 0."""
+    earned: dict[str, dict[str, list[float]]] = {}
+    for one in seen.played.outcomes:
+        for role, reward in one.rewards.items() if not one.by_invalid_move else ():
+            earned.setdefault(one.where, {}).setdefault(role, []).append(reward)
+    for where, by_role in earned.items():
+        shares = {
+            role: max(map(rewards.count, {*rewards})) / len(rewards)
+            for role, rewards in by_role.items()
+            if len(rewards) >= LEAST_DECIDED
+        }
+        roles = [role for role, share in shares.items() if share >= ALIKE]
+        if roles:
+            least = min(shares[role] for role in roles)
+            found = Finding(
+                f"alike/{where}",
+                "warning" if has_improved(seen) else "critical",
+                f"the reward of {' and '.join(roles)} is the same in {least:.0%} of the episodes of {where}",
+                "check whether its reward can differ, and take harder or easier tasks",
+                ("rewards.final", "envs", "program"),
+                "howto-logging.md#is-anything-learned",
+                least,
+                seen.recent.updates,
+                whole=(NO_ADVANTAGE, f"{INVALID}/{where}", *(f"only format/{role}" for role in roles)),
             )
+            yield _why_alike(seen, found, roles)
+
+
+def groups_too_small(seen: Evidence) -> Iterator[Finding]:
+    """Yield a finding if rewards are compared in groups of fewer than ``SMALL_GROUP`` on average."""
+    size = seen.recent.mean("program/group_size")
+    if size is not None and size < SMALL_GROUP:
+        yield Finding(
+            "small groups",
+            "warning",
+            f"rewards are compared in groups of {size:.3g}, so advantages are mostly noise",
+            f"compare at least {SMALL_GROUP}, better 8, or use a baseline that is remembered (rae, spo)",
+            ("program", "credit.type"),
+            "concepts.md#credit",
+            size,
+            seen.recent.updates,
+        )
 
 
 def only_format(seen: Evidence) -> Iterator[Finding]:
@@ -191,11 +216,12 @@ def _is_of_format(name: str) -> bool:
 def one_takes_all(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding where one seat or role wins nearly all decided episodes that all learn from.
 
-    Only episodes count whose rewards always add up to the same, because others need not have a winner.
+    Only episodes count whose rewards always add up to the same, because others need not have a winner, and
+    which no invalid move has decided.
     """
     by_place: dict[str, list[Outcome]] = {}
     for one in seen.played.outcomes:
-        if len(one.rewards) > 1:
+        if len(one.rewards) > 1 and not one.by_invalid_move:
             by_place.setdefault(one.where, []).append(one)
     for where, outcomes in by_place.items():
         sums = [sum(one.rewards.values()) for one in outcomes]
@@ -225,8 +251,9 @@ def one_takes_all(seen: Evidence) -> Iterator[Finding]:
 def invalid_moves(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding where the model makes invalid moves in at least a quarter of the games, and has not
     made a quarter fewer since the run began: then it is not learning to make legal ones."""
-    for env_id, share in seen.recent.means("collection-", "/Invalid Move Rate").items():
-        before = _rate_before(seen.beginning, env_id)
+    before_by_env = Window(seen.beginning.lines[:1]).means("collection-", "/Invalid Move Rate")
+    for env_id, share in seen.recent.last("collection-", "/Invalid Move Rate").items():
+        before = before_by_env.get(env_id)
         if share >= 0.25 and (before is None or share > 0.75 * before):
             yield Finding(
                 f"{INVALID}/{env_id}",
@@ -240,7 +267,3 @@ def invalid_moves(seen: Evidence) -> Iterator[Finding]:
                 share,
                 seen.recent.updates,
             )
-
-
-def _rate_before(beginning: Window, env_id: str) -> float | None:
-    return beginning.mean(f"collection-{env_id}/Invalid Move Rate")

@@ -2,23 +2,25 @@
 
 from collections.abc import Iterator
 
-from sparring.view.findings.evidence import Evidence
+from sparring.view.findings.evidence import Evidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.measures import has_improved
 
 MISMATCH = 0.05
 """Nats a token between engine and learner from which ratios are off by 5% before anything is learned: a
 quarter of ``learning.max_mismatch``, above which a run stops. In float32 it is below 1e-5."""
-STALE = 0.5
-"""Nats a token between a policy and its older version: the ratio of a token is then 1.6 on average, and that
-of an answer of ten tokens anything."""
+STALE = 0.1
+"""Nats a token between a policy and its older version, from which an answer of ten tokens may be e times as
+likely as it was."""
 MASKED = 0.2
 """The share of tokens that a correction leaves out, from which a fifth of the play was in vain."""
 CLIPPED = 0.3
 """The share of clipped tokens from which most of what a step would change is thrown away; PPO's usual is
 below 0.2."""
-PAST = 1.5
-"""The share of the way to its targets: above 1 a step went past them, and at 2 it is as far as before."""
+EXPLODED = 1.0
+"""Nats a token by which entropy has risen, from which an answer chooses among e times as many tokens."""
+FIRST = 3
+"""The first updates that say what entropy was: it may collapse within ten."""
 COLLAPSED, LEAST_ENTROPY = 0.1, 0.05
 """Entropy has collapsed below this share of what it was, and below this many nats a token: two answers in
 about a hundred then differ from the usual one."""
@@ -71,8 +73,7 @@ def stale_answers(seen: Evidence) -> Iterator[Finding]:
 
 
 def steps_too_large(seen: Evidence) -> Iterator[Finding]:
-    """Yield a finding where the loss clips much of a step, or a step goes past its targets."""
-    settings = ("learning.learning_rate", "learning.epochs", "learning.minibatches")
+    """Yield a finding where the loss clips much of what a step would change."""
     for policy, share in seen.recent.of_policies("clip_fraction").items():
         if share >= CLIPPED:
             yield Finding(
@@ -80,20 +81,8 @@ def steps_too_large(seen: Evidence) -> Iterator[Finding]:
                 "warning",
                 f"the loss clips {share:.0%} of the tokens{_about(policy)}: its steps are too large",
                 "lower the learning rate, or make fewer steps of a batch",
-                settings,
+                ("learning.learning_rate", "learning.epochs", "learning.minibatches"),
                 "howto-algorithms.md#what-to-watch",
-                share,
-                seen.recent.updates,
-            )
-    for policy, share in seen.recent.of_policies("progress").items():
-        if share >= PAST:
-            yield Finding(
-                _of("large steps", policy),
-                "warning",
-                f"steps go {share:.1f} times the way to their targets{_about(policy)}, so past them",
-                "lower the learning rate, or set a pace",
-                settings,
-                "howto-algorithms.md#magnet",
                 share,
                 seen.recent.updates,
             )
@@ -105,7 +94,7 @@ def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
     if has_improved(seen):
         return
     prefix = "answers/entropy_estimate/"
-    before = seen.beginning.means(prefix)
+    before = Window(seen.beginning.lines[:FIRST]).means(prefix)
     for role, nats in seen.recent.means(prefix).items():
         if role in before and nats < min(LEAST_ENTROPY, COLLAPSED * before[role]):
             yield Finding(
@@ -114,6 +103,28 @@ def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
                 f"the entropy of {role} has collapsed from {before[role]:.2g} to {nats:.2g} nats a token, "
                 "and no measure is better than at first",
                 "lower the learning rate, or hold the policy back by a regulariser or a reference",
+                ("learning.learning_rate", "learning.algorithm"),
+                "howto-algorithms.md#what-holds-the-policy-back",
+                nats,
+                seen.recent.updates,
+            )
+
+
+def entropy_explosion(seen: Evidence) -> Iterator[Finding]:
+    """Yield a finding for each seat or role whose answers have become far more random, in a run that has not
+    become better by any measure: what the model knew is lost."""
+    if has_improved(seen):
+        return
+    prefix = "answers/entropy_estimate/"
+    before = Window(seen.beginning.lines[:FIRST]).means(prefix)
+    for role, nats in seen.recent.means(prefix).items():
+        if role in before and nats > before[role] + EXPLODED:
+            yield Finding(
+                f"large steps/{role}",
+                "critical",
+                f"the entropy of {role} has risen from {before[role]:.2g} to {nats:.2g} nats a token: its "
+                "steps are too large, and what it knew is lost",
+                "lower the learning rate, or hold the policy back by a reference",
                 ("learning.learning_rate", "learning.algorithm"),
                 "howto-algorithms.md#what-holds-the-policy-back",
                 nats,
