@@ -19,7 +19,7 @@ from sparring.learn.recorded_games import RecordedGames
 from sparring.learn.tree_values import TreeValues
 from sparring.learn.trie import bytes_of
 from sparring.run.learners import learn
-from sparring.view.warnings import warnings_of
+from sparring.view.findings.warnings import warnings_of
 from tiny_models import algorithm_of, constant, make_record, tiny_policy
 from tree_records import BET, MOVES, PASS, move, played, tree_games
 

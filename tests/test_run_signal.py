@@ -13,7 +13,7 @@ from sparring.config import load_config
 from sparring.core import TrainingRecord
 from sparring.run.metrics import answer_figures
 from sparring.run.single_process import train
-from sparring.view.warnings import WarningLog, warnings_of
+from sparring.view.findings.warnings import WarningLog, warnings_of
 
 
 def record(role, advantage, logprobs, *, reason="stop", policy="default"):

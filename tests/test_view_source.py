@@ -145,16 +145,6 @@ def test_only_some_models_are_followed_by_step_and_all_by_their_latest_rating(tm
     assert names.items() <= view.latest.items()
 
 
-def test_warnings_are_kept_by_cause_with_their_number_of_steps(tmp_path):
-    run = run_of(tmp_path / "run")
-    for step in range(1, 2001):
-        append(run, {"step": step, "answers/zero_advantage_share": float(step % 4 == 0)})
-    (found,) = read_all(run).found_warnings
-    assert (found.step, found.lines) == (2000, 500)
-    append(run, {"step": 2001})
-    assert read_all(run).warnings() == []
-
-
 def test_a_line_that_is_nested_too_deeply_is_damaged(tmp_path):
     run = run_of(tmp_path / "run", step=1)
     deep = "[" * 100_000 + "]" * 100_000

@@ -465,7 +465,7 @@ def test_a_nash_conv_of_a_policy_that_cannot_be_played_is_marked_and_warned_of_i
     append(run, {"step": 4, "wall_time": 2.0, "answers/zero_advantage_share": 1.0})
     warned = " ".join(lines_of(panels.warnings_panel, read_all(run), width=60))
     assert warned.startswith("! every advantage is 0")
-    assert warned.endswith("(and 1 more, see the report)")
+    assert warned.endswith("(and 1 more, see sparring doctor)")
 
 
 async def test_the_overview_shows_a_warning_only_where_there_is_one(tmp_path):

@@ -18,7 +18,7 @@ from sparring.cli.configuration import config
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
-from sparring.cli.runs import analyse, compare, export, report, runs, watch
+from sparring.cli.runs import analyse, compare, doctor, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
 from sparring.core import InputError, SparringError
@@ -36,7 +36,7 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, bench, compare, config, envs, examples, exploit, export, play),
+    *(analyse, bench, compare, config, doctor, envs, examples, exploit, export, play),
     *(report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:
@@ -53,6 +53,8 @@ class Exit(IntEnum):
     FAILED = 1
     """It could not finish; its line says why, and whether anything is kept."""
     BAD_INPUT = 2
+    FOUND = 3
+    """Only of ``doctor``: something stands out in the run."""
     INTERRUPTED = 130
     OUTPUT_CLOSED = 141
     """Whoever read the output, such as ``head``, has closed it."""

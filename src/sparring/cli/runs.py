@@ -1,4 +1,5 @@
-"""``sparring runs``, ``report``, ``compare``, ``watch``, ``export``, ``analyse``: what runs left behind."""
+"""What runs left behind: ``sparring runs``, ``report``, ``doctor``, ``compare``, ``watch``, ``export``,
+``analyse``."""
 
 import sys
 from contextlib import ExitStack, closing
@@ -56,6 +57,23 @@ def report(
     run_dir = find_run(run)
     solo_dir = None if solo is None else find_run(solo, "--solo")
     print(build_report(RunDirectory.open(run_dir).path, solo_dir))
+
+
+def doctor(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say why a run does not learn: what stands out, worst first. The exit status is 3 if anything does."""
+    from sparring.commands.doctor import diagnose, print_diagnosis, to_dict
+
+    found = diagnose(run)
+    if as_json:
+        print(json_text(to_dict(found)), end="")
+    else:
+        for one in found:
+            print_diagnosis(one, Console())
+    if any(one.findings for one in found):
+        raise typer.Exit(3)
 
 
 def compare(

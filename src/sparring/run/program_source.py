@@ -20,7 +20,7 @@ from sparring.core import (
     TrainingBatch,
     TrainingRecord,
 )
-from sparring.core.credit.assigners import equal_group_share
+from sparring.core.credit.assigners import equal_group_share, mean_group_size
 from sparring.core.current_episode import episode_counts
 from sparring.core.errors import check_failures
 from sparring.core.garbage_collection import infrequent_garbage_collection
@@ -197,9 +197,9 @@ class ProgramSource(PlaySource):
         """Log how much of the reward signal gives no gradient: equal groups, and roles without steps."""
         credit = None if self.arena.critics or self.buffer is not None else self.arena.credit_assigner
         if isinstance(credit, GRPOCredit | RLOOCredit | ReinforcePPBaselineCredit):
-            share = equal_group_share(results, credit.group)
-            if share is not None:
-                self.metrics.log({"program/equal_group_share": share})
+            share, size = (one(results, credit.group) for one in (equal_group_share, mean_group_size))
+            if share is not None and size is not None:
+                self.metrics.log({"program/equal_group_share": share, "program/group_size": size})
         rewarded = rewarded_without_step(results)
         self.metrics.log({f"program/rewarded_without_step/{role}": float(n) for role, n in rewarded.items()})
 

@@ -14,7 +14,7 @@ from sparring.config.play import Games
 from sparring.core.text import counted, duration_text, precise_duration_text, shell_command
 from sparring.evaluation.match import Count, Progress
 from sparring.run.progress_views import print_line, view_of
-from sparring.view.warnings import WarningLog
+from sparring.view.findings.warnings import WarningLog
 
 MEASURED = 3
 """Number of updates that are measured, after a first one, in which much happens that happens only once."""

@@ -4,8 +4,6 @@ from pathlib import Path
 
 from sparring.evaluation.figures import (
     DRAWS,
-    MASS,
-    NASH_CONV,
     REWARD,
     WINS,
     Figure,
@@ -14,7 +12,6 @@ from sparring.evaluation.figures import (
 )
 from sparring.evaluation.results import EvaluationResult, NashConvResult, decoded_evaluation
 from sparring.view.files import Folder
-from sparring.view.warnings import RunWarning
 
 FILES_AT_A_TIME = 50
 """The number of files read at a time."""
@@ -131,18 +128,3 @@ def decisive(figures: Figures) -> Figures:
 def match_title(env_id: str, opponent: str) -> str:
     """Return what was played against whom; a one-player game is played alone."""
     return f"{env_id} against {opponent}" if opponent else f"{env_id} alone"
-
-
-def unplayable_warnings(figures: Figures) -> list[RunWarning]:
-    """Return a warning for each environment whose last NashConv is of a policy that cannot be played."""
-    found = {name.env_id: [*series.items()][-1] for name, series in of_measure(figures, NASH_CONV).items()}
-    return [
-        RunWarning(
-            f"cannot be played/{env_id}",
-            f"the NashConv of {env_id} is of a policy that cannot be played: "
-            f"{figures[FigureName(MASS, env_id)][step].value:.2%} of its probability is on legal answers",
-            "check inference.max_tokens and the template; see the share of games ended by invalid moves",
-        )
-        for env_id, (step, last) in found.items()
-        if not last.is_playable
-    ]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from sparring.view.files import decoded
-from sparring.view.warnings import FoundWarning, warnings_of
 
 CHUNK_BYTES = 1 << 20
 """The number of bytes read at a time."""
@@ -141,14 +140,12 @@ class MetricsTail(LineTail):
 
     Attributes:
         latest: the latest value of every metric.
-        warnings: what was wrong so far, by cause.
         lines: the number of lines read, without damaged ones.
         damaged: the number of damaged lines.
     """
 
     def _forget(self) -> None:
         self.latest: dict[str, float] = {}
-        self.warnings: dict[str, FoundWarning] = {}
         self.lines = 0
         self.damaged = 0
         self._series: dict[str, GrowingSeries] = {}
@@ -165,9 +162,6 @@ class MetricsTail(LineTail):
             self.damaged += bool(line.strip())
             return
         self.lines += 1
-        for warning in warnings_of(metrics):
-            before = self.warnings.get(warning.cause)
-            self.warnings[warning.cause] = FoundWarning(warning, step, before.lines + 1 if before else 1)
         for name, value in metrics.items():
             self.latest[name] = value
             series = self._series.get(name)

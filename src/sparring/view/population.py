@@ -53,14 +53,15 @@ class Population(Standings):
     def cycle_texts(self) -> list[str]:
         """Return each cycle in words; if there is none, what that means."""
         if self.cycles:
-            return [f"A cycle after update {self.step}: {self._cycle_text(cycle)}." for cycle in self.cycles]
+            return [f"A cycle after update {self.step}: {self.cycle_text(cycle)}." for cycle in self.cycles]
         copies = {uid for uid in self.frozen if copy_of(uid)}
         if len(copies) > 1 and not any(copies >= {*pair} for pair in self.pairs):
             unknown = "Whether the frozen copies beat each other in a circle is not known: they never met"
             return [f"{unknown} (sparring tournament RUN@all plays them)."]
         return ["No cycle: the pairs whose interval is on one side of 50% are in an order."]
 
-    def _cycle_text(self, cycle: Sequence[str]) -> str:
+    def cycle_text(self, cycle: Sequence[str]) -> str:
+        """Return who beats whom in a cycle, with scores."""
         return ", ".join(self._beats_text(*pair) for pair in pairwise((*cycle, cycle[0])))
 
     def _beats_text(self, uid: str, other: str) -> str:

@@ -9,11 +9,10 @@ from sparring.config.finetune import AgentParameters
 from sparring.core.env_id import env_name, with_options
 from sparring.evaluation.figures import FigureName
 from sparring.view.episodes import LoggedEpisode
-from sparring.view.evaluations import Figures, of_tasks, unplayable_warnings
+from sparring.view.evaluations import Figures, of_tasks
 from sparring.view.fine_tuning import FineTuning
 from sparring.view.metrics import POOL, Series
 from sparring.view.population import Population
-from sparring.view.warnings import FoundWarning, RunWarning
 
 REWARD = "program/reward/"
 RECENT_STEPS = 20
@@ -43,7 +42,6 @@ class RunView:
         config: the run's configuration; empty if it is unknown.
         series: metrics by name; those of the model pool only for the first models.
         latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
-        found_warnings: the warnings about all steps, each cause once.
         lines: the number of lines of metrics.
         damaged_lines: the number of lines of metrics that could not be read.
         figures: the figures of the evaluations, by name and update.
@@ -62,7 +60,6 @@ class RunView:
     config: dict[str, Any] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)
     latest: dict[str, float] = field(default_factory=dict)
-    found_warnings: list[FoundWarning] = field(default_factory=list)
     lines: int = 0
     damaged_lines: int = 0
     figures: Figures = field(default_factory=dict)
@@ -233,12 +230,6 @@ class RunView:
         if len({(one.mu, one.sigma) for one in ratings}) < 2:
             return []
         return sorted(ratings, key=lambda one: (-one.mu, one.uid))
-
-    def warnings(self) -> list[RunWarning]:
-        """Return the warnings about the last step, and about the last NashConv of each environment."""
-        last = self.latest.get("step")
-        of_step = [one.warning for one in self.found_warnings if one.step == last]
-        return [*of_step, *unplayable_warnings(self.figures)]
 
     def of_last_step(self) -> dict[str, float]:
         """Return the metrics of the last step."""

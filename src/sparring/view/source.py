@@ -67,7 +67,6 @@ class RunDirectorySource:
             config=self._config,
             series=metrics.series(),
             latest=dict(metrics.latest),
-            found_warnings=list(metrics.warnings.values()),
             lines=metrics.lines,
             damaged_lines=metrics.damaged,
             figures=self.evaluations.figures() | self.tasks.figures(),

@@ -16,6 +16,7 @@ from sparring.evaluation.task_result import TaskResult
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
 from sparring.view.evaluations import EvaluationFiles
 from sparring.view.files import decoded, number_of
+from sparring.view.findings.played import Played, read_played
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource, read_to_end
 
@@ -46,6 +47,7 @@ class WholeRun(RunView):
         transcripts: the logged games or conversations of the first and the last evaluation, by step.
         asked: the logged questions of tasks, when each was asked first and last, by step.
         exact: the exact evaluations by environment and update.
+        played: what its newest updates played, for the diagnoses.
     """
 
     config_text: str = ""
@@ -55,6 +57,7 @@ class WholeRun(RunView):
     transcripts: list[Transcript] = field(default_factory=list)
     asked: list[Transcript] = field(default_factory=list)
     exact: dict[str, dict[int, NashConvResult]] = field(default_factory=dict)
+    played: Played = field(default_factory=Played)
 
     def roles(self) -> list[str]:
         """Return every role of a program that metrics or conversations name, sorted."""
@@ -90,6 +93,7 @@ def load_run(run_dir: Path) -> WholeRun:
         transcripts=_transcripts(source.evaluations),
         asked=_asked(source.tasks),
         exact=source.evaluations.exact(),
+        played=read_played(run_dir),
     )
 
 

@@ -185,6 +185,12 @@ def equal_group_share(results: list[GenerateResult], grouping: Grouping = "seat"
     return sum(len(rewards) == 1 for rewards in groups) / len(groups) if groups else None
 
 
+def mean_group_size(results: list[GenerateResult], grouping: Grouping = "seat") -> float | None:
+    """Return the mean number of rewards that are compared with each other; ``None`` without a group."""
+    sizes = [len(group) for group in groups_of(results, grouping)]
+    return sum(sizes) / len(sizes) if sizes else None
+
+
 def _groups_by_prompt(results: list[GenerateResult]) -> list[list[GroupEntry]]:
     groups: dict[object, list[GroupEntry]] = {}
     for rollout in trained_rollouts(results):

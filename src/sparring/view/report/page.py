@@ -11,12 +11,12 @@ from sparring.evaluation.figures import ACCURACY, FigureName
 from sparring.evaluation.results import NashConvResult
 from sparring.view.cards import CLAIM_RIGHT, CLAIM_WRONG, Card, card_of
 from sparring.view.episodes import LoggedEpisode
-from sparring.view.evaluations import match_title, unplayable_warnings
+from sparring.view.evaluations import match_title
+from sparring.view.findings.diagnosis import findings_of
 from sparring.view.report.cards import cards_html, shared_of
 from sparring.view.report.figures import figure_sections
 from sparring.view.report.html import Page
 from sparring.view.tables import before_and_after, decisions_table, figure_cell, jobs_table, tiles_of
-from sparring.view.warnings import FoundWarning
 from sparring.view.whole_run import Transcript, WholeRun, beside_solo, load_run
 
 POLICY_ROWS = 60
@@ -58,7 +58,7 @@ def report_html(run: WholeRun) -> str:
             '<p class="card">Nothing has been recorded yet: no metrics, no evaluations and no games.</p>'
         )
     page.tiles(tiles_of(run))
-    page.add(_warnings_html(run))
+    page.add(_findings_html(run))
     page.table("Before and after", before_and_after(run))
     page.table("Decisions by truth", decisions_table(run))
     for title, figures in figure_sections(run).items():
@@ -111,35 +111,16 @@ def _origin(run: WholeRun) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _warnings_html(run: WholeRun) -> str:
-    found = {one.warning.cause: one for one in run.found_warnings}
-    rows = [
-        (
-            one.warning,
-            f"in {one.lines} of {counted(run.lines, run.turn)}, most recently in {run.turn} {one.step:.10g}"
-            f"{_parts_text(one, found)}; ",
-        )
-        for one in found.values()
-        if one.warning.whole not in found
-    ]
-    rows += [(warning, "") for warning in unplayable_warnings(run.figures)]
-    if not rows:
+def _findings_html(run: WholeRun) -> str:
+    found = findings_of(run, run.played)
+    if not found:
         return ""
     shown = "".join(
-        f'<li><b>{escape(warning.text)}</b> <span class="muted">{escape(where + warning.advice)}</span></li>'
-        for warning, where in rows
+        f'<li><b>{escape(one.text)}</b> <span class="muted">'
+        f"{escape('; '.join(filter(None, (one.where(run.turn), one.advice))))}</span></li>"
+        for one in found
     )
     return f'<div class="card warning"><h3>Look at this first</h3><ul>{shown}</ul></div>'
-
-
-def _parts_text(whole: FoundWarning, found: dict[str, FoundWarning]) -> str:
-    """Return in how many other updates only a part of the problem was there, such as one role."""
-    cause = whole.warning.cause
-    return "".join(
-        f", and for {one.warning.cause.removeprefix(f'{cause}/')} alone in {one.lines} more"
-        for one in found.values()
-        if one.warning.whole == cause
-    )
 
 
 def _policy_html(env_id: str, found: dict[int, NashConvResult]) -> str:

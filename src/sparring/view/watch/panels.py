@@ -11,6 +11,7 @@ from rich.text import Text
 from sparring.core.text import number_text
 from sparring.population.pool_members import copy_of
 from sparring.population.standings import Standing
+from sparring.view.findings.diagnosis import findings_of
 from sparring.view.population import Population
 from sparring.view.run_view import RunView
 from sparring.view.tables import Cell, Row, Table, before_and_after, jobs_table, tiles_of
@@ -40,11 +41,11 @@ Load = dict[str, Any]
 
 
 def warnings_panel(view: RunView) -> Panel:
-    """Return the first warning and how many there are besides; the report says what to check."""
-    found = view.warnings()
+    """Return the worst of what stands out and how much there is besides; the doctor says what to change."""
+    found = findings_of(view)
     if not found:
         return None
-    more = f" (and {len(found) - 1} more, see the report)" if len(found) > 1 else ""
+    more = f" (and {len(found) - 1} more, see sparring doctor)" if len(found) > 1 else ""
     return line(f"! {found[0].text}{more}", TONES["warn"])
 
 

@@ -1,48 +1,22 @@
 """Warnings about a run that keeps going: what its metrics show to be wrong, and what to check."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from sparring.view.findings.finding import Finding
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
+NO_ADVANTAGE = "no advantage"
+EQUAL_GROUPS = "equal groups"
 _STOP = (
     'set template = "fewshot-text" in [[envs]], or stop, a text that ends answers, there or in [roles.NAME], '
     "or use a chat model"
 )
-_NO_ADVANTAGE = "no advantage"
+_LEARNED = "howto-logging.md#is-anything-learned"
 
 
-@dataclass(frozen=True)
-class RunWarning:
-    """A problem at one step.
-
-    Attributes:
-        cause: identifies the problem; the same at every step.
-        text: describes the problem.
-        advice: says what to check.
-        whole: the cause of which this one is a part; where that one was reported, this one is not.
-    """
-
-    cause: str
-    text: str
-    advice: str
-    whole: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.text}; {self.advice}"
-
-
-@dataclass(frozen=True)
-class FoundWarning:
-    """The latest warning with one cause, its step, and the number of lines of metrics with that cause."""
-
-    warning: RunWarning
-    step: float
-    lines: int = 1
-
-
-def warnings_of(metrics: Mapping[str, Any]) -> list[RunWarning]:
+def warnings_of(metrics: Mapping[str, Any]) -> list[Finding]:
     """Return the warnings about the metrics of one step, the most serious first."""
     return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
 
@@ -53,48 +27,65 @@ class WarningLog:
     def __init__(self) -> None:
         self._reported: set[str] = set()
 
-    def new(self, metrics: Mapping[str, Any]) -> list[RunWarning]:
+    def new(self, metrics: Mapping[str, Any]) -> list[Finding]:
         """Return the warnings about these metrics whose cause has not been reported yet."""
-        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, one.whole))]
+        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, *one.whole))]
         self._reported |= {one.cause for one in found}
         return found
 
 
-def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    rewards = ("credit.type", "rewards.step", "rewards.sampling")
     if metrics.get("answers/zero_advantage_share") == 1:
-        yield RunWarning(
-            _NO_ADVANTAGE,
+        yield Finding(
+            NO_ADVANTAGE,
+            "critical",
             "every advantage is 0, so the rewards teach nothing",
             "check in the rollouts and the reward functions whether all compared rewards are equal",
+            rewards,
+            _LEARNED,
+            1.0,
         )
         return
     for role, share in _by_role(metrics, "answers/zero_advantage_share/"):
         if share == 1:
-            yield RunWarning(
-                f"{_NO_ADVANTAGE}/{role}",
+            yield Finding(
+                f"{NO_ADVANTAGE}/{role}",
+                "critical",
                 f"every advantage of {role} is 0, so it learns nothing from the rewards",
                 "check in the rollouts whether its reward ever differs",
-                whole=_NO_ADVANTAGE,
+                rewards,
+                _LEARNED,
+                1.0,
+                whole=(NO_ADVANTAGE,),
             )
     for name, norm in metrics.items():
         if name.startswith("learner/") and name.endswith("/grad_norm") and norm == 0:
             policy = name.removeprefix("learner/").removesuffix("grad_norm").rstrip("/")
-            yield RunWarning(
-                name,
+            yield Finding(
+                f"no gradient/{policy}" if policy else "no gradient",
+                "critical",
                 f"the gradient{f' of {policy}' if policy else ''} is 0, so the update changed nothing",
                 "check the advantages and learning.algorithm",
+                ("learning.algorithm",),
+                _LEARNED,
+                0.0,
             )
 
 
-def _cut(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+def _cut(metrics: Mapping[str, Any]) -> Iterator[Finding]:
     going_on = dict(_by_role(metrics, "answers/going_on_share/"))
     endless = dict(_by_role(metrics, "answers/endless_reasoning_share/"))
     for role, share in _by_role(metrics, "answers/cut_share/"):
         if share > MOST:
-            yield RunWarning(
+            yield Finding(
                 f"cut/{role}",
+                "warning",
                 f"{share:.0%} of the answers of {role} are cut at the token limit",
                 _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0)),
+                ("inference.max_tokens",),
+                _LEARNED,
+                share,
             )
 
 
@@ -117,22 +108,29 @@ def _advice_on_cut(share: float, going_on: float, endless: float) -> str:
     return f"{longer}; if the model never ends its turn, as base models do not: {_STOP}"
 
 
-def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[Finding]:
     share = metrics.get("program/equal_group_share")
     if isinstance(share, float) and share >= MOST and metrics.get("answers/zero_advantage_share") != 1:
-        yield RunWarning(
-            "equal groups",
+        yield Finding(
+            EQUAL_GROUPS,
+            "warning",
             f"{share:.0%} of the groups have equal rewards throughout and teach nothing",
             "use larger groups, harder or easier tasks, or finer-grained rewards",
+            ("program", "credit.group"),
+            "concepts.md#credit",
+            share,
         )
 
 
-def _rewarded_in_vain(metrics: Mapping[str, Any]) -> Iterator[RunWarning]:
+def _rewarded_in_vain(metrics: Mapping[str, Any]) -> Iterator[Finding]:
     for role, _ in _by_role(metrics, "program/rewarded_without_step/"):
-        yield RunWarning(
+        yield Finding(
             f"rewarded without step/{role}",
+            "critical",
             f"{role} gets rewards but has no step, so it is not trained",
             "check that the episode appends response.to_step(...) to state.trajectory for it",
+            (),
+            "tutorial-conversation.md#write-it",
         )
 
 

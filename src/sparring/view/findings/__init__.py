@@ -1,0 +1,1 @@
+"""What stands out in a run: each diagnosis is a function of what the run recorded."""

@@ -1,0 +1,54 @@
+"""findings_of: everything that stands out in a run, the one list for the doctor, the report and the screen.
+
+A new diagnosis is a function of the evidence in the file of its subject, and a line in ``DIAGNOSES``.
+"""
+
+from collections.abc import Callable, Iterator
+
+from sparring.view.findings.evidence import Evidence
+from sparring.view.findings.finding import Finding
+from sparring.view.findings.measures import (
+    became_worse,
+    damaged_files,
+    failures,
+    leaked_questions,
+    noisy_evaluation,
+    stopped,
+    unplayable,
+    went_back,
+)
+from sparring.view.findings.opponents import circles, uneven_opponents
+from sparring.view.findings.played import Played
+from sparring.view.findings.rewards import (
+    alike,
+    groups_too_small,
+    invalid_moves,
+    one_takes_all,
+    only_format,
+    warned,
+)
+from sparring.view.findings.steps import (
+    entropy_collapse,
+    entropy_explosion,
+    mismatch,
+    stale_answers,
+    steps_too_large,
+)
+from sparring.view.run_view import RunView
+
+DIAGNOSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike, invalid_moves),
+    *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
+    *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
+)
+"""Those that matter more come first."""
+NOTHING = Played()
+
+
+def findings_of(run: RunView, played: Played = NOTHING) -> list[Finding]:
+    """Return what stands out in a run, worst first; without ``played``, as far as its metrics show it."""
+    evidence = Evidence(run, played)
+    found = [one for diagnosis in DIAGNOSES for one in diagnosis(evidence)]
+    causes = {one.cause for one in found}
+    kept = [one for one in found if causes.isdisjoint(one.whole)]
+    return sorted(kept, key=lambda one: one.severity)

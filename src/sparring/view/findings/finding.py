@@ -1,0 +1,75 @@
+"""Finding: one thing that stands out in a run, with its figure, where it was seen and what to change."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparring.core.text import counted
+
+Severity = Literal["critical", "warning"]
+"""``critical``: nothing is learned, or the figures are wrong. ``warning``: less is learned than could be, or
+the figures say less than they seem to."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that stands out.
+
+    Attributes:
+        cause: names the diagnosis; after a slash, whom it is about, such as a role. It stays the same from
+            version to version.
+        severity: how bad it is.
+        text: what was found, with its figure.
+        advice: what to check or change.
+        settings: the fields of the configuration to change.
+        page: the page of ``docs/`` that explains it, with its section.
+        figure: the figure in ``text``, if it is one number.
+        updates: the first and the last update that it was looked for in.
+        seen: in how many of these updates it was seen, where it was looked for in each.
+        whole: causes of which this one is a part or a consequence; beside one of them it is left out.
+    """
+
+    cause: str
+    severity: Severity
+    text: str
+    advice: str
+    settings: tuple[str, ...] = ()
+    page: str = ""
+    figure: float | None = None
+    updates: tuple[int, int] | None = None
+    seen: int | None = None
+    whole: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.advice}"
+
+    @property
+    def kind(self) -> str:
+        """The name of the diagnosis."""
+        return self.cause.partition("/")[0]
+
+    def where(self, turn: str = "update") -> str:
+        """Return where it was seen in words, such as ``in 9 of 10 updates, 31 to 40``; empty if unknown.
+
+        ``turn`` is the noun for what ``updates`` counts.
+        """
+        if self.updates is None:
+            return ""
+        first, last = self.updates
+        looked = last - first + 1
+        seen = "" if self.seen is None or looked == 1 else f"{self.seen} of {counted(looked, turn)}, "
+        if looked == 1:
+            return f"in {turn} {last}"
+        return f"in {seen}{'' if seen else f'{turn}s '}{first} to {last}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but ``whole`` as JSON-able values."""
+        return {
+            "cause": self.cause,
+            "severity": self.severity,
+            "text": self.text,
+            "figure": self.figure,
+            "updates": None if self.updates is None else list(self.updates),
+            "settings": list(self.settings),
+            "advice": self.advice,
+            "page": self.page,
+        }
