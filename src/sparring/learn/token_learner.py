@@ -45,8 +45,10 @@ class AdamStep:
 
 
 def plans_with_targets(samples: Sequence[TokenSample]) -> list[TreePlan]:
-    """Pack samples into prefix trees whose predictions are the samples' targets, whatever follows in them."""
-    sequences = [TokenSequence(bytes_of([*one.tokens, 0]), [range(1, len(one.tokens) + 1)]) for one in samples]
+    """Pack samples into prefix trees whose predictions are the samples' targets, whatever follows."""
+    sequences = [
+        TokenSequence(bytes_of([*one.tokens, 0]), [range(1, len(one.tokens) + 1)]) for one in samples
+    ]
     return [_predicting(plan, samples) for plan in plans_of(sequences)]
 
 
@@ -96,7 +98,7 @@ class TokenLearner:
                     logprobs_S = logprobs_C[prediction_S]
                     part = loss(logprobs_S, _given(plan, samples, logprobs_S.device))
                     if backward:
-                        part.backward()
+                        part.backward()  # type: ignore[no-untyped-call]
                 total += float(part.detach())
                 values_S = logprobs_S.detach().float().cpu().numpy()
                 for number in np.unique(plan.sample_S):
@@ -117,7 +119,7 @@ class TokenLearner:
         parameters = self.policy.adapter_parameters(self.adapter)
         gradients = [one.grad for one in parameters if one.grad is not None]
         if not gradients:
-            raise SparringError("no gradient was accumulated since the last step. Call forward_backward first")
+            raise SparringError("there is no gradient since the last step. Call forward_backward first")
         norm = torch.nn.utils.get_total_norm(gradients)
         if values.clip > 0:
             torch.nn.utils.clip_grads_with_norm_(parameters, values.clip, norm)
