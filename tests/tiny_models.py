@@ -96,7 +96,7 @@ def tiny_policy(
 def perturb_adapter(policy: PolicyModel, name: str = "default", seed: int = 1) -> None:
     """Give an adapter random, non-zero weights."""
     generator = torch.Generator().manual_seed(seed)
-    state = policy.adapter_state("default")
+    state = policy.adapter_state(name) or policy.adapter_state("default")
     policy.load_adapter_state(
         {key: 0.2 * torch.randn(value.shape, generator=generator) for key, value in state.items()}, name
     )

@@ -45,6 +45,13 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="Directory of fine-tuning jobs and their files; by default none."),
     ] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of models that clients train with Tinker's SDK; by default none.",
+        ),
+    ] = None,
     runtime: Annotated[
         str, typer.Option(help="local (this process) or ray (engines and jobs on a cluster).")
     ] = "local",
@@ -60,6 +67,8 @@ def serve(
 ) -> None:
     """Serve a model or a run at an OpenAI-compatible address until Ctrl-C."""
     check_installed("serve", "serve", *PACKAGES)
+    if training is not None and runtime == "ray":
+        raise InputError("--training", "is for one process", "Leave --runtime out.")
     _check_runtime(runtime, {"--address": address, "--engines": engines, "--gpus": gpus})
     from sparring.commands.member_sampling import OWN, PLAIN
     from sparring.commands.model_source import find_model
@@ -98,6 +107,7 @@ def serve(
         sampling=sampling,
         adapters=adapters,
         jobs=jobs,
+        training=training,
         ray=cluster,
         console=console,
     )

@@ -2,8 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,11 +37,20 @@ from sparring.core.adapters import BASE, STATE_FILE, TRAINED
 from sparring.core.types import UNSET
 from sparring.engine.adapters import ClientAdapters, Publisher
 from sparring.engine.answering import TOKEN_VARIABLE, Answering, ModelFacts
+from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.server import create_app
 from sparring.finetune.jobs.launch import Launch, train_in_process
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.jobs.routes import FILES, MAX_UPLOAD_BYTES, add_job_routes, refuse_job_routes
 from sparring.finetune.jobs.service import JobService
+from sparring.finetune.tinker.routes import (
+    GRADIENTS,
+    MAX_GRADIENTS_BYTES,
+    TrainingApi,
+    add_training_routes,
+)
+from sparring.finetune.tinker.samplers import Samplers
+from sparring.finetune.tinker.service import TrainingService
 from sparring.learn.own_sampling import own_sampling
 from sparring.run.assembly import publish_models
 from sparring.run.progress_views import print_line, working
@@ -106,6 +121,7 @@ def serve(
     sampling: str,
     adapters: Path | None,
     jobs: Path | None,
+    training: Path | None,
     ray: RaySettings | None,
     console: Console,
 ) -> None:
@@ -120,6 +136,7 @@ def serve(
         sampling: ``model`` or ``plain``: what holds where a request leaves temperature and sampling open.
         adapters: the only directory from which clients may load adapters; ``None`` lets them load none.
         jobs: directory of files and fine-tuning jobs; ``None`` for a server without them.
+        training: directory of the training API, for an engine in this process; ``None`` for none.
         ray: the cluster of the engines and jobs; ``None`` for an engine in this process.
         console: prints the address and, if this function generates it, the token.
 
@@ -143,7 +160,13 @@ def serve(
             engine: Answering, publisher: Publisher, facts: ModelFacts, launch: Launch
         ) -> FastAPI:
             base = ServedBase.of(models.base, source.model.name, facts)
-            app = build_application(engine, publisher, base, launch, models, token, adapters, jobs, say, own)
+            trained = None
+            if training is not None and isinstance(engine, EmbeddedEngine):
+                service = TrainingService(training, engine.model, base, say)
+                trained = TrainingApi(service, Samplers(service.store, engine, publisher, base.served))
+            app = build_application(
+                engine, publisher, base, launch, models, token, adapters, jobs, say, own, trained
+            )
             say(f"serving {', '.join(engine.names())} at {address_of(host, listener)} (Ctrl-C ends)")
             if not chosen:
                 say(f"clients need the token: export {TOKEN_VARIABLE}={token}")
@@ -210,6 +233,7 @@ def build_application(
     jobs: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     own: CallSettings = UNSET,
+    training: TrainingApi | None = None,
 ) -> FastAPI:
     """Return the server's application over an engine, wherever the engine and the jobs are.
 
@@ -222,25 +246,42 @@ def build_application(
         jobs: the directory of files and fine-tuning jobs.
         say: prints a line for whoever runs the server.
         own: see :func:`create_app`.
+        training: the training API.
     """
-    aliases = models.aliases
+    aliases, parts = models.aliases, list[Callable[[], AbstractAsyncContextManager[None]]]()
     reserved = frozenset([*aliases, *engine.names()])
     of_clients = None if root is None else ClientAdapters(publisher, root.expanduser(), reserved)
-    if jobs is None:
-        app = create_app(engine, token=token, aliases=aliases, own=own, adapters=of_clients)
-        refuse_job_routes(app)
-        return app
-    place, adapters = jobs.expanduser(), models.adapters
-    service = JobService(place, publisher, base, adapters=adapters, aliases=aliases, say=say, launch=launch)
+    service = None
+    if jobs is not None:
+        place, adapters = jobs.expanduser(), models.adapters
+        service = JobService(
+            place, publisher, base, adapters=adapters, aliases=aliases, say=say, launch=launch
+        )
+        parts.append(service.running)
+    if training is not None:
+        parts.append(training.running)
     app = create_app(
         engine,
         token=token,
         aliases=aliases,
         own=own,
         adapters=of_clients,
-        larger_bodies={FILES: MAX_UPLOAD_BYTES},
-        made=service.made,
-        running=service.running,
+        larger_bodies={FILES: MAX_UPLOAD_BYTES, GRADIENTS: MAX_GRADIENTS_BYTES},
+        made=service.made if service is not None else lambda name: None,
+        running=partial(_all_running, parts),
     )
-    add_job_routes(app, service)
+    if service is not None:
+        add_job_routes(app, service)
+    else:
+        refuse_job_routes(app)
+    if training is not None:
+        add_training_routes(app, training)
     return app
+
+
+@asynccontextmanager
+async def _all_running(parts: list[Callable[[], AbstractAsyncContextManager[None]]]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for part in parts:
+            await stack.enter_async_context(part())
+        yield

@@ -98,6 +98,8 @@ def prompt_too_long(limit: int, given: str, param: str) -> ApiError:
 OPEN_PATHS = ("/health", "/ping")
 MAX_BODY_BYTES = 4 * 2**20
 """Maximum size of a request's body: several times the text of the longest contexts of current models."""
+KEY_HEADER, KEY_PREFIX = b"x-api-key", b"tml-"
+"""Where the SDK of Tinker sends the token, and how it wants it to begin."""
 REQUEST_ID_HEADER = "x-request-id"
 _log = logging.getLogger("uvicorn.error")
 
@@ -147,7 +149,7 @@ class EveryRequest:
         too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
         length = headers.get(b"content-length", b"")
         refusal = None
-        if scope["path"] not in OPEN_PATHS and not self._knows_token(headers.get(b"authorization", b"")):
+        if scope["path"] not in OPEN_PATHS and not self._knows_token(headers):
             refusal = ApiError(
                 401,
                 f"The bearer token is missing or wrong. Send the server's {TOKEN_VARIABLE}",
@@ -171,8 +173,11 @@ class EveryRequest:
         else:
             await self.app(scope, receive_some, send)
 
-    def _knows_token(self, authorization: bytes) -> bool:
-        scheme, _, given = authorization.partition(b" ")
-        return self.token is None or (
-            scheme.lower() == b"bearer" and secrets.compare_digest(given, self.token.encode())
-        )
+    def _knows_token(self, headers: Mapping[bytes, bytes]) -> bool:
+        if self.token is None:
+            return True
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        own, key = self.token.encode(), headers.get(KEY_HEADER, b"")
+        if scheme.lower() == b"bearer":
+            return secrets.compare_digest(given, own)
+        return any(secrets.compare_digest(key, one) for one in (own, KEY_PREFIX + own))

@@ -311,13 +311,15 @@ class PolicyModel:
     def load_adapter_state(self, state: dict[str, Tensor], name: str = TRAINED) -> None:
         """Write weights into adapter ``name``; a new one is created, and is frozen.
 
-        Raises InputError if names or shapes are not those of this model's adapters.
+        Raises InputError if names or shapes are not those of the adapter; a new one's are those of the first
+        policy.
         """
         found = {key: tuple(value.shape) for key, value in state.items()}
-        wrong = misfit(found, self.adapter_shapes(self.policies[0]), self.layers())
+        is_new = name not in self.model.peft_config
+        wrong = misfit(found, self.adapter_shapes(self.policies[0] if is_new else name), self.layers())
         if wrong is not None:
             raise wrong
-        if name not in self.model.peft_config:
+        if is_new:
             self._add_adapter(name, seed=0)
         with torch.no_grad():
             for key, weight in self._weights(name).items():
@@ -355,6 +357,27 @@ class PolicyModel:
                 warnings.filterwarnings("ignore", known)
             self.model.add_adapter(name, config)
         self._find_adapted_layers()
+
+    def add_policy(self, name: str, lora: LoraSettings, seed: int) -> None:
+        """Add a policy with a shape of its own, whose initial weights depend on ``seed`` only.
+
+        Raises InputError if the name is taken or impossible, or the model has none of the layers.
+        """
+        _check_policy_names([*self.policies, name])
+        with _drawing_from(seed):
+            try:
+                self.add_adapter(name, lora.for_peft())
+            except ValueError as error:
+                raise InputError(
+                    "lora.target_modules", first_line(error), "Name linear layers of this model."
+                ) from error
+        self.model.to(self.device)
+        self.policies = (*self.policies, name)
+
+    def drop_policy(self, name: str) -> None:
+        """Delete a policy other than the first."""
+        self.policies = tuple(one for one in self.policies if one != name)
+        self.drop_adapter(name)
 
     def drop_adapter(self, name: str) -> None:
         """Delete a frozen adapter."""
