@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Annotated
 
 import typer
@@ -18,6 +17,7 @@ from sparring.cli.configuration import config
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
+from sparring.cli.exits import Exit
 from sparring.cli.runs import analyse, compare, doctor, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
@@ -44,20 +44,6 @@ for _command in _OF_FIELDS:
 app.command("eval")(evaluate)
 for _command in _OTHERS:
     app.command(_command.__name__)(_command)
-
-
-class Exit(IntEnum):
-    """How every command ends."""
-
-    DONE = 0
-    FAILED = 1
-    """It could not finish; its line says why, and whether anything is kept."""
-    BAD_INPUT = 2
-    FOUND = 3
-    """Only of ``doctor``: something stands out in the run."""
-    INTERRUPTED = 130
-    OUTPUT_CLOSED = 141
-    """Whoever read the output, such as ``head``, has closed it."""
 
 
 @app.callback(invoke_without_command=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
+from sparring.cli.exits import Exit
 from sparring.cli.options import check_writable, console_of_tables, json_text, write_text
 from sparring.core import InputError
 from sparring.core.errors import check_installed, imported
@@ -73,7 +74,7 @@ def doctor(
         for one in found:
             print_diagnosis(one, Console())
     if any(one.findings for one in found):
-        raise typer.Exit(3)
+        raise typer.Exit(Exit.FOUND)
 
 
 def compare(

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sparring.cli.exits import Exit
 from sparring.cli.options import (
     Address,
     ConfigWords,
@@ -87,7 +88,7 @@ def _show_problems(problems: list[InputError], as_json: bool) -> None:
         for one in problems:
             print(f"error: {one_line(str(one))}", file=sys.stderr)
     if problems:
-        raise typer.Exit(2)
+        raise typer.Exit(Exit.BAD_INPUT)
     if not as_json:
         print("ok")
 
