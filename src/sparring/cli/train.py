@@ -71,7 +71,7 @@ def train(
 def _problems_in(
     arguments: list[str] | None, recipe: str | None, options: dict[str, Any]
 ) -> list[InputError]:
-    from sparring.run.checks import problems_of
+    from sparring.run.configuration import problems_of
 
     try:
         source, overrides = config_of(arguments, "train kuhn --validate", **options)
@@ -98,7 +98,7 @@ def _start(
 ) -> None:
     from sparring.config.without_effect import without_effect
     from sparring.run.checks import check_config, notes_on
-    from sparring.run.presets import load_fitted
+    from sparring.run.configuration import load_fitted
     from sparring.run.progress_views import print_line
     from sparring.run.run_names import run_directory
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparring.config import Config, config_problems, load_config
+from sparring.config import Config
 from sparring.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
 from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
@@ -44,19 +44,6 @@ from sparring.run.task_evaluations import check_tasks
 
 OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
 _LATER = "the run finds it in the cache or downloads it"
-
-
-def problems_of(
-    source: str, overrides: Mapping[str, str | None], recipe: str | None = None
-) -> list[InputError]:
-    """Return why a run of this configuration cannot start, with the arguments of ``load_config``."""
-    problems = config_problems(source, overrides, recipe)
-    if not problems:
-        try:
-            check_config(load_config(source, overrides, recipe))
-        except InputError as error:
-            return [error]
-    return problems
 
 
 def check_config(config: Config) -> list[str]:

@@ -1,12 +1,12 @@
-"""A preset for another game: measures that this game does not have are left out."""
+"""Load the configuration of a new run, or say what is wrong with it."""
 
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sparring.config import Config, load_config, preset_names
+from sparring.config import Config, config_problems, load_config, preset_names
 from sparring.core import InputError
-from sparring.run.checks import check_nash_conv, check_opponent
+from sparring.run.checks import check_config, check_nash_conv, check_opponent
 
 OPPONENTS, NASH_CONV = "evaluation.opponents", "evaluation.nash_conv"
 
@@ -37,6 +37,17 @@ def load_fitted(
         changes[NASH_CONV] = "false"
     notes = [f"{name} of the preset {source} is left out: {why}" for name, why in lacking.items()]
     return (load_config(source, {**overrides, **changes}, recipe) if changes else config), notes
+
+
+def problems_of(source: str, overrides: Mapping[str, str], recipe: str | None = None) -> list[InputError]:
+    """Return why a run cannot start, with the arguments of ``load_fitted``."""
+    problems = config_problems(source, overrides, recipe)
+    if not problems:
+        try:
+            check_config(load_fitted(source, overrides, recipe)[0])
+        except InputError as error:
+            return [error]
+    return problems
 
 
 def _problem(check: Callable[[str], None], games: list[str]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.run.checks import check_config
-from sparring.run.presets import load_fitted
+from sparring.run.configuration import load_fitted
 
 GAME_PRESETS = [name for name in preset_names() if load_config(name, {}).program is None]
 
