@@ -121,7 +121,7 @@ def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> Non
             "rollout_id": rollout["id"],
             "pid": logged["pid"],
             "step_index": 0,
-            "role_id": "player_0",
+            "role_id": logged["role_id"],
             "env_id": "kuhn_poker",
             "policy_version": 0,
             "obs": "",

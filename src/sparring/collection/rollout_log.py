@@ -62,25 +62,41 @@ class RolloutLog:
 
         Raises InputError if the step has no file, a line is damaged or missing, or its schema is unknown.
         """
+        rollouts = []
+        for one in self.lines(step):
+            if isinstance(one, InputError):
+                raise one
+            rollouts.append(one)
+        return rollouts
+
+    def lines(self, step: int) -> Iterator[Rollout | InputError]:
+        """Yield the rollouts of a training step one at a time, and for each damaged line, and for lines that
+        are missing at the end, the error that names it.
+
+        Raises InputError if the step has no file.
+        """
         path = self._path(step)
         try:
-            lines = path.read_bytes().splitlines()
+            file = path.open("rb")
         except FileNotFoundError:
             raise InputError(
                 str(path), f"there are no rollouts of step {step}", "Check the run and the step."
             ) from None
-        rollouts = []
-        expected = 1
-        for number, line in enumerate(lines, 1):
-            entry = _decode(line, path, number)
-            expected = entry.lines
-            if (entry.step, entry.line) != (step, number):
-                problem = f"it says step {entry.step}, line {entry.line}"
-                raise _damaged(path, number, problem)
-            rollouts.append(entry.rollout)
-        if len(rollouts) != expected:
-            raise _damaged(path, len(lines) + 1, f"the file ends after {len(lines)} of {expected} lines")
-        return rollouts
+        with file:
+            number, expected = 0, 1
+            for number, line in enumerate(file, 1):
+                try:
+                    entry = _decode(line, path, number)
+                    if (entry.step, entry.line) != (step, number):
+                        raise _damaged(path, number, f"it says step {entry.step}, line {entry.line}")
+                except InputError as error:
+                    yield error
+                else:
+                    expected = entry.lines
+                    yield entry.rollout
+        if number < expected:
+            problem = f"the file ends after {number} of {expected} lines"
+            yield _damaged(path, number + 1, problem)
 
     def steps(self) -> list[int]:
         """Return the training steps that have a file, ascending."""
@@ -167,7 +183,7 @@ class BatchLine(msgspec.Struct):
     policy_version: int
     obs: str
     act: str
-    rewards: dict[str, Any]
+    rewards: dict[str, float]
     explored: bool | msgspec.UnsetType = msgspec.UNSET
     schema_version: int = BATCH_SCHEMA_VERSION
 

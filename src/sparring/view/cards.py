@@ -17,7 +17,7 @@ from sparring.core.text import counted
 from sparring.core.types import AgentSpec
 from sparring.finetune.trees import Node
 from sparring.programs.proofs.state import ProofState, Round
-from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move
+from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move, turns_of
 from sparring.view.files import converted
 
 Tone = Literal["", "good", "warn", "bad"]
@@ -196,16 +196,8 @@ def _game_card(episode: LoggedEpisode, game: GameSummary) -> Card:
 
 
 def _game_turns(rollout: Rollout, game: GameSummary) -> Iterator[CardTurn]:
-    """Yield the moves, each with the model call behind it; scripts have none.
-
-    The moves of a random opening are a script's too, whoever has the seat.
-    """
-    waiting: defaultdict[int, list[Step]] = defaultdict(list)
-    for step in reversed(rollout.steps):
-        waiting[step.pid].append(step)
-    for number, turn in enumerate(game["turns"], start=1):
-        calls = waiting[turn["pid"]]
-        found = calls.pop() if calls and turn["kind"] != "script" else None
+    """Yield the moves, each with the model call behind it."""
+    for number, (turn, found) in enumerate(turns_of(rollout, game), start=1):
         marks: list[Mark] = []
         if turn["kind"] == "policy":
             marks.append(("well formed", "good") if turn["well_formed"] else ("malformed", "warn"))
