@@ -1,7 +1,9 @@
 """``sparring runs``, ``report``, ``compare``, ``watch``, ``export``, ``analyse``: what runs left behind."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
 _NAMES = "prover_role_conformance, prover_direct_quotation, prover_accurate_quotation or follow_up"
 _PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
+_ROLLOUTS_HELP = "Write the games or conversations that the run has logged, as one Parquet file."
 _PUSH_HELP = "Then upload OUT to this repository of the Hugging Face Hub, made private; needs HF_TOKEN."
 _RUNS = Path("runs")
 
@@ -127,7 +130,9 @@ def _last_written(run: Path) -> float:
 
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path, or an adapter.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The directory or file to write; it must not exist.")
+    ],
     merge: Annotated[
         bool, typer.Option("--merge", help="Write a whole model, with the adapter merged into its weights.")
     ] = False,
@@ -143,20 +148,32 @@ def export(
     ] = None,
     push: Annotated[str | None, typer.Option("--push", metavar="USER/NAME", help=_PUSH_HELP)] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
+    rollouts: Annotated[bool, typer.Option("--rollouts", help=_ROLLOUTS_HELP)] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
     from sparring.commands.export import export as export_adapter
     from sparring.commands.export import export_payoffs
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
-    if not payoffs:
+    of_model = {"--merge": merge, "--policy": policy, "--gguf": gguf, "--push": push}
+    if rollouts:
+        _refuse("--rollouts", {**of_model, "--payoffs": payoffs, "--checkpoint": checkpoint})
+        from sparring.commands.export_rollouts import export_rollouts
+
+        found = export_rollouts(run, out, partial(print, file=sys.stderr))
+        print(f"wrote {out}: {found.rows:,} rows, {found.rollouts:,} rollouts, {found.updates:,} updates")
+    elif payoffs:
+        _refuse("--payoffs", of_model)
+        export_payoffs(name, out)
+        print(f"wrote {out}")
+    else:
         export_adapter(name, out, merge=merge, policy=policy, console=Console(), gguf=gguf, push_to=push)
-        return
-    if merge or policy is not None or gguf is not None or push is not None:
-        fix = "Leave out --merge, --policy, --gguf and --push"
-        raise InputError("--payoffs", "payoffs are no model", fix)
-    export_payoffs(name, out)
-    print(f"wrote {out}")
+
+
+def _refuse(option: str, others: Mapping[str, object]) -> None:
+    """Raise an InputError if an option that writes no model stands beside others."""
+    if given := [name for name, value in others.items() if value]:
+        raise InputError(option, f"does not go together with {given[0]}", f"Leave out {' and '.join(given)}")
 
 
 def analyse(

@@ -51,7 +51,7 @@ class RolloutLog:
 
         Raises SparringError for a value that JSON cannot represent (NaN, half a surrogate pair), and OSError.
         """
-        path = self._path(step)
+        path = self.path(step)
         if not rollouts:
             path.unlink(missing_ok=True)
             return
@@ -75,7 +75,7 @@ class RolloutLog:
 
         Raises InputError if the step has no file.
         """
-        path = self._path(step)
+        path = self.path(step)
         try:
             file = path.open("rb")
         except FileNotFoundError:
@@ -111,7 +111,8 @@ class RolloutLog:
             for rollout in self.read(step):
                 yield step, rollout
 
-    def _path(self, step: int) -> Path:
+    def path(self, step: int) -> Path:
+        """Return the file of a training step."""
         return self.directory / f"step-{step:06d}.jsonl"
 
 
