@@ -15,6 +15,7 @@ from sparring.core.messages import Messages
 from sparring.core.play import GameSummary
 from sparring.core.text import counted
 from sparring.core.types import AgentSpec
+from sparring.evaluation.results import Outcome, outcome_of
 from sparring.finetune.trees import Node
 from sparring.programs.proofs.state import ProofState, Round
 from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move, turns_of
@@ -80,6 +81,7 @@ class Card:
     Attributes:
         title: what it is about, in one line.
         players: the players of a game, by seat.
+        outcomes: how it ended for each seat of a game.
         where: the environment of a game or the type of an episode, whose prompts may begin alike.
         rewards: what each seat or role earned.
         counts: how many turns and sub-episodes there are, in words.
@@ -99,6 +101,7 @@ class Card:
     rewards: dict[str, float]
     turns: list[CardTurn]
     counts: str
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     players: dict[str, str] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -188,6 +191,7 @@ def _game_card(episode: LoggedEpisode, game: GameSummary) -> Card:
         rewards={f"seat {pid}": reward for pid, reward in sorted(game["final_rewards"].items())},
         turns=list(_game_turns(rollout, game)),
         counts=counted(game["num_turns"], "turn"),
+        outcomes={f"seat {pid}": outcome_of(game["final_rewards"], pid) for pid in game["final_rewards"]},
         players=_players(rollout, game),
         marks=marks,
         kinds=[INVALID] * invalid + [TURN_LIMIT] * game["truncated"],
