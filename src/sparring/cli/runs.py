@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from sparring.cli.options import check_writable, console_of_tables, json_text, write_text
+from sparring.cli.options import (
+    GAME_OPTIONS,
+    Env,
+    SeedOrNone,
+    check_writable,
+    console_of_tables,
+    json_text,
+    write_text,
+)
 from sparring.core import InputError
 from sparring.core.errors import check_installed, imported
 from sparring.core.text import shell_command
@@ -20,6 +28,8 @@ if TYPE_CHECKING:
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
 _NAMES = "prover_role_conformance, prover_direct_quotation, prover_accurate_quotation or follow_up"
+_COMPARED_HELP = "The runs, by name or path; with --deals also RUN@120, RUN@best, an adapter, base or random."
+_DEALS_HELP = "Play this many deals with each, and show the games beside each other."
 _PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
 _ROLLOUTS_HELP = "Write the games or conversations that the run has logged, as one Parquet file."
 _PUSH_HELP = "Then upload OUT to this repository of the Hugging Face Hub, made private; needs HF_TOKEN."
@@ -62,11 +72,23 @@ def report(
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="The runs, by name or path.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help=_COMPARED_HELP)],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("comparison.html"),
+    deals: Annotated[int | None, typer.Option(min=1, metavar="N", help=_DEALS_HELP)] = None,
+    env: Env = None,
+    seed: SeedOrNone = None,
 ) -> None:
-    """Compare runs in a table and on a page with curves; seeds of one configuration become one entry."""
+    """Compare runs in a table and on a page with curves; seeds of one configuration become one entry.
+
+    With --deals, let runs or checkpoints play the same deals and show their games side by side.
+    """
     check_writable("--out", out)
+    if deals is not None:
+        _compare_deals(runs, out, env, deals, seed or 0)
+        return
+    for name, value in (("--env", env), ("--seed", seed)):
+        if value is not None:
+            raise InputError(name, "is for games that are played", "Leave it out, or add --deals 4")
     from sparring.commands.compare import read_entries
     from sparring.commands.compare_page import comparison_html, comparison_text
 
@@ -74,6 +96,22 @@ def compare(
     page = comparison_html(entries)
     Console().print(comparison_text(entries))
     write_text(out, page)
+    print(f"\npage: {out}")
+
+
+def _compare_deals(members: list[str], out: Path, env: str | None, deals: int, seed: int) -> None:
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.model_source import first_environment_of
+    from sparring.commands.side_by_side import side_by_side, side_by_side_html, side_by_side_table
+    from sparring.run.checks import renaming
+    from sparring.view.watch.text import table_text
+
+    with renaming(GAME_OPTIONS | {"members": "RUN"}):
+        result = side_by_side(
+            members, env or first_environment_of(members), deals, seed, ConsoleProgress(Console())
+        )
+    console_of_tables().print(table_text(side_by_side_table(result)))
+    write_text(out, side_by_side_html(result))
     print(f"\npage: {out}")
 
 

@@ -42,12 +42,14 @@ class Shared:
         beginnings: the messages with which every prompt of a speaker begins, shown once.
         of_evaluation: whether these are of an evaluation, which has no advantages.
         by_token: collects the answers that are shown by token.
+        beside: whether the cards of a group stand beside each other, and open together.
     """
 
     names: Sequence[str] = ()
     beginnings: Mapping[Speaker, Messages] = field(default_factory=dict)
     of_evaluation: bool = False
     by_token: AnswersByToken = field(default_factory=AnswersByToken)
+    beside: bool = False
 
     def colour(self, name: str) -> int:
         """Return the colour of a role or seat."""
@@ -73,6 +75,7 @@ def cards_html(groups: Mapping[str, Sequence[Card]], shared: Shared, *, unfolded
             f"<summary>{_summary_html(card, shared)}</summary>{_body_html(card, shared)}</details>"
             for card in group
         )
+        shown = f'<div class="beside">{shown}</div>' if shared.beside else shown
         parts.append(f'<div class="group"><h3>{title}</h3>{shown}</div>' if group else "")
     return "".join([_beginnings_html(shared), _controls_html(cards, shared, unit), *parts])
 

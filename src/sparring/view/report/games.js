@@ -125,5 +125,12 @@ for (const filter of document.querySelectorAll(".filter")) {
     section.addEventListener("toggle", () => drawOpen(section), true);
   }
 }
+for (const group of document.querySelectorAll(".beside")) {
+  group.addEventListener("toggle", (event) => {
+    if (event.target.parentElement === group) {
+      [...group.children].forEach((entry) => { entry.open = event.target.open; });
+    }
+  }, true);
+}
 document.addEventListener("pointerover", tellToken);
 document.addEventListener("click", tellToken);
