@@ -16,13 +16,13 @@ from sparring.core.text import counted
 from sparring.evaluation.match import Progress, SeatedGame, drawn, play_games
 from sparring.evaluation.venues import GameVenue, Venue
 from sparring.run.checks import checked_seats
-from sparring.view.cards import Card, card_of
+from sparring.view.cards import Card, Mark, card_of
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.report.cards import cards_html, shared_of
 from sparring.view.report.html import Page
 from sparring.view.tables import Row, Table
 
-PARTS = ("plays otherwise from here", "")
+PARTS: Mark = ("plays otherwise from here", "")
 """The mark of the first turn in which members differ."""
 
 
