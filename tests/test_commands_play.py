@@ -7,11 +7,12 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from sparring.commands.persons_games import ModelPlayer
-from sparring.commands.play import play
+from sparring.commands.persons_games import ModelPlayer, PersonsGames
+from sparring.commands.play import play_games
 from sparring.core import CallSettings, MockInferenceClient
 from sparring.envs.catalog import make_game
 from sparring.envs.templates import get_template
+from sparring.evaluation.match import Progress
 from terminal_sessions import EndedInput
 from tiny_models import roomy_model
 
@@ -19,9 +20,8 @@ from tiny_models import roomy_model
 def played(typed, monkeypatch, *, seat=None, env_id="kuhn_poker", seed=0):
     monkeypatch.setattr("sys.stdin", EndedInput(typed))
     said = io.StringIO()
-    play(
-        str(roomy_model()), env_id, template=None, seat=seat, seed=seed, console=Console(file=said, width=100)
-    )
+    games = PersonsGames(str(roomy_model()), env_id, template=None, seat=seat, seed=seed, progress=Progress())
+    play_games(games, Console(file=said, width=100))
     return said.getvalue()
 
 

@@ -11,31 +11,15 @@ from sparring.commands.persons_games import Dealt, PersonsGames, make_move, mode
 from sparring.core import derive_seed
 from sparring.core.text import printable
 from sparring.envs.game import Game
-from sparring.evaluation.match import Progress
 from sparring.evaluation.results import outcome_of
 
 
-def play(
-    run: str,
-    env_id: str,
-    *,
-    template: str | None = None,
-    seat: int | None = None,
-    seed: int = 0,
-    console: Console,
-    progress: Progress | None = None,
-) -> None:
+def play_games(games: PersonsGames, console: Console) -> None:
     """Play games until the person stops. The model, or the policy of each seat, holds all seats but one.
 
     An empty line or the end of the input ends the session at any question; after each game the person is
-    asked for another. Without ``template`` the model sees the game as in its training.
-
-    Raises:
-        InputError: the model or environment is not available, or there is no such seat.
+    asked for another.
     """
-    games = PersonsGames(
-        run, env_id, template=template, seat=seat, seed=seed, progress=progress or Progress()
-    )
     tally: Counter[str] = Counter()
     with asyncio.Runner() as runner:
         while True:
