@@ -35,7 +35,8 @@ from hostile_text import ACTS_ON_A_TERMINAL, HOSTILE_PIECES
 from live_server import TOKEN, Live, engine_over, running
 from measuring import print_table
 from sparring.cli import main as command_line
-from sparring.commands.play import ModelPlayer, play_game
+from sparring.commands.persons_games import Dealt, ModelPlayer
+from sparring.commands.play import play_game
 from sparring.core import CallSettings, InputError, Messages, MockInferenceClient
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.chat_tokens import ChatTokens
@@ -195,8 +196,8 @@ def check_play(rng: random.Random, counts: Counter[str]) -> None:
         client = MockInferenceClient([answer])
         with asyncio.Runner() as runner:
             policies, calls = ["default", "default"], CallSettings(max_tokens=8)
-            model = ModelPlayer(client, policies, get_template("qwen3-zs"), calls, runner)
-            play_game(HostileGame(text), 0, model, 1, shown)
+            model = ModelPlayer(client, policies, get_template("qwen3-zs"), calls)
+            play_game(Dealt(HostileGame(text), 0, model, 1), runner, shown)
     finally:
         sys.stdin = stdin
     counts[TERMINAL] += len(ACTS_ON_A_TERMINAL.findall(shown.file.getvalue()))

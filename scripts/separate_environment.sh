@@ -1,6 +1,6 @@
 # Sourced after scripts/environment.sh by scripts that test against a package in an environment of its own.
 
-# install_separately VENV SPEC DURATION [PACKAGE...]: create VENV with torch, the package and sparring, and
+# install_separately VENV SPEC DURATION [PACKAGE...]: create VENV with torch, the packages and sparring, and
 # again when a requirement or pyproject.toml changes. PACKAGES are removed afterwards.
 install_separately() {
     local venv="$1" spec="$2" duration="$3" python
@@ -17,7 +17,8 @@ install_separately() {
     # shellcheck disable=SC2086 # split into words on purpose
     pip_in "$venv" install $TORCH_SPEC
     echo "==> installing $spec and sparring (once, $duration)" >&2
-    pip_in "$venv" install "$spec" -e ".[dev]"
+    # shellcheck disable=SC2086 # a specification may name several packages
+    pip_in "$venv" install $spec -e ".[dev]"
     if [ $# -gt 0 ]; then
         pip_in "$venv" uninstall --yes "$@"
     fi

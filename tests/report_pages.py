@@ -121,7 +121,7 @@ def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> Non
             "rollout_id": rollout["id"],
             "pid": logged["pid"],
             "step_index": 0,
-            "role_id": "player_0",
+            "role_id": logged["role_id"],
             "env_id": "kuhn_poker",
             "policy_version": 0,
             "obs": "",
@@ -132,13 +132,14 @@ def write_games(run_dir: Path, step: int, count: int, rng: random.Random) -> Non
         for logged in rollout["steps"][:2]
     ]
     log = run_dir / "rollouts" / f"step-{step:06d}.jsonl"
-    log.write_text("".join(json.dumps(line(rollout, step)) + "\n" for rollout in rollouts))
+    numbered = enumerate(rollouts, 1)
+    log.write_text("".join(json.dumps(line(one, step, number, count)) + "\n" for number, one in numbered))
     batches = run_dir / "batches" / f"batch-{step:06d}.jsonl.gz"
     batches.write_bytes(gzip.compress("".join(json.dumps(entry) + "\n" for entry in batch).encode()))
 
 
-def line(rollout: dict, step: int) -> dict:
-    return {"schema_version": 1, "step": step, "line": 1, "lines": 1, "rollout": rollout}
+def line(rollout: dict, step: int, number: int = 1, count: int = 1) -> dict:
+    return {"schema_version": 1, "step": step, "line": number, "lines": count, "rollout": rollout}
 
 
 def make_rollout(step: int, number: int, rng: random.Random, invalid: bool | None = None) -> dict:

@@ -102,7 +102,7 @@ def failing(capsys, *words) -> str:
 
 def test_what_has_no_payoffs_is_a_one_line_error(trained, tmp_path, capsys):
     assert "OUT: " in failing(capsys, trained, tmp_path)
-    assert "payoffs are no model" in failing(capsys, trained, tmp_path / "out", "--merge")
+    assert "does not go together with --merge" in failing(capsys, trained, tmp_path / "out", "--merge")
     assert "no checkpoint of update 9" in failing(capsys, f"{trained}@9", tmp_path / "out")
     assert "no member of a pool has played" in failing(capsys, f"{trained}@0", tmp_path / "out")
     copy = shutil.copytree(trained, tmp_path / "copy")

@@ -1,6 +1,5 @@
 """``sparring play``: a person at standard input against a tiny model, whose moves are almost never legal."""
 
-import asyncio
 import io
 import re
 
@@ -8,10 +7,12 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from sparring.commands.play import ModelPlayer, play
+from sparring.commands.persons_games import ModelPlayer, PersonsGames
+from sparring.commands.play import play_games
 from sparring.core import CallSettings, MockInferenceClient
 from sparring.envs.catalog import make_game
 from sparring.envs.templates import get_template
+from sparring.evaluation.match import Progress
 from terminal_sessions import EndedInput
 from tiny_models import roomy_model
 
@@ -19,9 +20,8 @@ from tiny_models import roomy_model
 def played(typed, monkeypatch, *, seat=None, env_id="kuhn_poker", seed=0):
     monkeypatch.setattr("sys.stdin", EndedInput(typed))
     said = io.StringIO()
-    play(
-        str(roomy_model()), env_id, template=None, seat=seat, seed=seed, console=Console(file=said, width=100)
-    )
+    games = PersonsGames(str(roomy_model()), env_id, template=None, seat=seat, seed=seed, progress=Progress())
+    play_games(games, Console(file=said, width=100))
     return said.getvalue()
 
 
@@ -77,7 +77,9 @@ def test_a_move_of_the_person_on_which_the_game_raises_loses_the_game_and_the_se
 
 
 def test_a_move_of_the_model_on_which_the_game_raises_loses_its_game_and_the_session_continues(monkeypatch):
-    monkeypatch.setattr("sparring.commands.play.build_engine", lambda *_: MockInferenceClient([RAISES]))
+    monkeypatch.setattr(
+        "sparring.commands.persons_games.build_engine", lambda *_: MockInferenceClient([RAISES])
+    )
     said = played("y\nn\n", monkeypatch, seat=1, env_id="LiarsDice-v0-train")
     assert said.count("an invalid move of player 0") == 2
     assert said.count("you won (you +1, player 0 -1)") == 2
@@ -90,16 +92,15 @@ def test_answers_of_the_model_cannot_control_the_terminal(monkeypatch):
     assert not ACTS_ON_A_TERMINAL.search(said)
 
 
-def test_the_models_answers_end_at_the_stop_texts_of_the_game_or_else_of_the_template():
+async def test_the_models_answers_end_at_the_stop_texts_of_the_game_or_else_of_the_template():
     client = MockInferenceClient(["check\nbecause"])
     game = make_game("kuhn_poker", 2, 0)
-    with asyncio.Runner() as runner:
-        for template, stop, answer in (
-            ("default", None, "check\nbecause"),
-            ("default", ("\n",), "check"),
-            ("fewshot-text", None, "check"),
-            ("fewshot-text", ("because",), "check\n"),
-        ):
-            calls = CallSettings(max_tokens=8, stop=stop)
-            model = ModelPlayer(client, ["base"] * 2, get_template(template), calls, runner)
-            assert model.answer(game, 0) == answer
+    for template, stop, answer in (
+        ("default", None, "check\nbecause"),
+        ("default", ("\n",), "check"),
+        ("fewshot-text", None, "check"),
+        ("fewshot-text", ("because",), "check\n"),
+    ):
+        calls = CallSettings(max_tokens=8, stop=stop)
+        model = ModelPlayer(client, ["base"] * 2, get_template(template), calls)
+        assert (await model.answer(game, 0)).text == answer

@@ -12,9 +12,11 @@ from matrices import first_of
 from program_runs import adapter
 from seat_runs import OPPONENTS, SIDES, TALK, games, match
 from sparring.cli.main import main
-from sparring.commands.play import play
+from sparring.commands.persons_games import PersonsGames
+from sparring.commands.play import play_games
 from sparring.config import load_config
 from sparring.core import InputError, MockInferenceClient
+from sparring.evaluation.match import Progress
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +85,10 @@ class Asked(MockInferenceClient):
 @pytest.mark.parametrize(("seat", "policy", "typed"), [(1, "first", ""), (0, "second", "hello\n\n")])
 def test_a_person_plays_against_the_policy_of_the_other_seat(sides, monkeypatch, seat, policy, typed):
     client = Asked()
-    monkeypatch.setattr("sparring.commands.play.build_engine", lambda *_: client)
+    monkeypatch.setattr("sparring.commands.persons_games.build_engine", lambda *_: client)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    play(str(sides), TALK, template=None, seat=seat, seed=0, console=Console(file=io.StringIO()))
+    games = PersonsGames(str(sides), TALK, template=None, seat=seat, seed=0, progress=Progress())
+    play_games(games, Console(file=io.StringIO()))
     assert client.models == [f"model/{policy}"]
 
 

@@ -94,11 +94,11 @@ def test_text_that_tries_to_break_out_of_the_page_is_shown(tmp_path, write):
     page = Page(html)
     assert page.open == []
     assert [tag for tag, _ in page.elements if tag == "img"] == []
-    assert len([tag for tag, _ in page.elements if tag == "script"]) == 3
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 4
     assert not any("onerror" in attrs for _, attrs in page.elements)
     assert sum(HOSTILE in text for text in page.text) > 10
     # Plotly reads a little HTML in names and labels, so there too everything must be escaped.
-    figures = re.search(r'type="application/json">(.*)</script>\n', html).group(1)
+    figures = re.search(r'id="figures" type="application/json">(.*)</script>\n', html).group(1)
     assert "&lt;img src=x onerror" in figures
     assert "\\u003cimg" not in figures
 

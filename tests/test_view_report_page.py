@@ -166,7 +166,8 @@ def test_turns_are_matched_with_their_model_calls(tmp_path):
 def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
     games = load_run(write_run(tmp_path / "run", steps=10)).episodes
     first = games[0].rollout.steps
-    assert first[0].info["reward_stages"]["sampled"] == 0.83
+    assert first[0].info["reward_stages"]["final_transformed"] == 1.9
+    assert first[0].advantage == 0.83
     assert "reward_stages" not in first[2].info
 
 

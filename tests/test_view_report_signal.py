@@ -242,13 +242,15 @@ def test_conversations_of_an_evaluation_are_read_with_their_sub_episodes(tmp_pat
     assert html.count('<details class="child"') == 2
 
 
-def tags_of(html):
-    return [attrs["data-tags"].split() for _, attrs in Page(html).elements if attrs.get("class") == "game"]
+def facts_of(html):
+    games = [attrs for _, attrs in Page(html).elements if attrs.get("class") == "game"]
+    return [json.loads(attrs["data-facts"]) for attrs in games]
 
 
 def test_conversations_can_be_filtered_by_reward_failure_and_cut_answers(tmp_path):
     cut = step_of("A", "and so on")
     cut.info["finish_reason"] = "length"
+    cut.completion_token_ids = cut.completion_logprobs = None
     rollouts = [
         Rollout(
             episode_type="talk", artifact="x", meta={}, id="1", steps=[cut], rewards={"A": 1.0, "B": 0.0}
@@ -265,15 +267,27 @@ def test_conversations_can_be_filtered_by_reward_failure_and_cut_answers(tmp_pat
     ]
     write_log(tmp_path, 1, rollouts)
     html = build(tmp_path)
-    cut_tag = "cut-at-the-token-limit"
-    assert [set(tags) for tags in tags_of(html)] == [{"r1p", "r2z", cut_tag}, {"failed"}, {"r1n", "r0p"}]
+    first, lost, last = facts_of(html)
+    assert (first["kinds"], lost["kinds"], last["kinds"]) == (["cut at the token limit"], ["failed"], [])
+    assert {place: one["reward"] for place, one in first["seats"].items()} == {"1": 1.0, "2": 0.0}
+    assert {place: one["reward"] for place, one in last["seats"].items()} == {"1": -1.0, "0": 2.0}
+    assert lost["seats"] == {}
+    assert (first["length"], last["length"]) == (3, 1)
+    text = text_of(html)
+    assert "length in words" in text
+    assert "any outcome" not in text
     options = [attrs["value"] for tag, attrs in Page(html).elements if tag == "option"]
-    assert options == ["", *(f"r{place}{sign}" for place in range(3) for sign in "pzn")]
+    assert options == ["", "0", "1", "2"]
 
 
-def test_games_can_be_filtered_by_reward_and_by_fault(tmp_path):
+def test_games_can_be_filtered_by_seat_outcome_reward_and_fault(tmp_path):
     write_match(tmp_path, 3, 1)
-    assert [set(tags) for tags in tags_of(build(tmp_path))] == [{"r0p", "r1n"}] * 3
+    html = build(tmp_path)
+    for facts in facts_of(html):
+        seats = [*facts["seats"].values()]
+        assert sorted(one["outcome"] for one in seats) == ["loss", "win"]
+        assert all((one["reward"] > 0) == (one["outcome"] == "win") for one in seats)
+    assert [name for name in ("won", "drew", "lost") if name in text_of(html).split()] == ["won", "lost"]
 
 
 def test_the_nash_conv_of_an_unplayable_policy_is_marked(tmp_path):

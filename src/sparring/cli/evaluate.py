@@ -22,7 +22,9 @@ from sparring.cli.options import (
     json_text,
     write_text,
 )
+from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
+from sparring.core.errors import check_installed
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
 _OPPONENT_HELP = (
@@ -184,8 +186,11 @@ def play(
     template: Template = None,
     seat: Annotated[int | None, typer.Option(min=0, help="Your seat; drawn if not given.")] = None,
     seed: Seed = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser", help="Play on a page that this machine serves.")
+    ] = False,
 ) -> None:
-    """Play against a trained model in the terminal, or take a role in a program."""
+    """Play against a trained model in the terminal or a browser, or take a role in a program."""
     from sparring.commands.model_source import first_environment
 
     env = env or first_environment(run)
@@ -194,19 +199,30 @@ def play(
     if env is not None:
         _check_no_role(role is not None, env)
     from sparring.commands.console import ConsoleProgress
-    from sparring.commands.play import play as play_game
+    from sparring.commands.persons_games import PersonsGames
+    from sparring.commands.play import play_games
     from sparring.commands.programs import play_program
     from sparring.commands.venues import refuse_for_programs
     from sparring.run.checks import renaming
 
+    if browser:
+        check_installed("--browser", "serve", *PACKAGES)
+        from sparring.commands.play_browser import games_in_browser, program_in_browser
     console = Console()
     progress = ConsoleProgress(console)
     if env is None:
         refuse_for_programs({"--template": template, "--seat": seat is not None})
-        play_program(run, str(role), seed, console, progress)
+        if browser:
+            program_in_browser(run, str(role), seed, progress, progress.say)
+        else:
+            play_program(run, str(role), seed, console, progress)
         return
     with renaming(GAME_OPTIONS | {"seat": "--seat"}):
-        play_game(run, env, template=template, seat=seat, seed=seed, console=console, progress=progress)
+        games = PersonsGames(run, env, template=template, seat=seat, seed=seed, progress=progress)
+        if browser:
+            games_in_browser(games, progress.say)
+        else:
+            play_games(games, console)
 
 
 def tournament(

@@ -2,7 +2,9 @@
 ``analyse``."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +12,15 @@ import typer
 from rich.console import Console
 
 from sparring.cli.exits import Exit
-from sparring.cli.options import check_writable, console_of_tables, json_text, write_text
+from sparring.cli.options import (
+    GAME_OPTIONS,
+    Env,
+    SeedOrNone,
+    check_writable,
+    console_of_tables,
+    json_text,
+    write_text,
+)
 from sparring.core import InputError
 from sparring.core.errors import check_installed, imported
 from sparring.core.text import shell_command
@@ -20,7 +30,10 @@ if TYPE_CHECKING:
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path.")]
 _NAMES = "prover_role_conformance, prover_direct_quotation, prover_accurate_quotation or follow_up"
+_COMPARED_HELP = "The runs, by name or path; with --deals also RUN@120, RUN@best, an adapter, base or random."
+_DEALS_HELP = "Play this many deals with each, and show the games beside each other."
 _PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
+_ROLLOUTS_HELP = "Write the games or conversations that the run has logged, as one Parquet file."
 _PUSH_HELP = "Then upload OUT to this repository of the Hugging Face Hub, made private; needs HF_TOKEN."
 _RUNS = Path("runs")
 
@@ -78,11 +91,23 @@ def doctor(
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help="The runs, by name or path.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN ...", help=_COMPARED_HELP)],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("comparison.html"),
+    deals: Annotated[int | None, typer.Option(min=1, metavar="N", help=_DEALS_HELP)] = None,
+    env: Env = None,
+    seed: SeedOrNone = None,
 ) -> None:
-    """Compare runs in a table and on a page with curves; seeds of one configuration become one entry."""
+    """Compare runs in a table and on a page with curves; seeds of one configuration become one entry.
+
+    With --deals, let runs or checkpoints play the same deals and show their games side by side.
+    """
     check_writable("--out", out)
+    if deals is not None:
+        _compare_deals(runs, out, env, deals, seed or 0)
+        return
+    for name, value in (("--env", env), ("--seed", seed)):
+        if value is not None:
+            raise InputError(name, "is for games that are played", "Leave it out, or add --deals 4")
     from sparring.commands.compare import read_entries
     from sparring.commands.compare_page import comparison_html, comparison_text
 
@@ -90,6 +115,22 @@ def compare(
     page = comparison_html(entries)
     Console().print(comparison_text(entries))
     write_text(out, page)
+    print(f"\npage: {out}")
+
+
+def _compare_deals(members: list[str], out: Path, env: str | None, deals: int, seed: int) -> None:
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.model_source import first_environment_of
+    from sparring.commands.side_by_side import side_by_side, side_by_side_html, side_by_side_table
+    from sparring.run.checks import renaming
+    from sparring.view.watch.text import table_text
+
+    with renaming(GAME_OPTIONS | {"members": "RUN"}):
+        result = side_by_side(
+            members, env or first_environment_of(members), deals, seed, ConsoleProgress(Console())
+        )
+    console_of_tables().print(table_text(side_by_side_table(result)))
+    write_text(out, side_by_side_html(result))
     print(f"\npage: {out}")
 
 
@@ -146,7 +187,9 @@ def _last_written(run: Path) -> float:
 
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or path, or an adapter.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; it must not exist.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The directory or file to write; it must not exist.")
+    ],
     merge: Annotated[
         bool, typer.Option("--merge", help="Write a whole model, with the adapter merged into its weights.")
     ] = False,
@@ -162,20 +205,32 @@ def export(
     ] = None,
     push: Annotated[str | None, typer.Option("--push", metavar="USER/NAME", help=_PUSH_HELP)] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
+    rollouts: Annotated[bool, typer.Option("--rollouts", help=_ROLLOUTS_HELP)] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
     from sparring.commands.export import export as export_adapter
     from sparring.commands.export import export_payoffs
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
-    if not payoffs:
+    of_model = {"--merge": merge, "--policy": policy, "--gguf": gguf, "--push": push}
+    if rollouts:
+        _refuse("--rollouts", {**of_model, "--payoffs": payoffs, "--checkpoint": checkpoint})
+        from sparring.commands.export_rollouts import export_rollouts
+
+        found = export_rollouts(run, out, partial(print, file=sys.stderr))
+        print(f"wrote {out}: {found.rows:,} rows, {found.rollouts:,} rollouts, {found.updates:,} updates")
+    elif payoffs:
+        _refuse("--payoffs", of_model)
+        export_payoffs(name, out)
+        print(f"wrote {out}")
+    else:
         export_adapter(name, out, merge=merge, policy=policy, console=Console(), gguf=gguf, push_to=push)
-        return
-    if merge or policy is not None or gguf is not None or push is not None:
-        fix = "Leave out --merge, --policy, --gguf and --push"
-        raise InputError("--payoffs", "payoffs are no model", fix)
-    export_payoffs(name, out)
-    print(f"wrote {out}")
+
+
+def _refuse(option: str, others: Mapping[str, object]) -> None:
+    """Raise an InputError if an option that writes no model stands beside others."""
+    if given := [name for name, value in others.items() if value]:
+        raise InputError(option, f"does not go together with {given[0]}", f"Leave out {' and '.join(given)}")
 
 
 def analyse(

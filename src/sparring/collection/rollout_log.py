@@ -51,7 +51,7 @@ class RolloutLog:
 
         Raises SparringError for a value that JSON cannot represent (NaN, half a surrogate pair), and OSError.
         """
-        path = self._path(step)
+        path = self.path(step)
         if not rollouts:
             path.unlink(missing_ok=True)
             return
@@ -62,25 +62,41 @@ class RolloutLog:
 
         Raises InputError if the step has no file, a line is damaged or missing, or its schema is unknown.
         """
-        path = self._path(step)
+        rollouts = []
+        for one in self.lines(step):
+            if isinstance(one, InputError):
+                raise one
+            rollouts.append(one)
+        return rollouts
+
+    def lines(self, step: int) -> Iterator[Rollout | InputError]:
+        """Yield the rollouts of a training step one at a time, and for each damaged line, and for lines that
+        are missing at the end, the error that names it.
+
+        Raises InputError if the step has no file.
+        """
+        path = self.path(step)
         try:
-            lines = path.read_bytes().splitlines()
+            file = path.open("rb")
         except FileNotFoundError:
             raise InputError(
                 str(path), f"there are no rollouts of step {step}", "Check the run and the step."
             ) from None
-        rollouts = []
-        expected = 1
-        for number, line in enumerate(lines, 1):
-            entry = _decode(line, path, number)
-            expected = entry.lines
-            if (entry.step, entry.line) != (step, number):
-                problem = f"it says step {entry.step}, line {entry.line}"
-                raise _damaged(path, number, problem)
-            rollouts.append(entry.rollout)
-        if len(rollouts) != expected:
-            raise _damaged(path, len(lines) + 1, f"the file ends after {len(lines)} of {expected} lines")
-        return rollouts
+        with file:
+            number, expected = 0, 1
+            for number, line in enumerate(file, 1):
+                try:
+                    entry = _decode(line, path, number)
+                    if (entry.step, entry.line) != (step, number):
+                        raise _damaged(path, number, f"it says step {entry.step}, line {entry.line}")
+                except InputError as error:
+                    yield error
+                else:
+                    expected = entry.lines
+                    yield entry.rollout
+        if number < expected:
+            problem = f"the file ends after {number} of {expected} lines"
+            yield _damaged(path, number + 1, problem)
 
     def steps(self) -> list[int]:
         """Return the training steps that have a file, ascending."""
@@ -95,7 +111,8 @@ class RolloutLog:
             for rollout in self.read(step):
                 yield step, rollout
 
-    def _path(self, step: int) -> Path:
+    def path(self, step: int) -> Path:
+        """Return the file of a training step."""
         return self.directory / f"step-{step:06d}.jsonl"
 
 
@@ -167,7 +184,7 @@ class BatchLine(msgspec.Struct):
     policy_version: int
     obs: str
     act: str
-    rewards: dict[str, Any]
+    rewards: dict[str, float]
     explored: bool | msgspec.UnsetType = msgspec.UNSET
     schema_version: int = BATCH_SCHEMA_VERSION
 

@@ -1,7 +1,7 @@
 """Runs of programs, evaluated or played: any checkpoint, or a person, in each role."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -132,13 +132,13 @@ def evaluate_program(
 class WithPerson(InferenceClient):
     """A client that asks the person for the answers of ``PERSON``, and another client for all others.
 
-    ``asked`` counts the person's answers; ``left`` is set when the person ends the session by an empty line
-    or the end of the input.
+    ``ask`` returns what the person says to a prompt, or nothing to end the session. ``asked`` counts the
+    person's answers; ``left`` is set when the person ends the session.
     """
 
-    def __init__(self, client: InferenceClient, console: Console) -> None:
+    def __init__(self, client: InferenceClient, ask: Callable[[str], Awaitable[str]]) -> None:
         self.client = client
-        self.console = console
+        self.ask = ask
         self.asked = 0
         self.left = False
 
@@ -148,12 +148,7 @@ class WithPerson(InferenceClient):
         """Answer, or let the person answer."""
         if model != PERSON:
             return await self.client.complete(messages, *asked, model=model, **options)
-        shown = "\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages)
-        self.console.print(Panel(Text(printable(shown)), title="your turn"))
-        try:
-            typed = self.console.input("your answer (an empty line or Ctrl-D ends)> ").strip()
-        except EOFError:
-            typed = ""
+        typed = await self.ask("\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages))
         if not typed:
             self.left = True
             raise SparringError("the person has left")
@@ -171,8 +166,16 @@ def play_program(
     name: str, role: str, seed: int | None, console: Console, progress: Progress | None = None
 ) -> None:
     """Let the person play a role in one episode after another, until the person leaves."""
+
+    async def ask(prompt: str) -> str:
+        console.print(Panel(Text(printable(prompt)), title="your turn"))
+        try:
+            return console.input("your answer (an empty line or Ctrl-D ends)> ").strip()
+        except EOFError:
+            return ""
+
     run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
-    run.arena.client = person = WithPerson(run.engine, console)
+    run.arena.client = person = WithPerson(run.engine, ask)
     run.arena.retries = 0
     with asyncio.Runner() as runner:  # only episodes run in the loop, which would hold back a Ctrl-C
         stack = AsyncExitStack()
@@ -186,20 +189,28 @@ def play_program(
 def _play_episodes(
     run: ProgramRun, role: str, person: WithPerson, runner: asyncio.Runner, console: Console
 ) -> None:
-    while not person.left:
-        asked = person.asked
-        requests = runner.run(next_requests(run.arena))
-        for request in {one.episode_type: one for one in reversed(requests)}.values():
-            result = runner.run(run.episode(request))
-            if person.left or person.asked > asked:
-                break
+    while True:
+        result = runner.run(play_episode(run, role, person))
         if person.left:
             break
-        if person.asked == asked:
-            raise SparringError(f"no episode of the program asks {role}")
         _print_result(result, console)
         if console.input("another? (y; anything else ends)> ").strip().lower() not in ("y", "yes"):
             break
+
+
+async def play_episode(run: ProgramRun, role: str, person: WithPerson) -> GenerateResult:
+    """Play the first type of episode of the program's next step that asks the person.
+
+    Raises:
+        SparringError: none does.
+    """
+    asked = person.asked
+    requests = await next_requests(run.arena)
+    for request in {one.episode_type: one for one in reversed(requests)}.values():
+        result = await run.episode(request)
+        if person.left or person.asked > asked:
+            return result
+    raise SparringError(f"no episode of the program asks {role}")
 
 
 def _print_result(result: GenerateResult, console: Console) -> None:

@@ -92,12 +92,19 @@ def write_file(path: Path, content: bytes) -> None:
 
 def write_users_file(path: Path, content: bytes) -> None:
     """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``."""
+    with replaced_users_file(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replaced_users_file(path: Path) -> Iterator[BinaryIO]:
+    """Do as :func:`replaced_file` does, where the user asks for a file."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(descriptor)
     scratch = Path(name)
     scratch.chmod(0o666 & ~umask())
     with _replaced(path, scratch) as file:
-        file.write(content)
+        yield file
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import re
 import secrets
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -110,11 +110,18 @@ class EveryRequest:
     Surplus slashes are taken out of paths: clients make them of an address that ends in one, and not every
     client follows a redirection. A body has at most ``MAX_BODY_BYTES``, or the ``larger`` limit of its path,
     with or without a Content-Length. A fault is answered with 500; the log has its id, the error and the
-    place in one line. A response that has begun is broken off.
+    place in one line. A response that has begun is broken off. ``open_paths`` need no token.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, larger: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        larger: Mapping[str, int],
+        open_paths: Collection[str] = OPEN_PATHS,
+    ) -> None:
         self.app = app
+        self.open_paths = open_paths
         self.token = token
         self.larger = larger
 
@@ -149,7 +156,7 @@ class EveryRequest:
         too_large = f"the body has more than {limit:,} bytes. Send a shorter one"
         length = headers.get(b"content-length", b"")
         refusal = None
-        if scope["path"] not in OPEN_PATHS and not self._knows_token(headers):
+        if scope["path"] not in self.open_paths and not self._knows_token(headers):
             refusal = ApiError(
                 401,
                 f"The bearer token is missing or wrong. Send the server's {TOKEN_VARIABLE}",

@@ -15,9 +15,10 @@ from sparring.core.messages import Messages
 from sparring.core.play import GameSummary
 from sparring.core.text import counted
 from sparring.core.types import AgentSpec
+from sparring.evaluation.results import Outcome, outcome_of
 from sparring.finetune.trees import Node
 from sparring.programs.proofs.state import ProofState, Round
-from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move
+from sparring.view.episodes import LoggedEpisode, game_of, has_invalid_move, turns_of
 from sparring.view.files import converted
 
 Tone = Literal["", "good", "warn", "bad"]
@@ -80,6 +81,7 @@ class Card:
     Attributes:
         title: what it is about, in one line.
         players: the players of a game, by seat.
+        outcomes: how it ended for each seat of a game.
         where: the environment of a game or the type of an episode, whose prompts may begin alike.
         rewards: what each seat or role earned.
         counts: how many turns and sub-episodes there are, in words.
@@ -99,6 +101,7 @@ class Card:
     rewards: dict[str, float]
     turns: list[CardTurn]
     counts: str
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     players: dict[str, str] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -188,6 +191,7 @@ def _game_card(episode: LoggedEpisode, game: GameSummary) -> Card:
         rewards={f"seat {pid}": reward for pid, reward in sorted(game["final_rewards"].items())},
         turns=list(_game_turns(rollout, game)),
         counts=counted(game["num_turns"], "turn"),
+        outcomes={f"seat {pid}": outcome_of(game["final_rewards"], pid) for pid in game["final_rewards"]},
         players=_players(rollout, game),
         marks=marks,
         kinds=[INVALID] * invalid + [TURN_LIMIT] * game["truncated"],
@@ -196,16 +200,8 @@ def _game_card(episode: LoggedEpisode, game: GameSummary) -> Card:
 
 
 def _game_turns(rollout: Rollout, game: GameSummary) -> Iterator[CardTurn]:
-    """Yield the moves, each with the model call behind it; scripts have none.
-
-    The moves of a random opening are a script's too, whoever has the seat.
-    """
-    waiting: defaultdict[int, list[Step]] = defaultdict(list)
-    for step in reversed(rollout.steps):
-        waiting[step.pid].append(step)
-    for number, turn in enumerate(game["turns"], start=1):
-        calls = waiting[turn["pid"]]
-        found = calls.pop() if calls and turn["kind"] != "script" else None
+    """Yield the moves, each with the model call behind it."""
+    for number, (turn, found) in enumerate(turns_of(rollout, game), start=1):
         marks: list[Mark] = []
         if turn["kind"] == "policy":
             marks.append(("well formed", "good") if turn["well_formed"] else ("malformed", "warn"))

@@ -1,5 +1,6 @@
 """Finds games and conversations, with their sub-episodes, in a rollout log and reads them."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from sparring.core import Rollout
-from sparring.core.play import GameSummary
+from sparring.core import Rollout, Step
+from sparring.core.play import GameSummary, GameTurn
 from sparring.view.files import converted, decoded, number_of
 
 EPISODES_PER_STEP = 6
@@ -72,6 +73,19 @@ class _Moves(msgspec.Struct):
 def game_of(rollout: Rollout) -> GameSummary | None:
     """Return what a finished game has left; ``None`` for any other episode."""
     return converted(rollout.extras, GameSummary)
+
+
+def turns_of(rollout: Rollout, game: GameSummary) -> Iterator[tuple[GameTurn, Step | None]]:
+    """Yield the moves of a game, each with the model call behind it; scripts have none.
+
+    The moves of a random opening are a script's too, whoever has the seat.
+    """
+    waiting: defaultdict[int, list[Step]] = defaultdict(list)
+    for step in reversed(rollout.steps):
+        waiting[step.pid].append(step)
+    for turn in game["turns"]:
+        calls = waiting[turn["pid"]]
+        yield turn, calls.pop() if calls and turn["kind"] != "script" else None
 
 
 def has_invalid_move(game: GameSummary | None) -> bool:

@@ -1,21 +1,18 @@
 """WholeRun: a run read to its end, with games or conversations to show. Damaged files are left out."""
 
-import gzip
-import zlib
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sparring.collection.rollout_log import BatchLine
 from sparring.collection.start_log import Session, read_sessions
 from sparring.core import InputError
 from sparring.core.files import check_kinds
 from sparring.evaluation.figures import FigureName
 from sparring.evaluation.results import MatchResult, NashConvResult
 from sparring.evaluation.task_result import TaskResult
+from sparring.view.batches import BatchRewards
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
 from sparring.view.evaluations import EvaluationFiles
-from sparring.view.files import decoded, number_of
+from sparring.view.files import number_of
 from sparring.view.findings.played import Played, read_played
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource, read_to_end
@@ -82,8 +79,9 @@ def load_run(run_dir: Path) -> WholeRun:
     if view.tuning is not None:
         logs = sorted((run_dir / "rollouts").glob("test-*.jsonl"), key=number_of) or logs
     episodes, in_log = select_episodes(logs, of_program=view.is_program)
-    if not view.is_program:
-        _add_reward_stages(episodes, sorted(run_dir.glob("*/batch-*.jsonl.gz")))
+    batches = BatchRewards(run_dir)
+    for episode in episodes:
+        batches.add_to(episode.step, episode.all_rollouts())
     return WholeRun(
         **vars(view),
         config_text=config.read_text(encoding="utf-8", errors="replace") if config.exists() else "",
@@ -139,30 +137,3 @@ def _asked(tasks: EvaluationFiles) -> list[Transcript]:
         for step, path in sorted({min(paths), max(paths)})
     ]
     return sorted(found, key=lambda one: (one.step, one.env_id))
-
-
-def _add_reward_stages(episodes: list[LoggedEpisode], batch_logs: list[Path]) -> None:
-    """Copy the reward stages from the batch logs into the games' steps, as ``info["reward_stages"]``.
-
-    Batches are numbered from 1, so in a lockstep run the games of a step are in the batch of the same number
-    or in a neighbouring one; only those files are read. A step that was never sampled gets no stages.
-    """
-    near = {episode.step + distance for episode in episodes for distance in (-1, 0, 1)}
-    lines = (line for path in batch_logs if number_of(path) in near for line in _unzipped_lines(path))
-    found = (entry for line in lines if (entry := decoded(line, BatchLine)) is not None)
-    stages = {(entry.rollout_id, entry.pid, entry.step_index): entry.rewards for entry in found}
-    for episode in episodes:
-        taken: defaultdict[int, int] = defaultdict(int)
-        for step in episode.rollout.steps:
-            key = (episode.rollout.id, step.pid, taken[step.pid])
-            taken[step.pid] += 1
-            if key in stages:
-                step.info["reward_stages"] = stages[key]
-
-
-def _unzipped_lines(path: Path) -> list[bytes]:
-    """Return the lines of a compressed file; empty if it is truncated."""
-    try:
-        return gzip.decompress(path.read_bytes()).splitlines()
-    except (OSError, EOFError, zlib.error):
-        return []

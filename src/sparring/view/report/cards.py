@@ -12,6 +12,8 @@ from sparring.core.messages import Messages
 from sparring.core.text import counted
 from sparring.view.cards import KINDS, Card, CardTurn, in_a_line, tokens_text
 from sparring.view.report.html import badge_html
+from sparring.view.report.plotly import Json
+from sparring.view.report.tokens import AnswersByToken
 
 MAX_TURNS = 80
 """At most this many turns of a game or conversation are shown."""
@@ -25,7 +27,7 @@ GLANCE_LINES = 8
 """The number of lines of an observation that are shown unfolded: the last ones, which hold the position."""
 GLANCE_CHARS = 600
 """The largest number of characters in these lines."""
-_SIGNS = (("p", "above 0"), ("z", "0"), ("n", "below 0"))
+_OUTCOMES = {"win": "won", "draw": "drew", "loss": "lost"}
 
 Speaker = tuple[str, str]
 """An environment or a type of episodes, and one of its seats or roles."""
@@ -39,11 +41,15 @@ class Shared:
         names: the roles or seats, each of which has the colour of its place.
         beginnings: the messages with which every prompt of a speaker begins, shown once.
         of_evaluation: whether these are of an evaluation, which has no advantages.
+        by_token: collects the answers that are shown by token.
+        beside: whether the cards of a group stand beside each other, and open together.
     """
 
     names: Sequence[str] = ()
     beginnings: Mapping[Speaker, Messages] = field(default_factory=dict)
     of_evaluation: bool = False
+    by_token: AnswersByToken = field(default_factory=AnswersByToken)
+    beside: bool = False
 
     def colour(self, name: str) -> int:
         """Return the colour of a role or seat."""
@@ -61,20 +67,22 @@ def cards_html(groups: Mapping[str, Sequence[Card]], shared: Shared, *, unfolded
     cards = [card for group in groups.values() for card in group]
     if not cards:
         return ""
-    rewarded = [name for name in shared.names if any(name in card.rewards for card in cards)]
-    parts = [_beginnings_html(shared), _filter_html(cards, rewarded)]
+    unit, parts = _unit(cards), list[str]()
     for title, group in groups.items():
         shown = "".join(
-            f'<details class="game" data-tags="{" ".join(_tags(card, rewarded))}"'
+            f'<details class="game" data-facts="{escape(json.dumps(_facts_of(card, shared, unit)))}"'
             f"{' open' if unfolded and card is cards[0] else ''}>"
             f"<summary>{_summary_html(card, shared)}</summary>{_body_html(card, shared)}</details>"
             for card in group
         )
+        shown = f'<div class="beside">{shown}</div>' if shared.beside else shown
         parts.append(f'<div class="group"><h3>{title}</h3>{shown}</div>' if group else "")
-    return "".join(parts)
+    return "".join([_beginnings_html(shared), _controls_html(cards, shared, unit), *parts])
 
 
-def shared_of(cards: Sequence[Card], names: Sequence[str], *, of_evaluation: bool) -> Shared:
+def shared_of(
+    cards: Sequence[Card], names: Sequence[str], by_token: AnswersByToken, *, of_evaluation: bool
+) -> Shared:
     """Return what cards share. ``names`` come first; others that act in them follow."""
     everything = [one for card in cards for one in _with_parts(card)]
     prompts: defaultdict[Speaker, list[Messages]] = defaultdict(list)
@@ -86,7 +94,8 @@ def shared_of(cards: Sequence[Card], names: Sequence[str], *, of_evaluation: boo
     known = {name for card in everything for name in (*card.players, *card.rewards)}
     known |= {turn.speaker for card in everything for turn in card.turns} - {""}
     ordered = [*names, *sorted(known - {*names}, key=lambda name: (len(name), name))]
-    return Shared(ordered, {speaker: one for speaker, one in beginnings.items() if one}, of_evaluation)
+    shown = {speaker: one for speaker, one in beginnings.items() if one}
+    return Shared(ordered, shown, of_evaluation, by_token)
 
 
 def shared_beginning(prompts: Sequence[Messages]) -> Messages:
@@ -123,34 +132,76 @@ def _beginnings_html(shared: Shared) -> str:
     )
 
 
-def _filter_html(cards: Sequence[Card], rewarded: Sequence[str]) -> str:
+def _controls_html(cards: Sequence[Card], shared: Shared, unit: str) -> str:
+    """Return what filters the cards, and what colours their tokens if some are shown by token."""
+    acting = {name for card in cards for name in _names_in(card)}
+    seats = {place: name for place, name in enumerate(shared.names) if name in acting}
+    outcomes = {outcome for card in cards for outcome in card.outcomes.values()}
     kinds = [kind for kind in KINDS if any(kind in card.kinds for card in cards)]
-    boxes = "".join(
-        f'<label><input type="checkbox" value="{_tag(kind)}"> {escape(kind)}</label> ' for kind in kinds
-    )
-    options = "".join(
-        f'<option value="r{place}{sign}">{escape(player)}: reward {words}</option>'
-        for place, player in enumerate(rewarded)
-        for sign, words in _SIGNS
-    )
-    rewards = f'<select><option value="">any reward</option>{options}</select> ' if rewarded else ""
-    return (
-        f'<div class="filter"><input type="search" placeholder="contains the words"> {rewards}{boxes}'
-        '<span class="muted shown"></span></div>'
-    )
-
-
-def _tags(card: Card, rewarded: Sequence[str]) -> list[str]:
-    signs = [
-        f"r{place}{'p' if card.rewards[player] > 0 else 'n' if card.rewards[player] < 0 else 'z'}"
-        for place, player in enumerate(rewarded)
-        if player in card.rewards
+    parts = ['<input type="search" placeholder="contains the words">']
+    parts += [_choice_html("seat", {"": "any seat or role", **seats})]
+    if outcomes:
+        told = {one: words for one, words in _OUTCOMES.items() if one in outcomes}
+        parts.append(_choice_html("outcome", {"": "any outcome", **told}))
+    parts += [_range_html("reward", "reward"), _range_html("length", f"length in {unit}")]
+    parts += [
+        f'<label><input type="checkbox" value="{escape(kind)}"> {escape(kind)}</label>' for kind in kinds
     ]
-    return [*map(_tag, card.kinds), *signs]
+    if shared.by_token.collected:
+        colours = {"": "nothing", "logprob": "log-probability"}
+        colours |= {} if shared.of_evaluation else {"advantage": "advantage"}
+        parts.append(f"<label>colour tokens by {_choice_html('colours', colours)}</label>")
+        parts.append('<span class="scale"></span>')
+    return f'<div class="filter">{"".join(parts)}<span class="muted shown"></span></div>'
 
 
-def _tag(kind: str) -> str:
-    return kind.replace(" ", "-")
+def _choice_html(name: str, options: Mapping[Any, str]) -> str:
+    shown = "".join(
+        f'<option value="{escape(str(value))}">{escape(words)}</option>' for value, words in options.items()
+    )
+    return f'<select name="{name}">{shown}</select>'
+
+
+def _range_html(name: str, unit: str) -> str:
+    ends = "".join(
+        f'<input type="number" step="any" name="{name}-{end}" placeholder="{end}" aria-label="{unit} {end}">'
+        for end in ("from", "to")
+    )
+    return f"<label>{unit} {ends}</label>"
+
+
+def _unit(cards: Sequence[Card]) -> str:
+    """Return in what the length of all that models wrote in a card is counted."""
+    steps = (step for card in cards for step in _steps_of(card))
+    return "tokens" if all(step.completion_token_ids for step in steps) else "words"
+
+
+def _steps_of(card: Card) -> list[Step]:
+    return [turn.step for one in _with_parts(card) for turn in one.turns if turn.step is not None]
+
+
+def _facts_of(card: Card, shared: Shared, unit: str) -> Json:
+    """Return what the page's script filters a card by; a seat is its place among the names."""
+    acting, rewards = _names_in(card), card.mean_rewards | card.rewards
+    return {
+        "kinds": card.kinds,
+        "length": sum(
+            len(step.written.split() if unit == "words" else step.completion_token_ids or [])
+            for step in _steps_of(card)
+        ),
+        "seats": {
+            place: {"reward": rewards.get(name), "outcome": card.outcomes.get(name)}
+            for place, name in enumerate(shared.names)
+            if name in acting
+        },
+    }
+
+
+def _names_in(card: Card) -> set[str]:
+    """Return the seats or roles that earn something or speak in a card or its sub-episodes."""
+    return {
+        name for one in _with_parts(card) for name in (*one.rewards, *(turn.speaker for turn in one.turns))
+    }
 
 
 def _summary_html(card: Card, shared: Shared, *, with_title: bool = True) -> str:
@@ -232,16 +283,29 @@ def _turn_html(turn: CardTurn, card: Card, shared: Shared) -> str:
         f'<div class="turn edge-{shared.colour(turn.speaker)}">'
         f'<div class="turn-head">{" ".join(filter(None, head))}</div>',
         _heard_html(turn.heard),
+        _answer_html(turn, shared),
+    ]
+    if turn.step is not None:
+        parts += [_stages_html(turn.step, shared), _prompt_html(turn, turn.step, card, shared)]
+    return "".join([*parts, "</div>"])
+
+
+def _answer_html(turn: CardTurn, shared: Shared) -> str:
+    """Return an answer as text, and a place for it by token."""
+    parts = [
         _reasoning_html(turn),
         "".join(f'<div class="label">{escape(name)}</div>{_said(text)}' for name, text in turn.parts.items()),
         "" if turn.parts or turn.text == turn.action else _said(turn.text),
     ]
-    if turn.step is not None:
-        answer = turn.step.completion_text
-        if not turn.parts and answer.strip() != turn.text.strip():
-            parts.append(f'<div class="label">answer</div><pre class="answer">{escape(_clip(answer))}</pre>')
-        parts += [_stages_html(turn.step, shared), _prompt_html(turn, turn.step, card, shared)]
-    return "".join([*parts, "</div>"])
+    if turn.step is None:
+        return "".join(parts)
+    answer = turn.step.completion_text
+    if not turn.parts and answer.strip() != turn.text.strip():
+        parts.append(f'<div class="label">answer</div><pre class="answer">{escape(_clip(answer))}</pre>')
+    place = shared.by_token.add(turn.step, None if shared.of_evaluation else turn.step.advantage)
+    if place is None:
+        return "".join(parts)
+    return f'<div class="as-text">{"".join(parts)}</div><div class="by-token" data-answer="{place}"></div>'
 
 
 def _said(text: str) -> str:

@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from sparring.core.text import number_text
 from sparring.view.report.plotly import Json, PlotlyFigure
+from sparring.view.report.tokens import AnswersByToken
 from sparring.view.tables import Bar, Cell, Row, Table
 
 FEW_STEPS = 12
@@ -30,9 +31,15 @@ class Page:
         subtitle: HTML below the title.
         turn: what the axis of steps counts.
         last_step: the last step of any figure.
+        model: whose tokenizer tells the tokens of answers.
+
+    Attributes:
+        by_token: the answers that the page shows by token.
     """
 
-    def __init__(self, title: str, subtitle: str = "", *, turn: str = "update", last_step: int = 0) -> None:
+    def __init__(
+        self, title: str, subtitle: str = "", *, turn: str = "update", last_step: int = 0, model: str = ""
+    ) -> None:
         self._head = f'<h1>{escape(title)}</h1><p class="muted">{subtitle}</p>'
         self._title = title
         self._steps: Json = {"title": {"text": turn, "standoff": 4}}
@@ -40,6 +47,7 @@ class Page:
             self._steps["dtick"] = 1
         self._parts: list[str] = []
         self._figures: list[Json] = []
+        self.by_token = AnswersByToken(model)
 
     def add(self, html: str) -> None:
         """Add HTML."""
@@ -72,12 +80,12 @@ class Page:
     def html(self) -> str:
         """Return the whole page."""
         plotly = _one_kind_of_line_end(get_plotlyjs()) if self._figures else ""
-        script = _one_kind_of_line_end(_packaged("page.js"))
+        script = _one_kind_of_line_end(_packaged("page.js") + _packaged("games.js"))
         return Template(_packaged("page.html")).substitute(
             title=escape(self._title),
             body=self._head + "".join(self._parts),
-            # "<" must not appear: it could end the script element.
-            figures=json.dumps(self._figures).replace("<", "\\u003c"),
+            figures=_for_script(self._figures),
+            answers=_for_script(self.by_token.collected),
             plotly=plotly,
             script=script,
             content_policy=escape(content_policy(plotly, script)),
@@ -173,6 +181,11 @@ def _bar_html(bar: Bar) -> str:
 def _ends_html(bar: Bar) -> str:
     low, high = number_text(bar.low), number_text(bar.high)
     return f'<div class="range-ends"><span>{low}</span><span>{high}</span></div>'
+
+
+def _for_script(content: list[Json]) -> str:
+    """Return JSON without ``<``, which could end the script element."""
+    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _grid(cards: Sequence[str]) -> str:

@@ -23,26 +23,6 @@ function drawAll() {
   }
 }
 
-function applyFilter(filter) {
-  const section = filter.closest("section");
-  const entries = [...section.querySelectorAll("details.game")];
-  const words = filter.querySelector("input[type=search]").value.toLowerCase();
-  const tags = [...filter.querySelectorAll("input:checked"), ...filter.querySelectorAll("select")]
-    .map((control) => control.value).filter((value) => value);
-  for (const entry of entries) {
-    const own = entry.dataset.tags.split(" ");
-    entry.hidden = !(tags.every((tag) => own.includes(tag)) && entry.textContent.toLowerCase().includes(words));
-  }
-  for (const group of section.querySelectorAll(".group")) {
-    group.hidden = !group.querySelector("details.game:not([hidden])");
-  }
-  const shown = entries.filter((entry) => !entry.hidden).length;
-  filter.querySelector(".shown").textContent = shown < entries.length ? shown + " of " + entries.length : "";
-}
-
-for (const filter of document.querySelectorAll(".filter")) {
-  filter.addEventListener("input", () => applyFilter(filter));
-}
 if (figures.length) {
   drawAll();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

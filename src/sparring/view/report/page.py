@@ -51,7 +51,8 @@ def build_report(run_dir: Path, solo: Path | None = None) -> Path:
 
 def report_html(run: WholeRun) -> str:
     """Return the whole page."""
-    page = Page(run.name, _subtitle_html(run), turn=run.turn, last_step=max(run.step, run.last_evaluation))
+    last = max(run.step, run.last_evaluation)
+    page = Page(run.name, _subtitle_html(run), turn=run.turn, last_step=last, model=run.model)
     page.add(f'<p class="muted">{escape(_origin(run))}</p>')
     if not (run.lines or run.figures or run.episodes):
         page.add(
@@ -164,7 +165,7 @@ def _policy_bar(chances: dict[str, float], colours: dict[str, int]) -> str:
 def _add_evaluated(page: Page, run: WholeRun) -> None:
     groups = {_transcript_title(run, one): list(map(card_of, one.episodes)) for one in run.transcripts}
     cards = [card for group in groups.values() for card in group]
-    shared = shared_of(cards, run.roles(), of_evaluation=True)
+    shared = shared_of(cards, run.roles(), page.by_token, of_evaluation=True)
     title = _title_of(run, cards)
     note = f"The first {title.lower()} of each. The figures beside them count all."
     page.section(f"{title} of the first and the last evaluation", cards_html(groups, shared), note)
@@ -173,7 +174,7 @@ def _add_evaluated(page: Page, run: WholeRun) -> None:
 def _add_asked(page: Page, run: WholeRun) -> None:
     groups = {_asked_title(run, one): list(map(card_of, one.episodes)) for one in run.asked}
     cards = [card for group in groups.values() for card in group]
-    shared = shared_of(cards, (), of_evaluation=True)
+    shared = shared_of(cards, (), page.by_token, of_evaluation=True)
     note = "The first questions of each. The figures beside them count all. Nothing is trained on these."
     page.section("Questions of tasks, first and last", cards_html(groups, shared), note)
 
@@ -204,7 +205,7 @@ def _add_training(page: Page, run: WholeRun) -> None:
         title = f"Iteration {step}" if run.tuning is not None else f"Update {step}{_versions_html(of_step)}"
         groups[title] = list(map(card_of, of_step))
     cards = [card for group in groups.values() for card in group]
-    shared = shared_of(cards, run.roles(), of_evaluation=False)
+    shared = shared_of(cards, run.roles(), page.by_token, of_evaluation=False)
     page.section(_title_of(run, cards), cards_html(groups, shared, unfolded=True), _choice_text(run))
 
 
