@@ -1,7 +1,6 @@
 """``sparring envs``: the environments that can be played here, and why the others cannot."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ from sparring.cli.options import console_of_tables
 from sparring.core.text import printable
 
 if TYPE_CHECKING:
+    from sparring.core import Messages
     from sparring.envs.catalog import EnvInfo
 
 
@@ -22,21 +22,25 @@ def envs(
     ] = None,
 ) -> None:
     """List the environments that can be played here and, for the others, the reason why not."""
-    from sparring.core.env_id import absolute_id
+    from sparring.config.play import DEFAULT_TEMPLATE
     from sparring.envs.catalog import describe, list_environments
+    from sparring.envs.game_episode import first_prompt
     from sparring.run.checks import renaming
 
     if env_id is None:
         _print_list(list_environments())
         return
     with renaming({"env.id": "ID", "env.options": "ID"}):
-        info = describe(absolute_id(env_id, Path()))
+        info = describe(env_id)
+        first = (
+            asyncio.run(first_prompt(env_id, info.players[0], DEFAULT_TEMPLATE)) if info.playable else None
+        )
     console, why = Console(), "yes" if info.playable else f"no: {info.reason}"
     console.print(Text(info.env_id, style="bold"))
     console.print(f"library  {info.library}\nplayers  {players_text(info.players)}")
     console.print(Text(f"playable {why}"))
-    if info.playable:
-        _print_example(info, console)
+    if first is not None:
+        _print_example(*first, console)
 
 
 def _print_list(infos: "list[EnvInfo]") -> None:
@@ -54,12 +58,10 @@ def _print_list(infos: "list[EnvInfo]") -> None:
     console.print(f"\n{len(playable)} of {len(infos)} can be played here. For details: sparring envs ID")
 
 
-def _print_example(info: "EnvInfo", console: Console) -> None:
-    """Print the prompt of a game's first move."""
+def _print_example(legal: list[str] | None, messages: "Messages", console: Console) -> None:
+    """Print the legal moves at a game's beginning, and the prompt of its first move."""
     from sparring.config.play import DEFAULT_TEMPLATE
-    from sparring.envs.game_episode import first_prompt
 
-    legal, messages = asyncio.run(first_prompt(info.env_id, info.players[0], DEFAULT_TEMPLATE))
     moves = "not listed by this game" if legal is None else ", ".join(legal)
     console.print(Text(printable(f"moves    {moves}")))
     console.print(f"\nThe prompt of a first move (template {DEFAULT_TEMPLATE}):")

@@ -28,6 +28,11 @@ class Situation:
     ends: Mapping[int, End] = field(default_factory=dict)
 
 
+def end_of(terminated: object, truncated: object) -> End | None:
+    """Return how it ended for a player, by the two flags of many libraries; ``None`` if it goes on."""
+    return "terminated" if terminated else "truncated" if truncated else None
+
+
 class Environment(ABC):
     """One game at a time, for ``num_players`` players. ``reset`` begins the next one.
 

@@ -11,7 +11,11 @@ from sparring.core.own_code import check_takes, is_class_path, own_code, own_nam
 from sparring.envs.environment import Environment
 
 LIBRARIES = {
+    "gem": "GEMEnvironment",
+    "gymnasium": "GymnasiumEnvironment",
+    "openenv": "OpenEnvEnvironment",
     "pettingzoo": "PettingZooEnvironment",
+    "rlcard": "RLCardEnvironment",
 }
 """The classes of libraries' environments: ``pettingzoo:chess_v6`` is made by the one in
 ``envs/pettingzoo_games.py``. An extra of the same name installs the library."""

@@ -24,7 +24,7 @@ from sparring.core import (
 )
 from sparring.core.concurrency import all_results
 from sparring.core.env_id import env_name
-from sparring.core.own_code import is_from_outside
+from sparring.core.own_code import is_from_outside, own_code
 from sparring.core.play import GameSummary, GameTurn, seat_role
 from sparring.core.types import UNSET
 from sparring.envs.catalog import check_playable, open_game
@@ -419,8 +419,9 @@ def build_episode(env: GameSettings, temperature: float | None = None) -> GameEp
 
 async def first_prompt(env_id: str, num_players: int, template: str) -> tuple[list[str] | None, Messages]:
     """Return the legal moves of whoever begins a game, if they are listed, and the prompt."""
-    async with open_game(env_id, num_players, seed=0) as game:
-        return game.legal_actions(), get_template(template).messages(game, game.current_pid)
+    with own_code(field="env.id"):
+        async with open_game(env_id, num_players, seed=0) as game:
+            return game.legal_actions(), get_template(template).messages(game, game.current_pid)
 
 
 def _has_others(spec: PlaySpec, own: AgentSpec) -> bool:

@@ -1,0 +1,84 @@
+"""RLCard's games: ``rlcard:limit-holdem``. Only this module imports RLCard."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import rlcard
+
+from sparring.core import InputError
+from sparring.core.own_code import own_code, own_function
+from sparring.envs.environment import BlockingEnvironment, Situation
+
+WITHOUT_TEXT = ("mahjong", "gin-rummy", "bridge")
+"""The games of which RLCard gives only numbers."""
+
+
+class RLCardEnvironment(BlockingEnvironment):
+    """A card game in turns, which pays at its end.
+
+    Args:
+        name: RLCard's name of the game.
+        render_text: a function (``my_words.py:table``) of a state, RLCard's environment and the number of the
+            player, which returns what the player reads; by default RLCard's own table, line by line.
+        rules: the text that introduces the game.
+        in_thread: make moves in a thread.
+        settings: what the game itself takes, such as ``game_num_players``.
+    """
+
+    lists_moves = True
+
+    def __init__(
+        self, name: str, render_text: str = "", rules: str = "", in_thread: bool = False, **settings: Any
+    ) -> None:
+        self.name, self.settings, self.in_thread = name, settings, in_thread
+        self.render_text = own_function(render_text, "env.options") if render_text else _table
+        if not render_text and name in WITHOUT_TEXT:
+            fix = 'Name a function of a state, the environment and a player: "my_words.py:table"'
+            raise InputError("env.options.render_text", f"RLCard has no text for {name}", fix)
+        self._rules = rules or f"You play {name}."
+        with own_code(f"{name} cannot be made", "env.id"):
+            self.env: Any = rlcard.make(name, {"seed": 0, **settings})
+        self.num_players = int(self.env.num_players)
+        self._actions: dict[str, Any] = {}
+
+    def rules(self, player: int) -> str:
+        """Return the rules, and which player this is."""
+        return f"{self._rules} You are player {player}."
+
+    def begin(self, seed: int) -> Situation:
+        """Begin a game."""
+        self.env.seed(seed % 2**31)
+        return self._situation(*self.env.reset())
+
+    def play(self, answers: dict[int, str]) -> Situation:
+        """Make the move of the player whose turn it is."""
+        (name,) = answers.values()
+        return self._situation(*self.env.step(self._actions[name]))
+
+    def _situation(self, state: Mapping[str, Any], player: int) -> Situation:
+        if self.env.is_over():
+            rewards = {seat: float(one) for seat, one in enumerate(self.env.get_payoffs())}
+            return Situation({}, rewards=rewards, ends=dict.fromkeys(rewards, "terminated"))
+        numbers, names = [*state["legal_actions"]], [*map(_name, state["raw_legal_actions"])]
+        if len(numbers) != len(names) or len({*names}) < len(names):
+            names = [*map(str, numbers)]
+        self._actions = dict(zip(names, numbers, strict=True))
+        return Situation({player: self.render_text(state, self.env, player)}, {player: names})
+
+
+def _name(action: Any) -> str:
+    """Return an action's name: a text, the name of an enumeration's entry, or what it says of itself."""
+    return action.name.lower() if isinstance(action, Enum) else str(action)
+
+
+def _table(state: Mapping[str, Any], env: Any, player: int) -> str:
+    hidden = {"legal_actions", "actions", "trace"}
+    seen = {key: one for key, one in state["raw_obs"].items() if key not in hidden}
+    return "\n".join(f"{key.replace('_', ' ')}: {_written(one)}" for key, one in seen.items())
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value)) or "none"
+    return "none" if value is None else _name(value)
