@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, ThoughtTags, at_field
-from sparring.config.facts import CLASS_FILE, Only
+from sparring.config.facts import CLASS_FILE, Needs, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
-from sparring.config.questions import QUESTIONS, ScoreSettings, SplitQuestions, named
+from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
 from sparring.config.sampling import SamplingSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
@@ -116,6 +116,32 @@ class QuestionsSettings(ScoreSettings, ProgramSettings):
         return [self.questions.label]
 
 
+class VerifiersSettings(HeldOutSettings, ProgramSettings):
+    """An environment of verifiers, whose agents are roles; needs the extra `verifiers`."""
+
+    type: Annotated[Literal["verifiers"], Needs("verifiers", "verifiers")] = "verifiers"
+    """Names this kind of program."""
+    taskset: Name
+    """The name of an installed package with tasks, and the environment if it has one: `kuhn-poker`."""
+    environment: Name | None = None
+    """An environment to play the tasks in, such as `best-of-n`."""
+    options: dict[Name, Any] = Field(default={}, max_length=100)
+    """The fields of the environment's own `[env]` table, such as `taskset` and its agents."""
+    tasks: int = Field(default=1000, ge=2, le=10_000_000)
+    """Number of tasks that are loaded, the held-out ones included, or all of them if there are fewer."""
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
+    """Number of episodes in each update."""
+    episodes_per_task: int = Field(default=8, ge=1, le=10_000_000)
+    """Number of episodes on one task, which are compared with each other."""
+    evaluation_tasks: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of held-out tasks in each evaluation, or all of them if there are fewer."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.taskset]
+
+
 class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
@@ -196,7 +222,12 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
 
 Program = Annotated[
-    DebateSettings | ProposerSolverSettings | PythonProgram | ProofsSettings | QuestionsSettings,
+    DebateSettings
+    | ProposerSolverSettings
+    | PythonProgram
+    | ProofsSettings
+    | QuestionsSettings
+    | VerifiersSettings,
     Field(discriminator="type"),
 ]
 

@@ -1,7 +1,6 @@
 """QuestionArena: single-turn questions whose answers are scored; the held-out ones measure the policy."""
 
 import math
-import random
 
 from sparring.config.programs import QuestionsSettings
 from sparring.core import (
@@ -11,10 +10,9 @@ from sparring.core import (
     InferenceClient,
     Role,
     VerboseLogger,
-    derive_seed,
 )
 from sparring.programs.task_sources import load_questions, scored
-from sparring.programs.tasks import TaskEpisode, hold_out
+from sparring.programs.tasks import TaskEpisode, hold_out, in_turns
 
 SOLVER = "Solver"
 FIELD = "program.questions"
@@ -48,18 +46,11 @@ class QuestionArena(Arena):
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next questions, ``answers_per_question`` for each."""
         each, size = self.settings.answers_per_question, self.settings.batch_size
-        asked = math.ceil(size / each)
-        numbers = [self._number(self.step_num * asked + place) for place in range(asked)]
+        numbers = in_turns(self.trained, self.seed, self.step_num, math.ceil(size / each))
         return [
             EpisodeRequest("task", self.task.asked(number), {"group": number})
             for number in (numbers[place // each] for place in range(size))
         ]
-
-    def _number(self, place: int) -> int:
-        """Return the question at a place in the sequence of all that are ever asked."""
-        turn, place = divmod(place, len(self.trained))
-        order = random.Random(derive_seed(self.seed, "order", turn)).sample(self.trained, len(self.trained))
-        return order[place]
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Ask held-out questions, always the same; failed episodes are left out.

@@ -166,6 +166,16 @@ def hold_out(
     return train, test
 
 
+def in_turns(places: Sequence[int], seed: int, update: int, count: int) -> list[int]:
+    """Return the places of an update: all of them once, in a drawn order, before one comes again."""
+    first, found = update * count, list[int]()
+    for turn in range(first // len(places), (first + count - 1) // len(places) + 1):
+        order = random.Random(derive_seed(seed, "order", turn)).sample(places, len(places))
+        begin = turn * len(places)
+        found += order[max(first - begin, 0) : first + count - begin]
+    return found
+
+
 def question_key(question: str) -> str:
     """Return a question in lower case with single spaces."""
     return " ".join(question.lower().split())

@@ -16,6 +16,7 @@ from sparring.config.programs import (
     PythonProgram,
     QuestionsSettings,
     RoleSettings,
+    VerifiersSettings,
 )
 from sparring.core import (
     AgentSpec,
@@ -92,6 +93,10 @@ def _arena(config: Config, settings: Program, client: InferenceClient, seed: int
             return ProofArena(client, settings, seed=seed)
         case QuestionsSettings():
             return QuestionArena(client, settings, seed=seed)
+        case VerifiersSettings():
+            from sparring.programs.verifiers_arena import VerifiersArena  # needs the extra verifiers
+
+            return VerifiersArena(client, settings, seed=seed)
         case PythonProgram():
             return _python_program(settings, client, seed)
 

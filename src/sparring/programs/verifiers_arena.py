@@ -1,0 +1,218 @@
+"""VerifiersArena: environments of verifiers, with one agent or several, played as episodes."""
+
+import itertools
+import math
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import ValidationError
+from verifiers.v1.agent import Agents
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.episode import EnvInfo
+from verifiers.v1.trace import TraceTask
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+from sparring.config.programs import VerifiersSettings
+from sparring.core import (
+    Arena,
+    CreditAssigner,
+    Episode,
+    EpisodeError,
+    EpisodeRequest,
+    EpisodeState,
+    GenerateResult,
+    InferenceClient,
+    InputError,
+    Role,
+    Rollout,
+    Rubric,
+    SparringError,
+    VerboseLogger,
+)
+from sparring.core.current_episode import count_started, current_episode
+from sparring.core.errors import first_line
+from sparring.core.own_code import loggable, own_code
+from sparring.programs.tasks import hold_out, in_turns
+from sparring.programs.verifiers_agents import FIELD, Played, check_task
+
+
+class VerifiersEpisode(Episode):
+    """One execution of an environment on one of its tasks, whose number is the artifact.
+
+    An agent that runs once is a role of the rollout. Each run of one that runs several times is a
+    sub-episode, so its runs are compared with each other.
+    """
+
+    episode_type = "environment"
+
+    def __init__(self, env: Any, tasks: list[Any]) -> None:
+        self.env = env
+        self.tasks = tasks
+        self._rubric = Rubric([reward, measured], [1.0, 0.0])
+
+    @property
+    def rubric(self) -> Rubric:
+        """The rewards and the metrics that the environment recorded."""
+        return self._rubric
+
+    async def rollout(self, arena: Arena, artifact: int, state: EpisodeState | None = None) -> EpisodeState:
+        """Run the environment."""
+        state = state or EpisodeState()
+        context = current_episode.get()
+        assert context is not None
+        played = Played(arena, context.seed)
+        await self._run(self.tasks[artifact], played)
+        names = [trace.agent.name for trace in played.traces]
+        alone = {trace.id for trace in played.traces if names.count(trace.agent.name) == 1}
+        inside = {id(step) for trace_id in alone for step in played.steps[trace_id]}
+        state.trajectory += [step for step in played.in_order if id(step) in inside]
+        state.data["runs"] = [_summary(trace) for trace in played.traces if trace.id in alone]
+        for trace in played.traces:
+            if trace.id not in alone:
+                meta = context.next_child_meta()
+                state.child_results.append(_child(trace, played, artifact, meta))
+        count_started(len(state.child_results))
+        return state
+
+    async def _run(self, task: Any, played: Played) -> None:
+        """Let the environment run and judge; of several errors, raise the first."""
+        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        episode = vf.Episode(env=EnvInfo(id=self.env.config.env_id), task=recorded)
+        agents = Agents(self.env.config, played.agent)
+        try:
+            await self.env.setup(agents)
+            await self.env.run(task, agents)
+            if not played.traces:
+                raise EpisodeError(f"{type(self.env).__name__}.run let no agent run")
+            episode.traces += played.traces
+            await self.env.finalize(task, episode)
+        except ExceptionGroup as group:
+            raise _first_of(group) from group
+
+    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
+        """Return ``runs``: of each agent that ran once, its name, rewards, metrics, end and notes."""
+        return dict(state.data)
+
+
+def reward(rollout: Rollout, arena: Arena) -> dict[str, float]:
+    """Return each agent's reward."""
+    return {run["agent"]: run["reward"] for run in rollout.extras["runs"]}
+
+
+def measured(rollout: Rollout, arena: Arena) -> dict[str, float]:
+    """Return each agent's metrics, and its rewards by name."""
+    return {
+        f"{run['agent']}/{name}": value
+        for run in rollout.extras["runs"]
+        for name, value in {**run["rewards"], **run["metrics"]}.items()
+    }
+
+
+def _summary(trace: Any) -> dict[str, Any]:
+    return {
+        "agent": trace.agent.name,
+        "reward": float(trace.reward),
+        "rewards": {name: one.value for name, one in trace.rewards.items() if one is not None},
+        "metrics": {name: one for name, one in trace.metrics.items() if one is not None},
+        "ended": trace.stop_condition,
+        "info": loggable(trace.info),
+    }
+
+
+def _child(trace: Any, played: Played, artifact: int, meta: dict[str, Any]) -> GenerateResult:
+    """Return one of several runs of an agent as the result of a sub-episode."""
+    run = _summary(trace)
+    rollout = Rollout(
+        episode_type=f"environment/{run['agent']}",
+        artifact=artifact,
+        meta=meta,
+        id=meta["rollout_id"],
+        steps=played.steps[trace.id],
+        extras={"runs": [run]},
+    )
+    rollout.set_reward(run["agent"], run["reward"])
+    rollout.metrics = {f"measured/{name}": one for name, one in measured(rollout, played.arena).items()}
+    return GenerateResult(rollout)
+
+
+def _first_of(error: Exception) -> Exception:
+    """Return the error that says most in a group: one of this package, else the first."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    leaves = [_first_of(one) for one in error.exceptions]
+    return next((one for one in leaves if isinstance(one, SparringError)), leaves[0])
+
+
+class VerifiersArena(Arena):
+    """Executions of an environment on its tasks. Each of its agents is a role.
+
+    An agent that the environment calls not trainable plays with its role's policy and is not trained.
+    """
+
+    def __init__(
+        self,
+        client: InferenceClient,
+        settings: VerifiersSettings,
+        *,
+        seed: int = 0,
+        credit_assigner: CreditAssigner | None = None,
+        logger: VerboseLogger | None = None,
+    ) -> None:
+        super().__init__(client, credit_assigner, seed=seed, logger=logger)
+        self.settings = settings
+        self.env = _environment(settings)
+        with own_code(f"the tasks of {settings.taskset} cannot be loaded", f"{FIELD}.taskset"):
+            self.tasks = list(itertools.islice(self.env.taskset, settings.tasks))
+        for task in self.tasks[:1]:
+            check_task(task)
+        keys = [task.key for task in self.tasks]
+        self.trained, self.held_out = hold_out(keys, settings.test_size, settings.seed, f"{FIELD}.tasks")
+        for name, config in agent_config_fields(self.env.config).items():
+            _check_agent(name, config)
+            sampling = config.sampling
+            most = None if sampling is None else sampling.max_tokens
+            self.add_role(Role(name, max_tokens=most))
+        self.add_episode("environment", VerifiersEpisode(self.env, self.tasks))
+
+    def get_batch(self) -> list[EpisodeRequest]:
+        """Return ``batch_size`` requests for the next tasks, ``episodes_per_task`` for each."""
+        each, size = self.settings.episodes_per_task, self.settings.batch_size
+        numbers = in_turns(self.trained, self.seed, self.step_num, math.ceil(size / each))
+        return [
+            EpisodeRequest("environment", number, {"group": number})
+            for number in (numbers[place // each] for place in range(size))
+        ]
+
+    async def evaluate(self) -> dict[str, list[float]]:
+        """Run held-out tasks, always the same: ``AGENT reward`` has an entry for each run of an agent."""
+        requests = [
+            self.evaluation_request("environment", number, number)
+            for number in self.held_out[: self.settings.evaluation_tasks]
+        ]
+        measures: dict[str, list[float]] = {}
+        for result in await self.generate_rollouts(requests):
+            for rollout in result.all_rollouts():
+                for name, earned in rollout.rewards.items():
+                    measures.setdefault(f"{name} reward", []).append(earned)
+        return measures
+
+
+def _environment(settings: VerifiersSettings) -> Any:
+    given = {**settings.options, "id": settings.environment or "", "taskset": {"id": settings.taskset}}
+    given["taskset"] |= settings.options.get("taskset", {})
+    try:
+        return load_environment(resolve_env_config(given))
+    except (ModuleNotFoundError, ValidationError, ValueError, TypeError) as error:
+        reason = first_line(error)
+        fix = "Install its package, and write its [env] table into options"
+        raise InputError(f"{FIELD}.taskset", f"verifiers cannot load it: {reason}", fix) from error
+
+
+def _check_agent(name: str, config: Any) -> None:
+    """Raise an InputError if an agent is to run a program, or to be another model."""
+    if config.harness is not None and config.harness.id != "null":
+        problem = f"{name} runs the harness {config.harness.id}, and only null, which talks, is known here"
+        raise InputError(f"{FIELD}.options", problem, f'Set {name} = {{harness = {{id = "null"}}}}')
+    if config.model is not None or config.client is not None:
+        problem = f"{name} names a model of its own"
+        raise InputError(f"{FIELD}.options", problem, f"Leave it out, and set [roles.{name}] policy")
