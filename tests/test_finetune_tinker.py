@@ -1,0 +1,258 @@
+"""The training API over real HTTP. tests/with_clients asks it with Tinker's own SDK."""
+
+import contextlib
+import shutil
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparring.core import InputError
+from sparring.finetune.tinker import service as service_module
+from sparring.finetune.tinker.protobuf import as_double, field, fields
+from sparring.finetune.tinker.store import Store
+from training_client import (
+    Client,
+    Model,
+    datum,
+    drawn_of,
+    floats,
+    loss_of,
+    serving,
+    tensor,
+    texts,
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("training")
+
+
+@pytest.fixture(scope="module")
+def client(directory):
+    with serving(directory) as client:
+        yield client
+
+
+@pytest.fixture
+def session(client):
+    return Client(client.live)
+
+
+def test_a_model_learns_and_its_samples_are_from_what_it_saved(session):
+    model = session.create()
+    before = model.call("save_weights_for_sampler", sampling_session_seq_id=0)["sampling_session_id"]
+    losses = []
+    for _ in range(3):
+        losses.append(model.gradients(texts()))
+        assert model.step()["metrics"]["grad_norm"] > 0
+    assert losses == sorted(losses, reverse=True)
+    assert model.gradients(texts(), forward_only=True) < losses[-1]
+    after = model.call("save_weights_for_sampler", path="after")["path"]
+    sampler = session.post(
+        "create_sampling_session", session_id=session.session, sampling_session_seq_id=1, model_path=after
+    )["sampling_session_id"]
+    ids = list(b"the rules are short, so")
+    old, new = (
+        session.sample(one, ids, num_samples=2, prompt_logprobs=True, topk_prompt_logprobs=2)
+        for one in (before, sampler)
+    )
+    assert [len(one) for one in drawn_of(new)] == [5, 5]
+    scores = [floats(dict(fields(one))[2]) for one in (old, new)]
+    assert all(np.isnan(one[0]) and len(one) == len(ids) for one in scores)
+    assert np.sum(scores[1][1:]) > np.sum(scores[0][1:]) + 1
+    likeliest = dict(fields(dict(fields(new))[3]))
+    assert (likeliest[3], likeliest[4]) == (2, len(ids))
+
+
+def test_gradients_add_up_until_a_step(session):
+    one, other = session.create(0), session.create(1)
+    one.gradients(texts()[:1])
+    one.gradients(texts()[1:])
+    other.gradients(texts())
+    norms = [model.step()["metrics"]["grad_norm"] for model in (one, other)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    assert "forward_backward" in one.step()["error"]
+
+
+def test_requests_are_taken_in_their_order_and_once(session):
+    in_order, mixed = session.create(0), session.create(1)
+    first, second = texts()[:1], texts()[1:]
+    losses = [in_order.gradients(first), in_order.step(), in_order.gradients(second)]
+    later = session.ask("forward_backward", content=mixed.gradients_body(second, "cross_entropy", 3))
+    mixed.seq_id = 1
+    step = mixed.send("optim_step", adam_params={"learning_rate": 0.01, "eps": 1e-8})
+    for _ in range(2):
+        begin = session.ask("forward_backward", content=mixed.gradients_body(first, "cross_entropy", 1))
+    found = [session.retrieve(one) for one in (begin.json()["request_id"], step, later.json()["request_id"])]
+    assert loss_of(found[0]) == losses[0]
+    assert found[1] == losses[1]
+    assert loss_of(found[2]) == losses[2]
+
+
+def test_requests_after_one_that_never_comes_fail(session, monkeypatch):
+    monkeypatch.setattr(service_module, "GAP_SECONDS", 0.0)
+    model = session.create()
+    model.seq_id = 1
+    assert "request 1 of" in model.gradients(texts())["error"]
+    assert isinstance(model.gradients(texts()), float)
+
+
+def test_weights_are_loaded_with_and_without_the_optimizer(session):
+    model = session.create()
+    model.gradients(texts())
+    model.step()
+    path = model.call("save_weights", path="one")["path"]
+    losses = []
+    for number, optimizer in enumerate([True, False], 1):
+        asked = {"session_id": session.session, "model_seq_id": number}
+        made = session.post("load_weights", **asked, path=path, optimizer=optimizer)
+        loaded = Model(session, session.retrieve(made["request_id"])["model_id"])
+        losses.append([loaded.gradients(texts()), loaded.step(), loaded.gradients(texts())])
+    losses.append([model.gradients(texts()), model.step(), model.gradients(texts())])
+    assert losses[0] == losses[2]
+    assert losses[1][:2] == losses[2][:2]
+    assert losses[1][2] != losses[2][2]
+    assert model.call("load_weights", path=path, optimizer=True)["path"] == path
+    assert model.gradients(texts()) == losses[2][0]
+    assert "already" in model.call("save_weights", path="one")["error"]
+    assert model.call("save_weights", path="one", overwrite=True)["path"] == path
+    listed = session.get(f"training_runs/{model.id}/checkpoints")["checkpoints"]
+    assert [one["tinker_path"] for one in listed] == [path]
+    assert session.post("weights_info", tinker_path=path)["lora_rank"] == 2
+    assert model.id in session.get(f"sessions/{session.session}")["training_run_ids"]
+
+
+def test_what_was_answered_is_there_after_a_kill_at_any_time(session, directory, tmp_path):
+    """A copy of the directory is what a kill leaves."""
+    model = session.create()
+    answers, copies = [], []
+    for number in range(3):
+        answers.append(model.gradients(texts()))
+        answers.append(model.step())
+        if number == 1:
+            answers.append(model.call("save_weights", path="saved"))
+        copies.append((tmp_path / f"{number}", list(answers), model.seq_id))
+        shutil.copytree(directory, copies[-1][0])
+    expected = model.gradients(texts())
+    for copy, before, seq_id in copies[:-1]:
+        with serving(copy) as other:
+            again = Client(other.live, session.session)
+            found = [again.retrieve(f"{model.id}/{number + 1}") for number in range(seq_id)]
+            assert [loss_of(one) if isinstance(one, bytes) else one for one in found] == before
+            resumed = Model(again, model.id, seq_id)
+            if copy == copies[-2][0]:
+                assert resumed.gradients(texts()) == answers[len(before)]
+                assert resumed.step() == answers[len(before) + 1]
+                assert resumed.gradients(texts()) == expected
+
+
+def test_models_beyond_those_in_memory_lose_nothing(session, monkeypatch):
+    monkeypatch.setattr(service_module, "MAX_RESIDENT", 2)
+    models = [session.create(number, rank=number + 1) for number in range(4)]
+    alone = [[model.gradients(texts()), model.step(), model.gradients(texts())] for model in models[:1]]
+    mixed = [[one.gradients(texts())] for one in models[1:]]
+    for found, model in zip(mixed, models[1:], strict=True):
+        found += [model.step(), model.gradients(texts())]
+    assert all(one[2] < one[0] for one in [*alone, *mixed])
+    assert [session.post("get_info", model_id=one.id)["lora_rank"] for one in models] == [1, 2, 3, 4]
+
+
+WRONG_DATA = {
+    "no targets": (field(1, field(1, field(1, b"\1\0\0\0"))), "target_tokens"),
+    "another length": (datum([1, 2], [2], weights=[1.0]), "shape"),
+    "no weights": (datum([1], [2]), "weights"),
+    "unknown input": (datum([1], [2], weights=[1.0], mask=[1.0]), "mask"),
+    "unknown token": (datum([10**6], [2], weights=[1.0]), "tokens"),
+    "unknown target": (datum([1], [-1], weights=[1.0]), "tokens"),
+    "too long": (datum([1] * 999, [2] * 999, weights=[1.0] * 999), "context"),
+    "an image": (field(1, field(2, b"")), "text"),
+    "another type": (datum([1], [2]) + field(2, field(1, "weights") + field(2, tensor([1], "<f8"))), "type"),
+    "sparse": (datum([1], [2]) + field(2, field(1, "weights") + field(2, field(2, b""))), "sparse"),
+    "not finite": (datum([1], [2], weights=[float("inf")]), "finite"),
+    "broken": (b"\xff", "broken"),
+    "half a tensor": (datum([1], [2]) + field(2, field(1, "weights") + field(2, field(1, b"abc"))), ""),
+}
+
+
+def test_a_wrong_request_fails_alone_and_says_why(session):
+    model = session.create()
+    for wrong, problem in WRONG_DATA.values():
+        found = model.gradients([wrong])
+        assert problem in found["error"]
+        assert found["category"] == "user"
+    assert "stable_reinforce" in model.gradients(texts(), "stable_reinforce")["error"]
+    assert "eps" in model.call("optim_step", adam_params={"eps": -1})["error"]
+    assert "nesterov" in model.call("optim_step", adam_params={"nesterov": True})["error"]
+    for path in ("../../x", "a/b", ".hidden", "", "~000000001"):
+        assert "path" in model.call("save_weights", path=path)["error"]
+    for path in ("/etc/passwd", f"tinker://{model.id}/weights/../x", f"tinker://{model.id}/weights/none"):
+        assert "path" in model.call("load_weights", path=path, optimizer=True)["error"]
+    assert isinstance(model.gradients(texts()), float)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("create_model", {"lora_config": {"rank": 10**9}}, 400),
+        ("create_model", {"base_model": "another"}, 400),
+        ("create_model", {"session_id": "0" * 32}, 404),
+        ("create_model", {"optimizer_config": {"type": "dimuon"}}, 400),
+        ("create_model", {"lora_config": {"rank": 1, "train_mlp": False, "train_attn": False}}, 400),
+        ("optim_step", {"seq_id": 1}, 400),
+        ("optim_step", {"model_id": "../../x", "seq_id": 1}, 404),
+        ("forward_backward", {}, 400),
+        ("create_sampling_session", {"sampling_session_seq_id": 0, "model_path": "/etc"}, 400),
+        ("asample", {"record_stability_info": True}, 400),
+        ("retrieve_future", {"request_id": "x"}, 410),
+        ("retrieve_future", {"request_id": "x:sample:0"}, 410),
+        ("session_heartbeat", {"session_id": "../models"}, 404),
+    ],
+)
+def test_impossible_requests_are_refused(session, path, body, status):
+    usual = {"session_id": session.session}
+    if path == "create_model":
+        usual |= {"model_seq_id": 7, "base_model": "tiny", "lora_config": {"rank": 1}}
+    if path == "create_sampling_session":
+        usual |= {"sampling_session_seq_id": 7}
+    needed = {} if path in ("optim_step", "retrieve_future", "asample") else usual
+    answer = session.ask(path, json=needed | body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def test_the_key_is_the_server_s_token(session):
+    for key, status in (("tml-the-token", 200), ("the-token", 200), ("tml-wrong", 401), ("", 401)):
+        found = session.live.get("/api/v1/healthz", headers={"X-API-Key": key})
+        assert found.status_code == status
+
+
+def test_a_directory_with_other_files_or_in_use_is_refused(directory, client, tmp_path):
+    with pytest.raises(InputError, match="in use"):
+        Store(directory)
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(InputError, match="other files"):
+        Store(tmp_path)
+
+
+@settings(max_examples=25)
+@given(st.text(), st.binary(), st.integers(0, 2**31 - 1), st.floats(allow_nan=False))
+def test_fields_are_those_of_protobuf(text, content, number, double):
+    option = descriptor_pb2.UninterpretedOption(
+        identifier_value=text, positive_int_value=number, double_value=double, string_value=content
+    )
+    own = field(3, text) + field(4, number) + field(6, double) + field(7, content)
+    assert option.SerializeToString() == own
+    found = dict(fields(own))
+    assert found[3] == text.encode()
+    assert (found[4], as_double(found[6]), found[7]) == (number, double, content)
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=50)
+def test_a_broken_message_raises_a_value_error(content):
+    with contextlib.suppress(ValueError):
+        assert all(number >= 0 for number, _ in fields(content))
