@@ -49,11 +49,12 @@ class OpenEnvEnvironment(Environment):
         self.lists_moves = bool(moves)
         self.render_text = own_function(render_text, "env.options") if render_text else _text
         self.action, self.moves, self._rules = action, moves, rules
+        self._told: dict[int, str] = {}
         self.client: Any = GenericEnvClient(url, connect_timeout_s=time_limit, message_timeout_s=time_limit)
 
     def rules(self, player: int) -> str:
-        """Return the rules."""
-        return self._rules or "You act in an environment."
+        """Return the rules, if need be those that the server told."""
+        return self._rules or self._told.get(player) or "You act in an environment."
 
     async def reset(self, seed: int) -> Situation:
         """Open a session, if there is none yet, and begin a game in it."""
@@ -94,6 +95,7 @@ class OpenEnvEnvironment(Environment):
         player, legal = int(seen.get("player") or 0), seen.get(self.moves)
         if self.lists_moves and not isinstance(legal, list):
             raise EpisodeError(f"the server's observation has {shown(legal)} for {self.moves}, not a list")
+        self._told[player] = str(seen.get("rules") or "")
         moves = {player: list(map(str, legal or ()))} if self.lists_moves else {}
         return Situation({player: str(self.render_text(seen))}, moves, rewards)
 

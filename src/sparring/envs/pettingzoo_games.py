@@ -64,7 +64,7 @@ class PettingZooEnvironment(BlockingEnvironment):
 
     def begin(self, seed: int) -> Situation:
         """Begin a game."""
-        observed = self.env.reset(seed=seed % 2**32)
+        observed = self.env.reset(seed=seed % 2**31)
         if self.is_parallel:
             observations, infos = observed
             return self._situation(observations, infos, {}, {})

@@ -60,8 +60,8 @@ class RLCardEnvironment(BlockingEnvironment):
         if self.env.is_over():
             rewards = {seat: float(one) for seat, one in enumerate(self.env.get_payoffs())}
             return Situation({}, rewards=rewards, ends=dict.fromkeys(rewards, "terminated"))
-        numbers, names = [*state["legal_actions"]], [*map(_name, state["raw_legal_actions"])]
-        if len(numbers) != len(names) or len({*names}) < len(names):
+        numbers, names = [*state["legal_actions"]], [*dict.fromkeys(map(_name, state["raw_legal_actions"]))]
+        if len(numbers) != len(names):  # RLCard merges some of its moves
             names = [*map(str, numbers)]
         self._actions = dict(zip(names, numbers, strict=True))
         return Situation({player: self.render_text(state, self.env, player)}, {player: names})

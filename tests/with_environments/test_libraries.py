@@ -1,0 +1,138 @@
+"""Games of libraries: 200 plays of five games each pay and end as in the library itself, and runs train."""
+
+import random
+
+import pytest
+from library_plays import gem_game, gymnasium_game, pettingzoo_at_once, pettingzoo_turns, rlcard_game
+
+from game_runs import configure, metrics_of, run
+from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec, derive_seed
+from sparring.core.env_id import with_options
+from sparring.core.errors import InputError
+from sparring.envs.catalog import describe
+from sparring.envs.environments import build_environment
+from sparring.envs.game_episode import GameEpisode
+from sparring.envs.templates import get_template
+from tiny_models import roomy_model
+
+PLAYS = 200
+GUESSES = {
+    "gem:game:GuessTheNumber-v0-easy": ["1", "3", "5", "7", "9", "hello"],
+    "gem:game:Mastermind-v0-easy": ["1 2", "2 3", "3 4", "4 5", "5 6"],
+    "gem:game:Game2048-v0-easy": ["up", "down", "left", "right"],
+    "gem:game:TowerofHanoi-v0-easy": ["A B", "A C", "B C", "C A", "C B", "B A"],
+    "gem:game:FifteenPuzzle-v0-easy": ["up", "down", "left", "right"],
+}
+HANABI = {"colors": 2, "ranks": 3, "hand_size": 2, "max_information_tokens": 3, "max_life_tokens": 2}
+LIMITS = {"max_episode_steps": 40}
+GAMES = [
+    ("pettingzoo:chess_v6", {}, pettingzoo_turns),
+    ("pettingzoo:connect_four_v3", {}, pettingzoo_turns),
+    ("pettingzoo:leduc_holdem_v4", {}, pettingzoo_turns),
+    ("pettingzoo:texas_holdem_v4", {}, pettingzoo_turns),
+    ("pettingzoo:hanabi_v5", HANABI, pettingzoo_turns),
+    ("pettingzoo:tictactoe_v3", {}, pettingzoo_turns),
+    ("pettingzoo:rps_v2", {"num_actions": 3, "max_cycles": 5}, pettingzoo_at_once),
+    ("rlcard:leduc-holdem", {}, rlcard_game),
+    ("rlcard:limit-holdem", {"game_num_players": 3}, rlcard_game),
+    ("rlcard:no-limit-holdem", {}, rlcard_game),
+    ("rlcard:uno", {}, rlcard_game),
+    ("rlcard:blackjack", {}, rlcard_game),
+    ("rlcard:doudizhu", {}, rlcard_game),
+    ("gymnasium:FrozenLake-v1", LIMITS, gymnasium_game),
+    ("gymnasium:CliffWalking-v1", LIMITS, gymnasium_game),
+    ("gymnasium:Taxi-v4", LIMITS, gymnasium_game),
+    ("gymnasium:Blackjack-v1", {}, gymnasium_game),
+    ("gymnasium:CartPole-v1", LIMITS, gymnasium_game),
+    *((name, {}, gem_game) for name in GUESSES),
+]
+IDS = [name for name, _, _ in GAMES]
+
+
+def with_moves(env_id: str):
+    """A client for games that list no moves: it guesses."""
+    guesses = GUESSES.get(env_id.partition("{")[0], [""])
+    return Arena(MockInferenceClient(lambda messages, seed: random.Random(seed).choice(guesses)))
+
+
+@pytest.mark.parametrize(("name", "settings", "own"), GAMES, ids=IDS)
+async def test_games_pay_and_end_as_in_the_library_itself_under_the_same_moves(name, settings, own):
+    env_id = with_options(name, settings)
+    (players,) = describe(env_id).players
+    game = GameEpisode(env_id, players, get_template("fewshot-chat"), max_turns=5000)
+    scripted = build_environment(env_id).lists_moves
+    agents = (AgentSpec("script", "random") if scripted else AgentSpec("policy"),) * players
+    ends = set()
+    for seed in range(PLAYS):
+        arena = with_moves(env_id)
+        played = await game.generate(arena, PlaySpec(game.name, players, agents, seed), {"seed": seed})
+        extras = played.rollout.extras
+        rewards, over, cut = own(
+            name.partition(":")[2], derive_seed(seed, "game"), extras["action_seq"], **settings
+        )
+        assert [extras["final_rewards"][player] for player in range(players)] == pytest.approx(rewards)
+        assert over
+        assert extras["game_info"][0]["truncated"] is cut
+        ends.add((tuple(rewards), cut))
+    assert len(ends) > 1 or name.endswith(("connect", "CliffWalking-v1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pettingzoo:leduc_holdem_v4", {}),
+        ("pettingzoo:rps_v2", {"num_actions": 3, "max_cycles": 2}),
+        ("rlcard:leduc-holdem", {}),
+        ("gymnasium:FrozenLake-v1", {"max_episode_steps": 4, "actions": ["left", "down", "right", "up"]}),
+        ("gem:game:GuessTheNumber-v0-easy", {}),
+    ],
+)
+def test_a_tiny_model_trains_two_updates(tmp_path, name, settings):
+    file = tmp_path / "game.toml"
+    options = ", ".join(f"{key} = {value!r}" for key, value in settings.items())
+    file.write_text(
+        f'[[envs]]\nid = "{name}"\nnum_players = {describe(with_options(name, settings)).players[0]}\n'
+        f"options = {{{options}}}\nerror_allowance = 1\n"
+    )
+    few = {"learning__steps": "2", "evaluation__games": "2", "evaluation__games_during": "2"}
+    few |= {"evaluation__opponents": "['base']"}
+    config = configure(roomy_model(), str(file), **few)
+    assert name.partition(":")[2] in run(config, tmp_path / "run")
+    last = metrics_of(tmp_path / "run")[-1]
+    assert last["accounts/failed"] == 0
+    assert last["accounts/finished"] == 16
+
+
+@pytest.mark.parametrize(
+    ("env_id", "line"),
+    [
+        ("pettingzoo:nosuch_v1", "env.id: PettingZoo has no game 'nosuch_v1'"),
+        ("pettingzoo:go_v5", "env.options.render_text: go_v5 has no words of its own"),
+        ('pettingzoo:chess_v6{"speed": 2}', "env.options: chess_v6 cannot be made"),
+        ("rlcard:mahjong", "env.options.render_text: RLCard has no text for mahjong"),
+        ("rlcard:nosuch", "env.id: nosuch cannot be made"),
+        ("gymnasium:nosuch-v0", "env.id: nosuch-v0 cannot be made"),
+        ("gymnasium:MountainCarContinuous-v0", "env.id: the moves of MountainCarContinuous-v0 are neither"),
+        ('gymnasium:FrozenLake-v1{"actions": ["up"]}', "env.options.actions: has 1 names"),
+        ("gem:nosuch", "env.id: nosuch cannot be made"),
+    ],
+)
+def test_what_a_library_does_not_have_is_refused_in_one_line(env_id, line):
+    with pytest.raises(InputError) as caught:
+        describe(env_id)
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_words_of_ones_own_are_shown(tmp_path):
+    file = tmp_path / "words.py"
+    file.write_text(
+        "def board(seen, env, agent):\n    return f'{agent} sees {seen[\"observation\"].shape}'\n"
+        "def move(action, env, agent):\n    return f'point {action}'\n"
+    )
+    options = {"render_text": f"{file}:board", "action_name": f"{file}:move", "rules": "Go.", "board_size": 3}
+    environment = build_environment(with_options("pettingzoo:go_v5", options))
+    now = environment.begin(0)
+    assert environment.rules(0) == "Go.\nYou are black_0."
+    assert now.observations == {0: "black_0 sees (3, 3, 17)"}
+    assert now.moves[0][0] == "point 0"
