@@ -8,6 +8,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import sys
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -147,7 +148,8 @@ def _follow(address: str, run: str | None, ours: Connection) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    os.setsid()
+    if sys.platform != "win32":
+        os.setsid()
     try:
         source = HandleSource(_join(address, run))
     except InputError as error:

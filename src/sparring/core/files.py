@@ -6,12 +6,12 @@ given here: a directory may also hold files of others.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
@@ -20,6 +20,7 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
+from sparring.core import locks
 from sparring.core.adapters import SAVED_FILES
 from sparring.core.errors import InputError, SparringError
 
@@ -154,7 +155,10 @@ def sha256_of(path: Path) -> str:
 
 def _open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading: a pipe could be read forever."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    flags = os.O_RDONLY
+    if sys.platform != "win32":
+        flags |= os.O_NONBLOCK | os.O_CLOEXEC
+    file = open(os.open(path, flags), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -285,7 +289,7 @@ def lock_directory(directory: Path) -> int:
     lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     for again in range(LOOKS, -1, -1):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(lock, wait=False)
             break
         except OSError:
             if not again:
@@ -302,16 +306,15 @@ def is_locked(directory: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return locks.is_held(lock)
     finally:
         os.close(lock)
-    return False
 
 
 def sync(path: Path) -> None:
-    """Force a file's content or a directory's names to disk."""
+    """Force a file's content or a directory's names to disk. Windows cannot open a directory for that."""
+    if sys.platform == "win32" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -128,7 +128,9 @@ async def play_match(
         seed: determines everything except the models' weights.
         seats: the model's seats; all by default.
         concurrency: maximum number of games in flight.
-        temperature, max_tokens, sampling: of the model's answers; ``None`` means the client's default limit.
+        temperature: of the model's answers.
+        max_tokens: their limit; ``None`` means the client's default.
+        sampling: how they are drawn.
         retries: further attempts at a game that failed for a transient reason, before it counts as failed.
         on_game: called after every game with the number of completed games and the total number.
         on_rollout: called after every finished game with its index (from 0) and its rollout.

@@ -10,7 +10,6 @@ A writer that is killed leaves whole blocks and perhaps a part of another, which
 Dimensions: R rows, A actions.
 """
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from sparring.core.errors import NOT_JSON, DamagedState, InputError
 from sparring.core.files import append_at, sync, write_file
+from sparring.core.locks import lock
 from sparring.core.manifest import sealed, unsealed
 
 Float32Array = NDArray[np.float32]
@@ -92,7 +92,7 @@ class PolicyTable:
             sync(path.parent)
         self._file = FileIO(path, "r+")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file.fileno(), wait=False)
             with path.open("rb") as file:
                 if _read_header(path, file) != header:
                     problem = "it is about another model, game or template"

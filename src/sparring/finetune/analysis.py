@@ -1,7 +1,6 @@
 """Run analysers over the rollouts of a run. Answers are kept one by one, so a killed analysis continues."""
 
 import asyncio
-import fcntl
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from sparring.core import (
 from sparring.core.concurrency import all_results
 from sparring.core.confidence_intervals import Interval, wilson_interval
 from sparring.core.files import LOCK, write_file
+from sparring.core.locks import lock
 from sparring.finetune.analysers import (
     REQUEST,
     PureTextRolloutAnalyser,
@@ -257,9 +257,9 @@ def answers_file(files: RunFiles, analyser: str, split: str, iteration: int) -> 
 def _alone_in(directory: Path) -> Iterator[None]:
     """Let only this process write into a directory. Raises InputError: another process does."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK).open("ab") as lock:
+    with (directory / LOCK).open("ab") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno(), wait=False)
         except BlockingIOError:
             raise InputError("analyser", f"{directory} is in use by another process", "Wait for it") from None
         yield

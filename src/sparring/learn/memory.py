@@ -5,9 +5,9 @@ than a tenth of the memory. The decision depends on the model, the adapter, the 
 device's memory, never on how much of it is currently free, so a repeated run is equally fast.
 """
 
-import os
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -66,8 +66,8 @@ def memory_of(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     limits = [Path(path).read_text().strip() for path in CONTAINER_LIMITS if Path(path).is_file()]
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
+    machine = psutil.virtual_memory().total
+    return min([int(machine), *(int(limit) for limit in limits if limit.isdigit())])
 
 
 class _Watched(RunAttention):

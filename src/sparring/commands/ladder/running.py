@@ -112,7 +112,7 @@ class _Commands:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                pass_fds=inherited,
+                pass_fds=() if sys.platform == "win32" else inherited,
             )
             self._running.add(process)
         try:
@@ -125,7 +125,7 @@ class _Commands:
         """Ask all to save their update and end, and start no more."""
         # In a shell's background, this process ignores SIGINT, and so do those that it starts.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        asked = signal.SIGTERM if ignored else signal.SIGINT
+        asked = signal.SIGTERM if ignored or sys.platform == "win32" else signal.SIGINT
         with self._lock:
             self.stopped.set()
             for process in self._running:
@@ -136,4 +136,7 @@ class _Commands:
         with self._lock:
             for process in self._running:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                    if sys.platform == "win32":
+                        process.kill()
+                    else:
+                        os.killpg(process.pid, signal.SIGKILL)

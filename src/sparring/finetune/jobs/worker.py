@@ -5,7 +5,6 @@ ends an actor, and the standard input of a child process is a pipe that the syst
 its last file. If it ends without one, it crashed; a child's ``worker.log`` ends with the reason.
 """
 
-import fcntl
 import hashlib
 import os
 import sys
@@ -19,6 +18,7 @@ from torch import Tensor
 from sparring.core import SparringError, derive_seed
 from sparring.core.errors import reason_of
 from sparring.core.files import LOCK
+from sparring.core.locks import lock
 from sparring.core.manifest import damaged
 from sparring.finetune.jobs.records import (
     JOB_FILE,
@@ -47,8 +47,8 @@ def main(directory: Path) -> None:
 def train_job(directory: Path) -> None:
     """Train the job in ``directory`` and write its outcome. The process must end afterwards: it keeps the
     job's lock."""
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a killed server left is about to end
+    # A process that a killed server left is about to end.
+    lock(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600), wait=True)
     try:
         job = read_record(directory / JOB_FILE, StoredJob)
         result = Result(outcome=_train(job, directory / TRAINING))
