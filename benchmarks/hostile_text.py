@@ -230,7 +230,7 @@ def check_report(rng: random.Random, counts: Counter[str]) -> None:
     counts[TEXTS] += 1
     page = hostile_page(text)
     tags = Counter(tag for tag, _ in page.elements)
-    brought = tags["script"] != 3 or tags["style"] != 1 or tags["img"] or tags["iframe"] or page.open
+    brought = tags["script"] != 4 or tags["style"] != 1 or tags["img"] or tags["iframe"] or page.open
     counts[HTML] += bool(brought) + sum(name.startswith("on") for _, one in page.elements for name in one)
 
 

@@ -19,10 +19,10 @@ JSON = st.none() | st.integers() | st.text(max_size=5) | st.lists(st.booleans(),
 
 
 def rows_in(run: Path) -> list[dict]:
-    batches, rows = BatchRewards(run), []
+    batches, rows = BatchRewards(run, has_buffer=True, has_critic=lambda policy: False), []
     for update, rollout in RolloutLog(run / "rollouts"):
         batches.add_to(update, [rollout])
-        rows += rows_of(update, 1, rollout, has_buffer=True)
+        rows += rows_of(update, 1, rollout)
     return rows
 
 
@@ -66,7 +66,8 @@ def test_whatever_a_log_holds_every_row_has_every_column(meta, extras, artifact)
     rollout = Rollout(
         episode_type="qa", meta=meta, steps=steps, extras=extras, artifact=artifact, agents=agents
     )
-    solver, judge = rows_of(3, 1, rollout, has_buffer=False)
+    BatchRewards(Path("nowhere"), has_buffer=False, has_critic=lambda policy: False).add_to(3, [rollout])
+    solver, judge = rows_of(3, 1, rollout)
     assert [*solver] == [*judge] == [*COLUMNS]
     assert (solver["member"], solver["completion_token_ids"], solver["advantage"]) == ("default", [2, 3], 0.5)
     assert (judge["kind"], judge["member"], judge["answer"], judge["reasoning"]) == (

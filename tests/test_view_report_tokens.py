@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from transformers import AutoTokenizer
 
@@ -100,3 +101,19 @@ def test_the_page_holds_so_many_tokens_and_says_what_it_leaves_out(tmp_path, mon
     monkeypatch.setattr(by_token, "MAX_PAGE", 25)
     answers = answers_in(page_of(tmp_path, [step_of("a" * 30) for _ in range(5)]))
     assert [(len(one["texts"]), len(one["logprobs"]), one["more"]) for one in answers] == [(10, 10, 21)] * 2
+
+
+CRITICS = ("\n[learning]\ncritic = {}\n", "\n[learning.policies.default]\ncritic = {}\n")
+
+
+@pytest.mark.parametrize("learning", CRITICS, ids=["of all", "of the policy"])
+def test_a_policy_with_a_critic_and_one_that_nobody_trains_have_no_advantage_here(tmp_path, learning):
+    steps = [step_of("mine"), step_of("other")]
+    steps[1].policy = ""
+    page_of(tmp_path, steps)
+    assert [one["advantage"] for one in answers_in(build(tmp_path))] == [0.5, None]
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text() + learning)
+    html = build(tmp_path)
+    assert [one["advantage"] for one in answers_in(html)] == [None, None]
+    assert not any("advantage" in text for text in Page(html).text)

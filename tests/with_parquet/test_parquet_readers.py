@@ -47,10 +47,10 @@ def test_the_page_names_the_three_libraries():
 def test_the_line_of_the_page_reads_every_column_and_row(run, reader):
     assert main(["export", str(run), "rollouts.parquet", "--rollouts"]) == 0
     rows = rows_in(eval(reader))
-    batches, expected = BatchRewards(run), []
+    batches, expected = BatchRewards(run, has_buffer=True, has_critic=lambda policy: False), []
     for number, (update, rollout) in enumerate(RolloutLog(run / "rollouts")):
         batches.add_to(update, [rollout])
-        expected += rows_of(update, number % 3 + 1, rollout, has_buffer=True)
+        expected += rows_of(update, number % 3 + 1, rollout)
     assert len(rows) == len(expected) > 20
     for row, wanted in zip(rows, expected, strict=True):
         assert list(row) == list(COLUMNS)

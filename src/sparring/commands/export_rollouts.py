@@ -72,14 +72,19 @@ def _rows_by_rollout(
 ) -> Iterator[int | InputError]:
     """Add all rollouts of a run; yield each one's number of rows, and for a damaged line its error."""
     config = load_config(str(run.config_file), {})
-    batches = BatchRewards(run.path, 1 + config.collection.max_staleness)
+    batches = BatchRewards(
+        run.path,
+        has_buffer=config.uses_buffer,
+        has_critic=lambda policy: config.learning.of_policy(policy).critic is not None,
+        reach=1 + config.collection.max_staleness,
+    )
     for update in log.steps():
         for line, found in enumerate(log.lines(update), 1):
             if isinstance(found, InputError):
                 yield found
                 continue
             batches.add_to(update, [found])
-            rows = [*rows_of(update, line, found, has_buffer=config.uses_buffer)]
+            rows = [*rows_of(update, line, found)]
             try:
                 add(rows)
             except (ValueError, TypeError, OverflowError) as error:  # such as an id of 100 digits

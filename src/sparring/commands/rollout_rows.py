@@ -1,5 +1,6 @@
 """The rollouts of a log as the rows of a table, one for each answer and each scripted move."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -73,15 +74,13 @@ _OWN_COLUMNS = ("reward_stages", "explored", "finish_reason")
 """What is not repeated in the column ``info``."""
 
 
-def rows_of(update: int, line: int, rollout: Rollout, *, has_buffer: bool) -> Iterator[Row]:
+def rows_of(update: int, line: int, rollout: Rollout) -> Iterator[Row]:
     """Yield the rows of a rollout, each with every column; one without an answer has a row of its own.
 
     Args:
         update: the update in whose file the rollout is.
         line: its line in the file, from 1.
         rollout: with the rewards of the batches, as :class:`sparring.view.batches.BatchRewards` adds them.
-        has_buffer: whether the run's steps go through a buffer: one that was never drawn from it has no
-            advantage.
     """
     game = game_of(rollout)
     facts: Row = dict.fromkeys(COLUMNS) | {"update": update, "line": line} | _facts_of(rollout)
@@ -101,7 +100,7 @@ def rows_of(update: int, line: int, rollout: Rollout, *, has_buffer: bool) -> It
         if step is not None and turn is None:
             row |= _facts_of_answer(step, rollout)
         if step is not None:
-            row |= _facts_of_step(step, is_drawn="reward_stages" in step.info or not has_buffer)
+            row |= _facts_of_step(step)
         yield row
 
 
@@ -167,7 +166,7 @@ def _facts_of_answer(step: Step, rollout: Rollout) -> Row:
     }
 
 
-def _facts_of_step(step: Step, *, is_drawn: bool) -> Row:
+def _facts_of_step(step: Step) -> Row:
     info = step.info
     stages = info["reward_stages"] if isinstance(info.get("reward_stages"), dict) else {}
     return {
@@ -178,7 +177,7 @@ def _facts_of_step(step: Step, *, is_drawn: bool) -> Row:
         "reward": step.reward,
         "reward_final_transformed": stages.get("final_transformed"),
         "reward_step": stages.get("step"),
-        "advantage": step.advantage if step.policy and is_drawn else None,
+        "advantage": step.advantage if math.isfinite(step.advantage) else None,
         "prompt": step.prompt,
         "written": step.written,
         "explored": info["explored"] if isinstance(info.get("explored"), bool) else None,

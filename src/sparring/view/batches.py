@@ -1,13 +1,14 @@
 """What the batch logs of a run add to its rollouts: a step's reward at each stage, and its advantage."""
 
 import gzip
+import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sparring.collection.rollout_log import BatchLine
-from sparring.core import Rollout
+from sparring.core import Rollout, Step
 from sparring.view.files import decoded, number_of
 
 Key = tuple[str, str, int]
@@ -19,17 +20,26 @@ class BatchRewards:
 
     Args:
         run_dir: the run. Damaged batches and lines are left out.
+        has_buffer: whether the run's steps go through a buffer, which makes their advantages when it draws.
+        has_critic: whether a policy has a critic, which makes its advantages when it learns; no file has
+            these.
         reach: how far from its own update a step may be drawn. Batches are numbered from 1, so in lockstep a
             step is in the batch of the same number or in a neighbouring one.
     """
 
-    def __init__(self, run_dir: Path, reach: int = 1) -> None:
+    def __init__(
+        self, run_dir: Path, *, has_buffer: bool, has_critic: Callable[[str], bool], reach: int = 1
+    ) -> None:
+        self._has_buffer, self._has_critic = has_buffer, has_critic
         self._logs = {number_of(path): path for path in run_dir.glob("batches/batch-*.jsonl.gz")}
         self._reach = reach
         self._read: dict[int, dict[Key, dict[str, float]]] = {}
 
     def add_to(self, update: int, rollouts: Iterable[Rollout]) -> None:
-        """Set ``info["reward_stages"]`` and the advantage of the steps that were drawn."""
+        """Set ``info["reward_stages"]`` and the advantage of the steps that were drawn.
+
+        The advantage of a step is NaN if none is known: if nobody learns from the step, or it was not drawn.
+        """
         near = range(update - self._reach, update + self._reach + 1)
         self._read = {
             number: self._read[number] if number in self._read else _rewards_in(self._logs[number])
@@ -39,12 +49,19 @@ class BatchRewards:
         for rollout in rollouts:
             taken = Counter[str]()
             for step in rollout.steps:
-                key = (rollout.id, step.role_id, taken[step.role_id])
-                taken[step.role_id] += bool(step.policy)
-                for rewards in self._read.values():
-                    if step.policy and key in rewards:
-                        step.info["reward_stages"] = stages = dict(rewards[key])
-                        step.advantage = stages.pop("sampled", step.advantage)
+                if step.policy:
+                    self._add_to_step(step, (rollout.id, step.role_id, taken[step.role_id]))
+                    taken[step.role_id] += 1
+                else:
+                    step.advantage = math.nan
+
+    def _add_to_step(self, step: Step, key: Key) -> None:
+        drawn = next((rewards[key] for rewards in self._read.values() if key in rewards), None)
+        if drawn is not None:
+            step.info["reward_stages"] = stages = dict(drawn)
+            step.advantage = stages.pop("sampled", step.advantage)
+        if self._has_critic(step.policy) or (self._has_buffer and drawn is None):
+            step.advantage = math.nan
 
 
 def _rewards_in(path: Path) -> dict[Key, dict[str, float]]:

@@ -102,6 +102,13 @@ class RunView:
             return "program" in self.config
         return any(name.startswith("program/") for name in self.series)
 
+    def has_critic(self, policy: str) -> bool:
+        """Return whether a policy learns with a critic, by the configuration."""
+        own = (self.setting("learning", "policies", dict) or {}).get(policy)
+        critics = [self.setting("learning", "critic", dict)]
+        critics += [own.get("critic")] if isinstance(own, dict) else []
+        return any(critic is not None for critic in critics)
+
     @property
     def turn(self) -> str:
         """The noun for what :attr:`step` counts: a turn of the run's loop."""

@@ -1,6 +1,7 @@
 """Games, proofs and conversations to read. All text written by a model is escaped."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,8 @@ def _controls_html(cards: Sequence[Card], shared: Shared, unit: str) -> str:
     ]
     if shared.by_token.collected:
         colours = {"": "nothing", "logprob": "log-probability"}
-        colours |= {} if shared.of_evaluation else {"advantage": "advantage"}
+        if any(_advantage_of(step, shared) is not None for card in cards for step in _steps_of(card)):
+            colours["advantage"] = "advantage"
         parts.append(f"<label>colour tokens by {_choice_html('colours', colours)}</label>")
         parts.append('<span class="scale"></span>')
     return f'<div class="filter">{"".join(parts)}<span class="muted shown"></span></div>'
@@ -302,7 +304,7 @@ def _answer_html(turn: CardTurn, shared: Shared) -> str:
     answer = turn.step.completion_text
     if not turn.parts and answer.strip() != turn.text.strip():
         parts.append(f'<div class="label">answer</div><pre class="answer">{escape(_clip(answer))}</pre>')
-    place = shared.by_token.add(turn.step, None if shared.of_evaluation else turn.step.advantage)
+    place = shared.by_token.add(turn.step, _advantage_of(turn.step, shared))
     if place is None:
         return "".join(parts)
     return f'<div class="as-text">{"".join(parts)}</div><div class="by-token" data-answer="{place}"></div>'
@@ -334,12 +336,17 @@ def _heard_html(heard: str) -> str:
 def _stages_html(step: Step, shared: Shared) -> str:
     recorded = step.info.get("reward_stages")
     stages: dict[str, Any] = recorded if isinstance(recorded, dict) else {"": step.reward}
-    if not shared.of_evaluation:  # Evaluations have no advantages.
+    if _advantage_of(step, shared) is not None:
         stages = {**stages, "advantage": step.advantage}
     shown = [
         f"{escape(str(name).replace('_', ' '))} <b>{_signed(value)}</b>" for name, value in stages.items()
     ]
     return f'<div class="stages"><span class="label">reward</span> {" → ".join(shown)}</div>'
+
+
+def _advantage_of(step: Step, shared: Shared) -> float | None:
+    """Return an advantage if one is known; evaluations have none."""
+    return step.advantage if math.isfinite(step.advantage) and not shared.of_evaluation else None
 
 
 def _prompt_html(turn: CardTurn, step: Step, card: Card, shared: Shared) -> str:

@@ -39,6 +39,9 @@ const answers = JSON.parse(document.getElementById("answers").textContent);
 const largest = Math.max(...answers.map((one) => Math.abs(one.advantage || 0)), 1e-9);
 
 function colourOf(answer, place, by) {
+  if (by === "advantage" && answer.advantage === null) {
+    return "transparent";
+  }
   const share = by === "logprob" ? answer.logprobs[place] / UNLIKELY : Math.abs(answer.advantage) / largest;
   const colour = by === "logprob" || answer.advantage < 0 ? ORANGE : BLUE;
   return `rgba(${colour},${(0.75 * Math.min(1, Math.max(0, share))).toFixed(3)})`;
