@@ -9,7 +9,7 @@ from environment_sessions import counts, steps_wait
 from game_runs import configure, metrics_of, run
 from sparring.core import AgentSpec, Arena, EpisodeError, MockInferenceClient, PlaySpec, trajectories_of
 from sparring.core.env_id import with_options
-from sparring.core.errors import InputError
+from sparring.core.errors import InputError, SparringError
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
@@ -212,9 +212,24 @@ def test_a_run_trains_in_environments_of_one_class_with_options_and_closes_all(t
         """
     )
     small = {"learning__steps": "2", "evaluation__games": "2", "evaluation__games_during": "2"}
-    config = configure(roomy_model(4096), str(file), **small)
+    config = configure(roomy_model(), str(file), **small)
     text = run(config, tmp_path / "run")
     assert "Duel(max_open=2, rounds=1)" in text
     assert "Duel(numbers=2, rounds=2)" in text
     assert metrics_of(tmp_path / "run")[-1]["accounts/failed"] == 0
     assert counts["resets"] > counts["opened"] > 0
+
+
+def test_a_run_that_its_environment_stops_closes_all(tmp_path):
+    file = tmp_path / "duels.toml"
+    file.write_text(
+        f"""
+        [[envs]]
+        id = "{FILE}:Duel"
+        options = {{fails = "reset bug", times = 1000}}
+        """
+    )
+    config = configure(roomy_model(), str(file), **{"evaluation__games": "2", "evaluation__opponents": "[]"})
+    with pytest.raises(SparringError, match="reset failed"):
+        run(config, tmp_path / "run")
+    assert counts["opened"] == counts["closed"] > 0
