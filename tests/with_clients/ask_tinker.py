@@ -1,4 +1,4 @@
-"""Tinker's SDK: ask_tinker.py URL MODEL, with the key in SPARRING_API_KEY: two clients train beside each other
+"""Tinker's SDK: ask_tinker.py URL MODEL, with the key in SPARRING_API_KEY: two models train side by side
 and are resumed."""
 
 import json
