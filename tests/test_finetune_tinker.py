@@ -233,8 +233,8 @@ def test_the_key_is_the_server_s_token(session):
 def test_a_directory_with_other_files_or_in_use_is_refused(directory, client, tmp_path):
     with pytest.raises(InputError, match="in use"):
         Store(directory)
-    (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="other files"):
+    (tmp_path / "thesis").write_text("x")
+    with pytest.raises(InputError, match="thesis"):
         Store(tmp_path)
 
 

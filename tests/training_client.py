@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,31 @@ from tiny_models import tiny_model
 ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
 
 
+def base_policy() -> PolicyModel:
+    return PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+
+
 @contextlib.contextmanager
-def serving(directory: Path, notes: list[str] | None = None) -> Iterator["Client"]:
-    """A server over ``directory``; yields a client of a session of its own."""
-    policy = PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+def serving(directory: Path, policy: PolicyModel | None = None) -> Iterator["Client"]:
+    """A server over ``directory``, with a model of its own; yields a client of a session of its own."""
+    policy = policy or base_policy()
     engine = EmbeddedEngine(policy, max_tokens=8)
     engine.publish("tiny", BASE, 0)
     base = ServedBase.of("tiny", policy.model_name, engine.facts())
-    service = TrainingService(directory, policy, base, (notes if notes is not None else []).append)
+    service = TrainingService(directory, policy, base, print)
     api = TrainingApi(service, Samplers(service.store, engine, PublishedAdapters(engine), "tiny"))
     larger = {GRADIENTS: MAX_GRADIENTS_BYTES}
     app = create_app(engine, token=TOKEN, larger_bodies=larger, running=api.running)
     add_training_routes(app, api)
     with running(app, engine) as live:
         yield Client(live)
+
+
+def serve_forever(directory: Path, policy: PolicyModel, pipe: Any) -> None:
+    """Serve in this process until it is killed; send the address once it answers."""
+    with serving(directory, policy) as client:
+        pipe.send(client.live.url)
+        threading.Event().wait()
 
 
 def tensor(values: Sequence[float], kind: str = "<f4", shape: Sequence[int] = ()) -> bytes:

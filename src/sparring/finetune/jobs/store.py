@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -216,31 +216,24 @@ def read_record(path: Path, form: type[Record]) -> Record:
         raise InputError("--jobs", f"{path} is missing or damaged", f"Move {path.parent} away.") from error
 
 
-def _check_own(directory: Path) -> None:
+def locked(directory: Path, own: Sequence[str] = (FILES, JOBS), option: str = "--jobs") -> int:
+    """Lock a server's directory, which is created, and return the lock. Raises InputError: it cannot be used,
+    is not a server's, because it holds other files than its ``own``, or is in use."""
     try:
         names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    except OSError as error:
-        raise unusable(directory, error) from error
-    own = {FILES, JOBS, LOCK}
-    if names - own and not own <= names:
-        problem = f"{directory} is not a server's directory of jobs: it holds {min(names - own)!r}"
-        raise InputError("--jobs", problem, "Name a new directory")
-
-
-def locked(directory: Path) -> int:
-    """Lock a server's directory, which is created, and return the lock. Raises InputError: it cannot be used,
-    is not a server's, or is in use."""
-    _check_own(directory)
-    try:
+        whole = {*own, LOCK}
+        if names - whole and not whole <= names:
+            problem = f"{directory} is not a server's directory of {own[-1]}: it holds {min(names - whole)!r}"
+            raise InputError(option, problem, "Name a new directory")
         directory.mkdir(parents=True, exist_ok=True)
         return lock_directory(directory)
     except BlockingIOError as error:
         problem = f"{directory} is in use by another server"
-        raise InputError("--jobs", problem, "Choose another directory, or end that server.") from error
+        raise InputError(option, problem, "Choose another directory, or end that server.") from error
     except OSError as error:
-        raise unusable(directory, error) from error
+        raise unusable(directory, error, option) from error
 
 
-def unusable(directory: Path, error: OSError) -> InputError:
+def unusable(directory: Path, error: OSError, option: str = "--jobs") -> InputError:
     """Return the error of a directory that cannot be used."""
-    return InputError("--jobs", f"{directory} cannot be used ({error.strerror})", "Choose another directory.")
+    return InputError(option, f"{directory} cannot be used ({error.strerror})", "Choose another directory.")

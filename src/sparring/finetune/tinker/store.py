@@ -23,9 +23,7 @@ from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError
 from sparring.core.adapters import STATE_FILE
 from sparring.core.files import (
-    LOCK,
     finish_replacements,
-    lock_directory,
     put_in_place,
     read_regular,
     remove_directory,
@@ -35,6 +33,7 @@ from sparring.core.files import (
 )
 from sparring.core.manifest import check_files, seal, sealed, unsealed
 from sparring.engine.server_http import ApiError
+from sparring.finetune.jobs.store import locked
 from sparring.finetune.tinker.requests import CHECKPOINT_NAME, MODEL, SAMPLER, SESSION
 
 SESSIONS, SAMPLERS, MODELS = "sessions", "samplers", "models"
@@ -140,26 +139,9 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.expanduser().absolute()
-        try:
-            self._check_own()
-            for name in (SESSIONS, SAMPLERS, MODELS):
-                (self.directory / name).mkdir(parents=True, exist_ok=True)
-            self.lock = lock_directory(self.directory)
-        except BlockingIOError as error:
-            problem = f"{directory} is in use by another server"
-            raise InputError(
-                "--training", problem, "Choose another directory, or end that server."
-            ) from error
-        except OSError as error:
-            problem = f"{directory} cannot be used ({error.strerror})"
-            raise InputError("--training", problem, "Choose another directory.") from error
-
-    def _check_own(self) -> None:
-        names = {one.name for one in self.directory.iterdir()} if self.directory.exists() else set()
-        own = {SESSIONS, SAMPLERS, MODELS, LOCK}
-        if names - own and not own <= names:
-            problem = f"{self.directory} holds other files"
-            raise InputError("--training", problem, "Choose an empty or a new directory.")
+        self.lock = locked(self.directory, (SESSIONS, SAMPLERS, MODELS), "--training")
+        for name in (SESSIONS, SAMPLERS, MODELS):
+            (self.directory / name).mkdir(exist_ok=True)
 
     def add_session(self, session_id: str, record: SessionRecord) -> None:
         """Write a new session. Raises ApiError: there are too many."""
