@@ -14,6 +14,7 @@ from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
 from sparring.cli.main import main
 from sparring.commands.doctor import diagnose
 from sparring.config import Config
+from sparring.run.run_layout import PSRO_FILE
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
 from sparring.view.source import RunDirectorySource, read_to_end
@@ -134,6 +135,24 @@ def test_names_of_a_foreign_run_do_not_act_on_the_terminal(text, tmp_path, capsy
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     assert main(["doctor", str(tmp_path)]) == 3
     assert not ACTS_ON_A_TERMINAL.search(capsys.readouterr().out)
+
+
+def test_each_run_of_a_psro_is_diagnosed(wrong, tmp_path):
+    (tmp_path / PSRO_FILE).write_text("")
+    for name in ("member-001", "member-002"):
+        shutil.copytree(wrong, tmp_path / name)
+    found = diagnose(str(tmp_path))
+    assert [one.run.name for one in found] == ["member-001", "member-002"]
+    assert all(one.findings for one in found)
+
+
+def test_numbers_of_a_foreign_run_are_no_trouble(wrong, tmp_path):
+    run = shutil.copytree(wrong, tmp_path / "run")
+    zero = re.compile(r'("(?:right/Player|Player|program/reward/Player)"): ?0.0')
+    for path in (run / "metrics.jsonl", *(run / "rollouts").iterdir()):
+        path.write_text(zero.sub(r"\1:1e299", path.read_text()))
+    assert "1e299" in path.read_text()
+    assert "no advantage" in causes_in(run)
 
 
 def test_the_screen_and_the_report_show_what_the_doctor_finds(wrong):

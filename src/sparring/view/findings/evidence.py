@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from sparring.view.findings.played import RECENT, Played
+from sparring.view.findings.played import HUGE, RECENT, Played
 from sparring.view.run_view import RunView
 
 
@@ -77,6 +77,6 @@ class Evidence:
                 for step, value in zip(one.steps[place:], one.values[place:], strict=True):
                     if step > steps[-1]:
                         break
-                    if step in lines:
+                    if step in lines and abs(value) < HUGE:
                         lines[step][name] = value
         return Window(list(lines.values()))

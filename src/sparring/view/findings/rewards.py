@@ -1,5 +1,6 @@
 """Diagnoses of rewards: whether they differ, between what, and because of what."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import pvariance
@@ -119,7 +120,7 @@ def alike(seen: Evidence) -> Iterator[Finding]:
             earned.setdefault(one.where, {}).setdefault(role, []).append(reward)
     for where, by_role in earned.items():
         shares = {
-            role: max(map(rewards.count, {*rewards})) / len(rewards)
+            role: max(Counter(rewards).values()) / len(rewards)
             for role, rewards in by_role.items()
             if len(rewards) >= LEAST_DECIDED
         }
