@@ -26,6 +26,8 @@ def _rubric(kind):
         said = rollout.steps[-1].completion_text
         if kind == "failing" and rollout.artifact == QUESTIONS[0]:
             raise JudgeError("no verdict")
+        if kind == "letters":
+            return {"Player": sum(ord(letter) % 2 for letter in said) / max(len(said), 1)}
         if kind == "turning" and arena.step_num > 15:
             return {"Player": float(said != "bet")}
         by_kind = {"right": 1.0, "wrong": 0.0, "format": 0.0}

@@ -3,9 +3,9 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
+from statistics import median
 
-from sparring.view.findings.played import RECENT, Played
+from sparring.view.findings.played import HUGE, RECENT, Played
 from sparring.view.run_view import RunView
 
 
@@ -20,30 +20,30 @@ class Window:
         """The first and the last update; ``None`` without any."""
         return (int(self.lines[0]["step"]), int(self.lines[-1]["step"])) if self.lines else None
 
-    def mean(self, name: str) -> float | None:
-        """Return the mean of a metric over the updates that have it; ``None`` without any."""
+    def median(self, name: str) -> float | None:
+        """Return the median of a metric over the updates that have it; ``None`` without any."""
         found = [line[name] for line in self.lines if name in line]
-        return fmean(found) if found else None
+        return median(found) if found else None
 
-    def means(self, prefix: str, ending: str = "") -> dict[str, float]:
-        """Return the means of the metrics with a prefix and an ending, by the rest of their names."""
+    def medians(self, prefix: str, ending: str = "") -> dict[str, float]:
+        """Return the medians of the metrics with a prefix and an ending, by the rest of their names."""
         names = {name for line in self.lines for name in line}
         named = sorted(name for name in names if name.startswith(prefix) and name.endswith(ending))
-        found = {name: self.mean(name) for name in named}
+        found = {name: self.median(name) for name in named}
         return {
-            name.removeprefix(prefix).removesuffix(ending): mean
-            for name, mean in found.items()
-            if mean is not None
+            name.removeprefix(prefix).removesuffix(ending): value
+            for name, value in found.items()
+            if value is not None
         }
 
     def last(self, prefix: str, ending: str = "") -> dict[str, float]:
         """Return the last of each such metric: what a metric is that is itself a mean over recent games."""
-        return Window(self.lines[-1:]).means(prefix, ending)
+        return Window(self.lines[-1:]).medians(prefix, ending)
 
     def of_policies(self, measure: str) -> dict[str, float]:
-        """Return the mean of a learner's measure by policy; the name of an only one is empty."""
-        found = self.means("learner/", measure)
-        return {name.rstrip("/"): mean for name, mean in found.items() if not name or name[-1] == "/"}
+        """Return the median of a learner's measure by policy; the name of an only one is empty."""
+        found = self.medians("learner/", measure)
+        return {name.rstrip("/"): value for name, value in found.items() if not name or name[-1] == "/"}
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,6 @@ class Evidence:
                 for step, value in zip(one.steps[place:], one.values[place:], strict=True):
                     if step > steps[-1]:
                         break
-                    if step in lines:
+                    if step in lines and abs(value) < HUGE:
                         lines[step][name] = value
         return Window(list(lines.values()))

@@ -208,7 +208,7 @@ def stopped(seen: Evidence) -> Iterator[Finding]:
 def failures(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding if at least a tenth of the games of the newest updates failed."""
     failed, started = (_counted(seen, f"accounts/{name}") for name in ("failed", "started"))
-    reasons = seen.recent.means("accounts/failed ")
+    reasons = seen.recent.medians("accounts/failed ")
     if failed >= FAILED * started > 0:
         reason = f", mostly by {max(reasons, key=reasons.__getitem__)}" if reasons else ""
         yield Finding(

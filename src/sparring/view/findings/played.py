@@ -20,6 +20,7 @@ RECENT = 10
 few enough that they are alike."""
 MOST_LOGS = 200
 """At most this many files are searched for questions, spread over the run."""
+HUGE = 1e100
 QUESTIONS = ("claim", "question", "topic", "prompt", "problem", "task")
 """The keys under which an artifact may have what is asked."""
 
@@ -110,7 +111,7 @@ def read_played(run_dir: Path) -> Played:
     earned: dict[str, list[Earned]] = {}
     for path in batches[-RECENT:]:
         for line in _answers(path, damaged):
-            if {"final_transformed", "step"} <= line.rewards.keys():
+            if {"final_transformed", "step"} <= _sized(line.rewards).keys():
                 found = Earned(line.rewards["final_transformed"], line.rewards["step"])
                 earned.setdefault(f"{line.env_id}, seat {line.pid}", []).append(found)
     asked = {
@@ -122,7 +123,12 @@ def read_played(run_dir: Path) -> Played:
     questions = (question_of(one.artifact) for one in learned if any(step.policy for step in one.steps))
     return Played(
         outcomes=[
-            Outcome(_where(one), one.rewards, one.metrics, one.extras.invalid_pid is not None)
+            Outcome(
+                _where(one),
+                _sized(one.rewards),
+                _sized(one.metrics),
+                by_invalid_move=one.extras.invalid_pid is not None,
+            )
             for one in recent
             if _is_of_learners(one)
         ],
@@ -182,6 +188,11 @@ def _asked(run_dir: Path) -> Iterator[tuple[str, Path]]:
     tasks = {path.stem.split("-", 2)[-1]: path for path in _newest_last(run_dir.glob("tasks/step-*.jsonl"))}
     for name, path in sorted(tasks.items()):
         yield f"the task {name}", path
+
+
+def _sized(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values but for those of a foreign file whose squares are no numbers."""
+    return {name: value for name, value in values.items() if abs(value) < HUGE}
 
 
 def _where(one: _Rollout) -> str:

@@ -1,5 +1,6 @@
 """Diagnoses of rewards: whether they differ, between what, and because of what."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import pvariance
@@ -99,24 +100,27 @@ def _place(seen: Evidence, role: str) -> float:
     low, high = min(rewards), max(rewards)
     if high == low:
         return float(high > 0)
-    return ((seen.recent.mean(f"{REWARD}{role}") or 0.0) - low) / (high - low)
+    return ((seen.recent.median(f"{REWARD}{role}") or 0.0) - low) / (high - low)
 
 
 def _rewards_text(seen: Evidence, roles: list[str]) -> str:
-    means = ", ".join(f"{role} {seen.recent.mean(REWARD + role) or 0.0:.3g}" for role in roles)
+    means = ", ".join(f"{role} {seen.recent.median(REWARD + role) or 0.0:.3g}" for role in roles)
     return f"mean reward: {means}"
 
 
 def alike(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding for each game or type of episode in which somebody earns the same in at least ``ALIKE``
-    of the episodes that no invalid move has decided: a baseline leaves their advantages small, but not 0."""
+    of the episodes that no invalid move has decided, in a run that has not become better by any measure. A
+    baseline leaves their advantages small, but not 0."""
+    if has_improved(seen):
+        return
     earned: dict[str, dict[str, list[float]]] = {}
     for one in seen.played.outcomes:
         for role, reward in one.rewards.items() if not one.by_invalid_move else ():
             earned.setdefault(one.where, {}).setdefault(role, []).append(reward)
     for where, by_role in earned.items():
         shares = {
-            role: max(map(rewards.count, {*rewards})) / len(rewards)
+            role: max(Counter(rewards).values()) / len(rewards)
             for role, rewards in by_role.items()
             if len(rewards) >= LEAST_DECIDED
         }
@@ -125,7 +129,7 @@ def alike(seen: Evidence) -> Iterator[Finding]:
             least = min(shares[role] for role in roles)
             found = Finding(
                 f"alike/{where}",
-                "warning" if has_improved(seen) else "critical",
+                "critical",
                 f"the reward of {' and '.join(roles)} is the same in {least:.0%} of the episodes of {where}",
                 "check whether its reward can differ, and take harder or easier tasks",
                 ("rewards.final", "envs", "program"),
@@ -139,7 +143,7 @@ def alike(seen: Evidence) -> Iterator[Finding]:
 
 def groups_too_small(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding if rewards are compared in groups of fewer than ``SMALL_GROUP`` on average."""
-    size = seen.recent.mean("program/group_size")
+    size = seen.recent.median("program/group_size")
     if size is not None and size < SMALL_GROUP:
         yield Finding(
             "small groups",
@@ -251,7 +255,7 @@ def one_takes_all(seen: Evidence) -> Iterator[Finding]:
 def invalid_moves(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding where the model makes invalid moves in at least a quarter of the games, and has not
     made a quarter fewer since the run began: then it is not learning to make legal ones."""
-    before_by_env = Window(seen.beginning.lines[:1]).means("collection-", "/Invalid Move Rate")
+    before_by_env = Window(seen.beginning.lines[:1]).medians("collection-", "/Invalid Move Rate")
     for env_id, share in seen.recent.last("collection-", "/Invalid Move Rate").items():
         before = before_by_env.get(env_id)
         if share >= 0.25 and (before is None or share > 0.75 * before):

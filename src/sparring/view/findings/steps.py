@@ -94,8 +94,8 @@ def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
     if has_improved(seen):
         return
     prefix = "answers/entropy_estimate/"
-    before = Window(seen.beginning.lines[:FIRST]).means(prefix)
-    for role, nats in seen.recent.means(prefix).items():
+    before = Window(seen.beginning.lines[:FIRST]).medians(prefix)
+    for role, nats in seen.recent.medians(prefix).items():
         if role in before and nats < min(LEAST_ENTROPY, COLLAPSED * before[role]):
             yield Finding(
                 f"entropy/{role}",
@@ -116,8 +116,8 @@ def entropy_explosion(seen: Evidence) -> Iterator[Finding]:
     if has_improved(seen):
         return
     prefix = "answers/entropy_estimate/"
-    before = Window(seen.beginning.lines[:FIRST]).means(prefix)
-    for role, nats in seen.recent.means(prefix).items():
+    before = Window(seen.beginning.lines[:FIRST]).medians(prefix)
+    for role, nats in seen.recent.medians(prefix).items():
         if role in before and nats > before[role] + EXPLODED:
             yield Finding(
                 f"large steps/{role}",

@@ -1,0 +1,165 @@
+"""What stands out is found in runs that were made to have it, and nothing is in runs that learn."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from doc_pages import DOCS
+from doctor_runs import FAULTS, HEALTHY, Lab
+from game_runs import metrics_of
+from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
+from sparring.cli.main import main
+from sparring.commands.doctor import diagnose
+from sparring.config import Config
+from sparring.run.run_layout import PSRO_FILE
+from sparring.view.findings.diagnosis import findings_of
+from sparring.view.findings.finding import Finding
+from sparring.view.source import RunDirectorySource, read_to_end
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def wrong(lab, playing) -> Path:
+    """A run in which no answer is right."""
+    lab.poker = playing
+    return lab.program("wrong-answers", options='kind = "wrong"', evaluation__every="0", learning__steps="4")
+
+
+def found_in(run: Path) -> list[Finding]:
+    (diagnosis,) = diagnose(str(run))
+    return diagnosis.findings
+
+
+def causes_in(run: Path) -> list[str]:
+    return [one.cause for one in found_in(run)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_that_was_made_is_found(fault, lab):
+    findings = found_in(fault.make(lab))
+    causes = [one.cause for one in findings]
+    print(f"| {fault.name} | {', '.join(causes)} |")
+    assert any(cause.startswith(fault.causes) for cause in causes)
+    assert all(one.page == "" or is_section(one.page) for one in findings)
+    assert all(is_setting(name) for one in findings for name in one.settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_stands_out_in_a_run_that_learns(name, lab):
+    run = HEALTHY[name](lab)
+    print(f"| {name} | {', '.join(causes_in(run)) or 'nothing'} |")
+    assert causes_in(run) == []
+
+
+def is_section(page: str) -> bool:
+    """Whether a page of the documentation has the section."""
+    name, _, section = page.partition("#")
+    headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(), re.MULTILINE)
+    return section in [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
+
+
+def is_setting(name: str) -> bool:
+    """Whether the reference of the configuration has the section or the field."""
+    section, _, field = name.partition(".")
+    if section not in Config.model_fields:
+        return False
+    text = (DOCS / "configuration.md").read_text()
+    return not field or f"`{field}`" in text or f"[{name}]" in text
+
+
+def test_the_command_prints_what_stands_out_and_ends_with_status_3(wrong, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["doctor", str(wrong)]) == 3
+    printed = capsys.readouterr().out
+    assert printed.startswith("wrong-answers, after update 4 of 4: 1 thing stands out\n")
+    assert "critical: every advantage is 0, so the rewards teach nothing: nearly all earn" in printed
+    assert "seen: in 2 of 2 updates, 3 to 4" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_json_of_a_run_has_every_finding_with_its_figure_page_and_settings(wrong, capsys):
+    assert main(["doctor", str(wrong), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    (run,) = found["runs"]
+    (finding,) = run.pop("findings")
+    assert (found["format"], found["healthy"]) == (1, False)
+    assert run == {"run": "wrong-answers", "updates": 4, "total": 4, "running": False}
+    assert set(finding) == {
+        *("cause", "severity", "text", "figure", "updates", "settings", "advice", "page"),
+    }
+    assert (finding["cause"], finding["figure"], finding["updates"]) == ("no advantage", 1.0, [3, 4])
+    assert is_section(finding["page"])
+    assert all(map(is_setting, finding["settings"]))
+
+
+def test_damaged_files_are_named_and_the_rest_is_diagnosed(wrong, tmp_path):
+    run = shutil.copytree(wrong, tmp_path / "run")
+    (run / "config.toml").write_text("[")
+    rollouts = run / "rollouts" / "step-000003.jsonl"
+    rollouts.write_bytes(rollouts.read_bytes()[:-100])
+    evaluation = run / "evaluation" / "step-000004-right-answers.json"
+    evaluation.parent.mkdir(exist_ok=True)
+    evaluation.write_text("{}")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("half a line\n")
+    damaged = next(one for one in found_in(run) if one.cause == "damaged files")
+    for name in (
+        "config.toml",
+        "rollouts/step-000003.jsonl (1 line)",
+        evaluation.name,
+        "metrics.jsonl (1 line)",
+    ):
+        assert name in damaged.text
+    assert "no advantage" in causes_in(run)
+
+
+def test_a_run_without_an_update_has_nothing_to_say(tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("seed = 1\n")
+    assert main(["doctor", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path.name}: no update yet, so there is nothing to say\n"
+
+
+@pytest.mark.parametrize("text", TERMINAL)
+def test_names_of_a_foreign_run_do_not_act_on_the_terminal(text, tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("seed = 1\n")
+    line = {"step": 1, f"answers/cut_share/{text}": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert main(["doctor", str(tmp_path)]) == 3
+    assert not ACTS_ON_A_TERMINAL.search(capsys.readouterr().out)
+
+
+def test_each_run_of_a_psro_is_diagnosed(wrong, tmp_path):
+    (tmp_path / PSRO_FILE).write_text("")
+    for name in ("member-001", "member-002"):
+        shutil.copytree(wrong, tmp_path / name)
+    found = diagnose(str(tmp_path))
+    assert [one.run.name for one in found] == ["member-001", "member-002"]
+    assert all(one.findings for one in found)
+
+
+def test_numbers_of_a_foreign_run_are_no_trouble(wrong, tmp_path):
+    run = shutil.copytree(wrong, tmp_path / "run")
+    zero = re.compile(r'("(?:right/Player|Player|program/reward/Player)"): ?0.0')
+    for path in (run / "metrics.jsonl", *(run / "rollouts").iterdir()):
+        path.write_text(zero.sub(r"\1:1e299", path.read_text()))
+    assert "1e299" in path.read_text()
+    assert "no advantage" in causes_in(run)
+
+
+def test_the_screen_and_the_report_show_what_the_doctor_finds(wrong):
+    shown = [one.text for one in findings_of(read_to_end(RunDirectorySource(wrong)))]
+    assert shown == [one.text for one in found_in(wrong)]
+    assert shown[0].replace("&", "&amp;") in (wrong / "report.html").read_text()
+
+
+def test_an_update_of_a_program_says_how_many_rewards_were_compared(wrong):
+    assert [line["program/group_size"] for line in metrics_of(wrong)] == [8.0] * 4
