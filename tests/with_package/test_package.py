@@ -1,0 +1,62 @@
+"""The wheel that was built from the sdist, installed and used outside the clone."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from doc_pages import ROOT
+from sparring.config import preset_names, recipe_names
+from tiny_models import roomy_model
+
+COMMAND = Path(sys.executable).with_name("sparring")
+
+
+def done(words, folder):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    finished = subprocess.run(
+        [COMMAND, *words.split()], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_every_file_of_the_source_is_installed():
+    source = ROOT / "src"
+    files = {path.relative_to(source) for path in (source / "sparring").rglob("*") if path.is_file()}
+    wanted = {str(path) for path in files if "__pycache__" not in path.parts}
+    assert {path.rpartition(".")[2] for path in wanted} >= {
+        "py",
+        "toml",
+        "json",
+        "jsonl",
+        "html",
+        "js",
+        "typed",
+    }
+    assert wanted <= {str(path) for path in importlib.metadata.files("sparring")}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_start(name, tmp_path):
+    assert json.loads(done(f"train {name} --validate --json", tmp_path)) == {"problems": []}
+
+
+def test_every_recipe_can_be_laid_over_a_preset(tmp_path):
+    assert len(recipe_names()) > 20
+    for name in recipe_names():
+        done(f"train quickstart --recipe {name} --validate", tmp_path)
+
+
+def test_games_a_run_its_tasks_and_its_report(tmp_path):
+    assert "TicTacToe-v0" in done("envs", tmp_path)
+    assert "$defs" in json.loads(done("config schema", tmp_path))
+    small = "--learning.steps 1 --collection.games_per_step 4 --lora.rank 2 --evaluation.games 4"
+    done(f"train quickstart --model.name {roomy_model()} {small} --name here", tmp_path)
+    done("eval here --task arithmetic --questions 2", tmp_path)
+    done("report here", tmp_path)
+    assert "<html" in (tmp_path / "runs" / "here" / "report.html").read_text()
