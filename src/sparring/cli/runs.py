@@ -143,12 +143,23 @@ def export(
     ] = None,
     push: Annotated[str | None, typer.Option("--push", metavar="USER/NAME", help=_PUSH_HELP)] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
+    verifiers: Annotated[
+        bool,
+        typer.Option("--verifiers", help="Write what a run or a configuration plays as a package."),
+    ] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
     from sparring.commands.export import export as export_adapter
     from sparring.commands.export import export_payoffs
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
+    if verifiers:
+        if merge or payoffs or (policy, checkpoint, gguf, push) != (None,) * 4:
+            raise InputError("--verifiers", "a package has no model", "Leave out the other options")
+        from sparring.commands.export_verifiers import export_verifiers
+
+        print(f"wrote {out}. Next: {export_verifiers(run, out)}")
+        return
     if not payoffs:
         export_adapter(name, out, merge=merge, policy=policy, console=Console(), gguf=gguf, push_to=push)
         return
