@@ -167,7 +167,9 @@ def test_toml_blocks_are_valid_configurations(block, tmp_path, monkeypatch):
     text = block.text if whole else f'{block.text}\n[[envs]]\nid = "kuhn_poker"\n'
     (tmp_path / "config.toml").write_text(text)
     config = load_config(str(tmp_path / "config.toml"), {})
-    if config.inference.engine == "embedded" or importlib.util.find_spec("vllm") is not None:
+    needed = {"vllm": config.inference.engine == "vllm"}
+    needed["verifiers"] = config.program is not None and config.program.type == "verifiers"
+    if all(importlib.util.find_spec(name) for name, is_needed in needed.items() if is_needed):
         check_config(config)
 
 

@@ -206,6 +206,10 @@ def export(
     push: Annotated[str | None, typer.Option("--push", metavar="USER/NAME", help=_PUSH_HELP)] = None,
     payoffs: Annotated[bool, typer.Option("--payoffs", help=_PAYOFFS_HELP)] = False,
     rollouts: Annotated[bool, typer.Option("--rollouts", help=_ROLLOUTS_HELP)] = False,
+    verifiers: Annotated[
+        bool,
+        typer.Option("--verifiers", help="Write what a run or a configuration plays as a package."),
+    ] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
     from sparring.commands.export import export as export_adapter
@@ -219,6 +223,11 @@ def export(
 
         found = export_rollouts(run, out, partial(print, file=sys.stderr))
         print(f"wrote {out}: {found.rows:,} rows, {found.rollouts:,} rollouts, {found.updates:,} updates")
+    elif verifiers:
+        _refuse("--verifiers", {**of_model, "--payoffs": payoffs, "--checkpoint": checkpoint})
+        from sparring.commands.export_verifiers import export_verifiers
+
+        print(f"wrote {out}. Next: {export_verifiers(run, out)}")
     elif payoffs:
         _refuse("--payoffs", of_model)
         export_payoffs(name, out)

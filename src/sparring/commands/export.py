@@ -53,7 +53,7 @@ def export(
         InputError: there is no such adapter, it does not fit its base model, or ``out`` cannot be made.
         SparringError: ``out`` cannot be written, or not be uploaded.
     """
-    _check_new(out)
+    check_new(out)
     token = None if push_to is None else check_push(push_to)
     if gguf == "q8_0" and not merge:
         raise InputError("--gguf", "q8_0 is for whole models", "Write f16, or add --merge")
@@ -66,7 +66,7 @@ def export(
     read_shapes(adapter)
     base, title = source.model.name, out.resolve().name
     file = None if gguf is None else f"{title}.gguf"
-    with _written(out) as scratch:
+    with written(out) as scratch:
         if merge:
             _write_merged(base, adapter, scratch, console, title, gguf)
         elif gguf is not None:
@@ -87,7 +87,7 @@ def export(
 
 def export_payoffs(name: str, out: Path) -> None:
     """Write what the members of a run's pool earned, up to a checkpoint, as JSON and CSV."""
-    _check_new(out)
+    check_new(out)
     run_name, checkpoint = split_checkpoint(name)
     run = RunDirectory.open(find_run(run_name))
     place = find_checkpoint(run, checkpoint, name)
@@ -98,17 +98,18 @@ def export_payoffs(name: str, out: Path) -> None:
         "update": int(place.name.rpartition("-")[2]),
         "env_ids": [env.name for env in config.envs],
     }
-    with _written(out) as scratch:
+    with written(out) as scratch:
         write_payoffs(scratch, about, table, members)
 
 
-def _check_new(out: Path) -> None:
+def check_new(out: Path) -> None:
+    """Raise an InputError if there is something at ``out``."""
     if out.exists():
         raise InputError("OUT", f"{out} exists already", "Name a new directory.")
 
 
 @contextmanager
-def _written(out: Path) -> Iterator[Path]:
+def written(out: Path) -> Iterator[Path]:
     """Provide a directory that becomes ``out`` when all of it is written."""
     try:
         scratch = users_scratch_for(out)
@@ -116,7 +117,8 @@ def _written(out: Path) -> Iterator[Path]:
         raise InputError("OUT", f"{out} cannot be made ({error.strerror})", "Name another place.") from error
     try:
         yield scratch
-        for file in scratch.iterdir():  # transformers writes weights that only their owner may read
+        # transformers writes weights that only their owner may read
+        for file in filter(Path.is_file, scratch.iterdir()):
             file.chmod(0o666 & ~umask())
         put_in_place(scratch, out)
     except (OSError, SafetensorError) as error:

@@ -1,0 +1,110 @@
+"""Packages of ``sparring export --verifiers``: played by agents as games are here, and by vf-eval."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from job_commands import TOKEN, Server
+from sparring.commands.export_verifiers import export_verifiers
+from sparring.config import load_config
+from sparring.config.programs import VerifiersSettings
+from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec, derive_seed
+from sparring.envs.game_episode import build_episode
+from sparring.programs.verifiers_arena import VerifiersArena
+from tiny_models import roomy_model
+
+CONFIGURATIONS = {
+    "kuhn-game": '[[envs]]\nid = "kuhn_poker"\ntemplate = "default"\n',
+    "leduc-game": '[[envs]]\nid = "leduc_poker"\ntemplate = "default"\n',
+    "sums-asked": '[program]\ntype = "questions"\nquestions = "arithmetic"\n',
+    "sums-proposed": '[program]\ntype = "proposer_solver"\nsolver_rollouts = 2\n',
+}
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """Write a package and let it be imported; return its configuration."""
+
+    def write(name):
+        (tmp_path / "own.toml").write_text(CONFIGURATIONS[name])
+        export_verifiers(str(tmp_path / "own.toml"), tmp_path / name)
+        monkeypatch.syspath_prepend(tmp_path / name)
+        return load_config(str(tmp_path / "own.toml"), {})
+
+    return write
+
+
+def drawn(messages):
+    """Answer by the whole prompt alone, so that a game has the same moves wherever it is played."""
+    text = "".join(one["content"] for one in messages)
+    legal = re.findall(r"Legal moves: ([^.]*)", text)[-1].split(", ")
+    return random.Random(zlib.crc32(text.encode())).choice(legal)
+
+
+@pytest.mark.parametrize("name", ["kuhn-game", "leduc-game"])
+def test_a_game_pays_and_ends_there_as_here_under_the_same_moves(exported, name):
+    config = exported(name)
+    client = MockInferenceClient(lambda messages, seed: drawn(messages))
+    settings = VerifiersSettings(taskset=name, tasks=50, batch_size=40, episodes_per_task=1)
+    arena = VerifiersArena(client, settings)
+    _, results = asyncio.run(arena.play_step())
+    episode = build_episode(config.envs[0])
+    outcomes = set()
+    for result in results:
+        assert result.rollout.error is None
+        seed = derive_seed(config.seed, "task", result.rollout.artifact)
+        agents = tuple(AgentSpec("model", f"player_{pid}") for pid in (0, 1))
+        spec = PlaySpec(episode.name, 2, agents, seed)
+        ours = asyncio.run(episode.generate(Arena(client), spec, {"seed": seed})).rollout.extras
+        runs = [run for one in result.all_rollouts() for run in one.extras["runs"]]
+        paid = {run["agent"]: run["reward"] for run in runs}
+        assert paid == {name: ours["final_rewards"][int(name[-1])] for name in paid}
+        assert ours["invalid_pid"] is None
+        moves = sum(len(one.steps) for one in result.all_rollouts())
+        assert moves == len(ours["turns"])
+        outcomes.add(tuple(ours["final_rewards"].values()))
+    assert len(outcomes) > 1
+
+
+def test_a_programs_roles_and_sub_episodes_are_agents(exported):
+    exported("sums-proposed")
+    client = MockInferenceClient(lambda messages, seed: "9 + 9" if seed % 2 else "9 + 9 = 18")
+    settings = VerifiersSettings(taskset="sums-proposed", tasks=8, batch_size=8, episodes_per_task=2)
+    _, results = asyncio.run(VerifiersArena(client, settings).play_step())
+    runs = [run for result in results for one in result.all_rollouts() for run in one.extras["runs"]]
+    assert {run["agent"] for run in runs} == {"Proposer", "Solver"}
+    assert {run["reward"] for run in runs if run["agent"] == "Solver"} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("name", ["kuhn-game", "sums-asked"])
+def test_vf_eval_evaluates_what_was_exported(exported, name, tmp_path):
+    exported(name)
+    server = Server(tmp_path / "jobs", "--dtype", "float32", model=roomy_model())
+    try:
+        address = f"http://127.0.0.1:{server.port}/v1"
+        command = [Path(sys.executable).with_name("vf-eval"), name, "--no-push", "--no-rich", "-m", "default"]
+        command += ["-n", "3", "--client.base-url", address, "--client.api-key-var", "OWN_KEY"]
+        command += ["--sampling.max-tokens", "8", "--run.name", "own"]
+        paths = [str(tmp_path / name), *sys.path]
+        env = os.environ | {"OWN_KEY": TOKEN, "PYTHONPATH": os.pathsep.join(paths)}
+        ended = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    finally:
+        server.kill()
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    lines = (tmp_path / "outputs" / "own" / "traces.jsonl").read_text().splitlines()
+    episodes = [json.loads(line) for line in lines]
+    assert len(episodes) == 3
+    for episode in episodes:
+        assert episode["ok"], episode["errors"]
+        rewards = {one["agent"]["name"]: one["rewards"]["reward"]["score"] for one in episode["traces"]}
+        if len(rewards) == 2:
+            assert sum(rewards.values()) == 0
+        assert all(one["num_output_tokens"] > 0 for one in episode["traces"])
