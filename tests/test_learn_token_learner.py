@@ -6,6 +6,7 @@ import torch
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 
+from matrices import first_of
 from sparring.core import InputError, SparringError
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.learn.token_learner import AdamStep, TokenLearner, TokenSample
@@ -90,7 +91,7 @@ def finished(work):
             return end.value
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", first_of(["ppo", *sorted(LOSSES.keys() - {"ppo"})], 2))
 def test_ten_steps_of_a_loss_are_those_of_its_formula(name, policy):
     learner, plain = TokenLearner(policy, "other"), plain_model(policy)
     weights = [one for one in plain.parameters() if one.requires_grad]
@@ -125,7 +126,7 @@ def test_thresholds_and_masks_may_differ_by_token(policy):
     samples = samples_of("gspo", 1, extra=["sequence_ratio_mask"])
     found, _ = finished(learner.run(samples, TokenLoss.of("gspo", {}), backward=False))
     expected = sum(plain_loss(plain, "gspo", {}, one)[0] for one in samples)
-    assert found == pytest.approx(float(expected), abs=1e-4)
+    assert found == pytest.approx(float(expected.detach()), abs=1e-4)
     wide = [
         TokenSample(
             one.tokens,

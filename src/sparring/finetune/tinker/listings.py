@@ -32,7 +32,7 @@ class Listings:
     def info(self, model_id: str) -> Found:
         """Return what a client needs to know of a model. Raises ApiError: there is none."""
         record = self.store.model(model_id).record()
-        data = {"model_name": self.base.name, "tokenizer_id": self.base.path}
+        data = {"model_name": self.base.name, "tokenizer_id": _anywhere(self.base.path)}
         lora = {"is_lora": True, "lora_rank": record.rank}
         names = {"model_id": model_id, "model_name": self.base.name}
         return {"type": "get_info", "model_data": data, **names, **lora}
@@ -104,6 +104,11 @@ class Listings:
             "user_metadata": record.user_metadata,
             "display_name": record.display_name,
         }
+
+
+def _anywhere(model: str) -> str:
+    """Return the name of a model, or its path from any directory."""
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
 def _checkpoints(files: ModelFiles) -> list[Found]:

@@ -1,7 +1,7 @@
 """The SDK's requests in JSON. A field that this server does not know is refused."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -174,19 +174,24 @@ class Prompt(Request):
         return [token for chunk in self.chunks for token in chunk.tokens]
 
 
+StopText = Annotated[str, Field(max_length=MAX_STOP_CHARACTERS)]
+Stop = TypeVar("Stop")
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
+
+
 class SamplingParams(Request):
     """How tokens are drawn. Without ``stop``, the model's own ends stop; an empty list lets nothing stop."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
-    stop: str | list[int] | list[Annotated[str, Field(max_length=MAX_STOP_CHARACTERS)]] | None = None
+    stop: StopText | Stops[int] | Stops[StopText] | None = None
     temperature: float = Field(default=1.0, ge=0)
     top_k: int = Field(default=-1, ge=-1)
     top_p: float = Field(default=1.0, gt=0, le=1)
 
     def stops(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return the texts and the tokens that stop."""
-        given = [self.stop] if isinstance(self.stop, str) else (self.stop or [])[:MAX_STOPS]
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         texts = tuple(one for one in given if isinstance(one, str) and one)
         return texts, tuple(one for one in given if isinstance(one, int))
 

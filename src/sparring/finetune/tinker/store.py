@@ -177,7 +177,7 @@ class Store:
         files = self._files(model_id)
         if not (files.directory / MODEL_FILE).is_file():
             if len(self.names(MODELS)) >= MAX_MODELS:
-                raise ApiError(429, f"there are {MAX_MODELS} models. Delete some of {MODELS}/")
+                raise ApiError(400, f"there are {MAX_MODELS} models. Delete some of {MODELS}/")
             (files.directory / REQUESTS).mkdir(parents=True, exist_ok=True)
             write_file(files.directory / MODEL_FILE, sealed(msgspec.to_builtins(record)))
         return files
@@ -206,7 +206,7 @@ class Store:
     def _add(self, kind: str, name: str, record: msgspec.Struct) -> None:
         path = self._record(kind, name)
         if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= MAX_RECORDS:
-            raise ApiError(429, f"there are {MAX_RECORDS} {kind}. Delete some of {kind}/")
+            raise ApiError(400, f"there are {MAX_RECORDS} {kind}. Delete some of {kind}/")
         write_file(path, sealed(msgspec.to_builtins(record)))
 
     def _read(self, kind: str, name: str, form: re.Pattern[str], into: type[Record]) -> Record:
