@@ -9,12 +9,11 @@ from sparring.evaluation.figures import (
     ACCURACY,
     MASS,
     NASH_CONV,
-    WINS,
     Figure,
     FigureName,
     figure_text,
 )
-from sparring.view.evaluations import decisive, of_measure, of_program, of_tasks
+from sparring.view.evaluations import Figures, decisive, of_measure, of_program, of_tasks
 from sparring.view.findings.evidence import Evidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.run_view import REWARD as REWARD_OF
@@ -31,9 +30,15 @@ FAILED = 0.1
 def has_improved(seen: Evidence) -> bool:
     """Whether any evaluation became better beyond its intervals, or the rewards of a program did beyond their
     spread between updates and no role's became worse."""
-    figures = {**decisive(seen.run.figures), **of_tasks(seen.run.figures, ACCURACY)}
-    figures |= {**of_measure(seen.run.figures, NASH_CONV), **of_program(seen.run.figures)}
+    figures = {**_directed(seen), **of_program(seen.run.figures)}
     return any(map(_is_better, figures.values())) or _earns_more(seen)
+
+
+def _directed(seen: Evidence) -> Figures:
+    """Return the figures of which it is known which way is better."""
+    figures = {**decisive(seen.run.figures), **of_tasks(seen.run.figures, ACCURACY)}
+    figures |= of_measure(seen.run.figures, NASH_CONV)
+    return {name: series for name, series in figures.items() if series}
 
 
 def _is_better(series: dict[int, Figure]) -> bool:
@@ -64,9 +69,7 @@ def became_worse(seen: Evidence) -> Iterator[Finding]:
     Of many evaluations the best is partly luck, so the last must also be worse than their mean. An exact
     figure must have lost ``EXACT`` of what it was at first.
     """
-    directed = {**decisive(seen.run.figures), **of_tasks(seen.run.figures, ACCURACY)}
-    directed |= of_measure(seen.run.figures, NASH_CONV)
-    for name, series in directed.items():
+    for name, series in _directed(seen).items():
         sign = -1 if next(iter(series.values())).smaller_is_better else 1
         values = {step: sign * one.value for step, one in series.items()}
         best_at = max(values, key=values.__getitem__)
@@ -115,8 +118,7 @@ def _are_apart(one: Figure, other: Figure) -> bool:
 
 def noisy_evaluation(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding about the widest share that two evaluations could not tell apart, if it is wide."""
-    shares = {**of_measure(seen.run.figures, WINS), **of_tasks(seen.run.figures, ACCURACY)}
-    shares |= of_program(seen.run.figures)
+    shares = {**_directed(seen), **of_program(seen.run.figures)}
     wide: dict[FigureName, float] = {}
     for name, series in shares.items():
         first, last = series[min(series)], series[max(series)]
