@@ -104,10 +104,21 @@ def _(mo):
 
 
 @app.cell
-def _(game, model, small, sparring, updates):
-    options = f"--envs.0.id {game} --model.name {model} --learning.steps {updates} {small}"
-    sparring(f"train quickstart {options} --evaluation.nash_conv false --validate")
-    trained = sparring(f"train quickstart {options} --evaluation.nash_conv false --name notebook-sticks")
+def _(Path, game, model, small, sparring, updates):
+    run = f"""
+    [[envs]]
+    id = "{game}"
+
+    [inference]
+    max_tokens = 4
+
+    [learning]
+    steps = {updates}
+    max_generation_len = 1
+    """
+    Path("sticks.toml").write_text(run)
+    sparring(f"train sticks.toml --model.name {model} {small} --validate")
+    trained = sparring(f"train sticks.toml --model.name {model} {small} --name notebook-sticks")
     trained
     return (trained,)
 
