@@ -142,6 +142,7 @@ def _make_proofs(folder: Path) -> None:
     (folder / "nothing.jsonl").write_text("")
     (folder / "court.py").write_text(COURT)
     (folder / "one.jsonl").write_text('{"question": "2 + 2?", "answer": 4}')
+    (folder / "theirs.toml").write_text('[program]\ntype = "verifiers"\ntaskset = "kuhn-poker"\n')
     (folder / "sums.toml").write_text('[program]\ntype = "questions"\nquestions = "arithmetic"\n')
 
 

@@ -16,7 +16,7 @@ BEGINNINGS = ("importing ", "loading ", "joining Ray ", "starting the actors", "
 BEGINNINGS += ("run directory: ",)
 HELD = ("runs/busy", "busy-jobs", "judged/analysis/prover_role_conformance")
 PACKAGES = ("datasets", "wandb", "tensorboard", "fastapi", "uvicorn", "python_multipart", "textual", "vllm")
-PACKAGES += ("cvxpy", "pyarrow", "reasoning_gym")
+PACKAGES += ("cvxpy", "pyarrow", "reasoning_gym", "verifiers")
 ON_RAY = ("a layer that the model lacks, in an actor", "more GPUs than the cluster has")
 """These examples start Ray; test_cluster_actor_errors.py and test_cluster_placement.py have others."""
 

@@ -33,10 +33,8 @@ def test_the_seats_of_a_game_are_agents_and_its_settings_are_kept(tmp_path, caps
 
 def test_the_roles_of_a_program_are_agents_and_its_file_is_found_from_anywhere(tmp_path):
     write_program(tmp_path)
-    table = (
-        '[program]\ntype = "python"\npath = "hide_and_seek.py:HideAndSeek"\n[roles.Seeker]\nmax_tokens = 3\n'
-    )
-    (tmp_path / "own.toml").write_text(table)
+    table = '[program]\ntype = "python"\npath = "hide_and_seek.py:HideAndSeek"\n'
+    (tmp_path / "own.toml").write_text(f"{table}[roles.Seeker]\nmax_tokens = 3\n")
     export_verifiers(str(tmp_path / "own.toml"), tmp_path / "hiding")
     assert agents_in(tmp_path / "hiding" / "hiding" / "__init__.py") == ["Hider", "Seeker"]
     config = load_config(str(tmp_path / "hiding" / "hiding" / "config.toml"), {})
