@@ -150,16 +150,21 @@ def test_hostile_text_has_no_control_characters_and_every_game_can_be_left():
             assert not ACTS_ON_A_TERMINAL.search(text.replace("\t", ""))
 
 
-def test_a_fault_of_a_game_is_one_line_of_the_page_and_the_next_game_begins():
-    class Gone(MockInferenceClient):
-        async def complete(self, *asked, **options) -> ModelResponse:
-            raise SparringError("the engine is gone")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(SparringError("the engine is gone"), "the engine is gone"), (KeyError("a\nb"), "KeyError: 'a\\nb'")],
+    ids=["of the engine", "any other"],
+)
+def test_a_fault_of_a_game_is_one_line_of_the_page_and_the_next_game_begins(error, line):
+    async def play(table: Table) -> None:
+        table.title = "kuhn_poker"
+        raise error
 
-    with page_of(dealing(Gone(), seat=1)) as live:
+    with page_of(play) as live:
         for _ in range(2):
             live.post("/new", json={})
             state = asked(live)
-            assert (state["problem"], state["outcome"]) == ("the engine is gone", "the game was broken off")
+            assert (state["problem"], state["outcome"]) == (line, "the game was broken off")
 
 
 async def test_a_question_waits_for_an_hour_and_no_longer(monkeypatch):

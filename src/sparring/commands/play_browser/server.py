@@ -58,8 +58,9 @@ class Session:
     async def _played(self, table: Table) -> None:
         try:
             await self._play(table)
-        except SparringError as error:
-            table.problem = one_line(str(error))
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the game, and the person is told)
+            said = str(error) if isinstance(error, SparringError) else f"{type(error).__name__}: {error}"
+            table.problem = one_line(said)
             table.end("the game was broken off", [])
 
 
