@@ -13,8 +13,8 @@ from sparring.cli.main import main
 from sparring.commands.persons_games import Dealt, ModelPlayer
 from sparring.commands.play_browser import server
 from sparring.commands.play_browser.games import play_game_at, play_role_at
-from sparring.commands.play_browser.server import MAX_TEXT, Session, build_page_app
-from sparring.commands.play_browser.table import Table
+from sparring.commands.play_browser.server import MAX_TEXT, PageSession, build_page_app
+from sparring.commands.play_browser.table import PersonsTable
 from sparring.commands.programs import PERSON, ProgramRun
 from sparring.core import CallSettings, MockInferenceClient, ModelResponse, SparringError
 from sparring.core.reasoning import Reasoning
@@ -38,7 +38,7 @@ def dealing(client=None, *, seat=0, max_turns=200):
     """Return what plays games of this seat, each with other cards."""
     numbers = iter(range(100))
 
-    async def play(table: Table) -> None:
+    async def play(table: PersonsTable) -> None:
         game = make_game("kuhn_poker", 2, next(numbers))
         template = get_template("qwen3-zs")
         model = ModelPlayer(client or Thinking(), ["base"] * 2, template, CallSettings(max_tokens=9))
@@ -49,7 +49,7 @@ def dealing(client=None, *, seat=0, max_turns=200):
 
 @contextmanager
 def page_of(play):
-    with running(build_page_app(Session(play), TOKEN), None) as live:
+    with running(build_page_app(PageSession(play), TOKEN), None) as live:
         yield live
 
 
@@ -134,7 +134,7 @@ def test_a_game_ends_at_its_turn_limit():
 def test_hostile_text_has_no_control_characters_and_every_game_can_be_left():
     told = "".join(HOSTILE_PIECES)
 
-    async def play(table: Table) -> None:
+    async def play(table: PersonsTable) -> None:
         table.title = table.rules = told
         await table.ask(told, [told])
         raise SparringError(told)
@@ -156,7 +156,7 @@ def test_hostile_text_has_no_control_characters_and_every_game_can_be_left():
     ids=["of the engine", "any other"],
 )
 def test_a_fault_of_a_game_is_one_line_of_the_page_and_the_next_game_begins(error, line):
-    async def play(table: Table) -> None:
+    async def play(table: PersonsTable) -> None:
         table.title = "kuhn_poker"
         raise error
 
@@ -170,7 +170,7 @@ def test_a_fault_of_a_game_is_one_line_of_the_page_and_the_next_game_begins(erro
 async def test_a_question_waits_for_an_hour_and_no_longer(monkeypatch):
     monkeypatch.setattr("sparring.commands.play_browser.table.WAIT_SECONDS", 0.0)
     with pytest.raises(SparringError, match="nobody answered for an hour"):
-        await Table().ask("?")
+        await PersonsTable().ask("?")
 
 
 def test_the_command_serves_one_page_whose_address_has_a_new_token(model, monkeypatch, capsys):
@@ -194,7 +194,7 @@ def test_the_command_serves_one_page_whose_address_has_a_new_token(model, monkey
 def test_a_person_plays_a_role_at_the_page(model, tmp_path):
     run(configure(model, tmp_path, "Measured", learning__steps="1"), tmp_path / "run")
     program = ProgramRun(str(tmp_path / "run"), {"Hider": PERSON}, 0, Progress())
-    table = Table()
+    table = PersonsTable()
 
     async def play() -> None:
         async with started(program.arena, program.checkpoint):

@@ -11,8 +11,8 @@ from report_pages import write_run
 from report_programs import write_log
 from sparring.commands.persons_games import Dealt, ModelPlayer
 from sparring.commands.play_browser.games import play_game_at
-from sparring.commands.play_browser.server import Session, build_page_app
-from sparring.commands.play_browser.table import Table
+from sparring.commands.play_browser.server import PageSession, build_page_app
+from sparring.commands.play_browser.table import PersonsTable
 from sparring.commands.side_by_side import side_by_side, side_by_side_html
 from sparring.core import CallSettings, MockInferenceClient, ModelResponse, Rollout, Step
 from sparring.core.reasoning import Reasoning
@@ -123,7 +123,7 @@ class Hostile(MockInferenceClient):
         return ModelResponse(text, [{"role": "assistant", "content": text}], reasoning=Reasoning(HOSTILE))
 
 
-async def play(table: Table) -> None:
+async def play(table: PersonsTable) -> None:
     template, calls = get_template("qwen3-zs"), CallSettings(max_tokens=9)
     model = ModelPlayer(Hostile(), ["base"] * 2, template, calls)
     await play_game_at(table, Dealt(make_game("kuhn_poker", 2, 3), 1, model, 1), 9)
@@ -132,7 +132,7 @@ async def play(table: Table) -> None:
 
 def test_a_person_plays_a_game_against_hostile_text_and_sees_thoughts_at_the_end(looking):
     with (
-        running(build_page_app(Session(play), TOKEN), None) as live,
+        running(build_page_app(PageSession(play), TOKEN), None) as live,
         looking(f"{live.url}/#{TOKEN}") as page,
     ):
         page.click("text=New game")
@@ -154,7 +154,7 @@ def test_a_person_plays_a_game_against_hostile_text_and_sees_thoughts_at_the_end
 
 
 def test_without_its_token_the_page_says_what_to_open(chromium):
-    with running(build_page_app(Session(play), TOKEN), None) as live:
+    with running(build_page_app(PageSession(play), TOKEN), None) as live:
         page = chromium.new_page()
         page.goto(live.url)
         page.wait_for_selector("text=no valid token")

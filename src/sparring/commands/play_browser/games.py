@@ -12,7 +12,7 @@ from sparring.commands.persons_games import (
     outcome_text,
 )
 from sparring.commands.play_browser.server import serve_page
-from sparring.commands.play_browser.table import Table, Told
+from sparring.commands.play_browser.table import PersonsTable, Told
 from sparring.commands.programs import PERSON, ProgramRun, WithPerson, play_episode
 from sparring.core import derive_seed
 from sparring.evaluation.match import Progress
@@ -24,14 +24,14 @@ Say = Callable[[str], None]
 def games_in_browser(games: PersonsGames, say: Say) -> None:
     """Serve a page on which a person plays one game after another, until interrupted."""
 
-    async def play(table: Table) -> None:
+    async def play(table: PersonsTable) -> None:
         async with games.deal() as dealt:
             await play_game_at(table, dealt, games.max_turns)
 
     serve_page(play, nullcontext(), say)
 
 
-async def play_game_at(table: Table, dealt: Dealt, max_turns: int) -> None:
+async def play_game_at(table: PersonsTable, dealt: Dealt, max_turns: int) -> None:
     """Play a game to its end. Until then the person sees what its seat sees and no more."""
     game, mine = dealt.game, dealt.mine
     table.title = f"{game.env_id}: you have seat {mine} of {game.num_players}"
@@ -64,13 +64,13 @@ def program_in_browser(run: str, role: str, seed: int | None, progress: Progress
     program = ProgramRun(run, {role: PERSON}, seed, progress)
     program.arena.retries = 0
 
-    async def play(table: Table) -> None:
+    async def play(table: PersonsTable) -> None:
         await play_role_at(table, program, role)
 
     serve_page(play, started(program.arena, program.checkpoint), say)
 
 
-async def play_role_at(table: Table, program: ProgramRun, role: str) -> None:
+async def play_role_at(table: PersonsTable, program: ProgramRun, role: str) -> None:
     """Play an episode to its end. Until then the person sees what its role is asked and no more."""
     table.title = f"{program.config.play.names[0]}: you are {role}"
     program.arena.client = person = WithPerson(program.engine, table.ask)

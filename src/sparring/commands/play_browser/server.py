@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from sparring.commands.listening import listen, new_token, serve_until_ended, server_of
-from sparring.commands.play_browser.table import Table
+from sparring.commands.play_browser.table import PersonsTable
 from sparring.core import InputError, SparringError
 from sparring.core.text import one_line
 from sparring.engine.server_http import OPEN_PATHS, ApiError, EveryRequest
@@ -22,29 +22,29 @@ from sparring.engine.server_http import OPEN_PATHS, ApiError, EveryRequest
 HOST = "127.0.0.1"
 MAX_TEXT = 20_000
 """The characters of an answer."""
-Play = Callable[[Table], Awaitable[None]]
+Play = Callable[[PersonsTable], Awaitable[None]]
 """Plays one game at a table to its end."""
 
 
-class Answer(BaseModel):
+class PersonsAnswer(BaseModel):
     """Body of ``/answer``: what the person says to the question of this number."""
 
     turn: int
     text: str = Field(min_length=1, max_length=MAX_TEXT)
 
 
-class Session:
+class PageSession:
     """The one game that a server has at a time. A new one ends the game before it."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
         self._task: asyncio.Task[None] | None = None
-        self.table = Table()
+        self.table = PersonsTable()
 
     async def begin(self) -> None:
         """Begin a new game."""
         await self.leave()
-        self.table = Table()
+        self.table = PersonsTable()
         self._task = asyncio.create_task(self._played(self.table))
         await asyncio.sleep(0)
 
@@ -55,7 +55,7 @@ class Session:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _played(self, table: Table) -> None:
+    async def _played(self, table: PersonsTable) -> None:
         try:
             await self._play(table)
         except Exception as error:  # noqa: BLE001 (whatever it is ends the game, and the person is told)
@@ -74,7 +74,7 @@ def serve_page(play: Play, running: AbstractAsyncContextManager[Any], say: Calla
     token = new_token(HOST)
 
     async def serve() -> None:
-        session = Session(play)
+        session = PageSession(play)
         try:
             async with running:
                 await serve_until_ended(server_of(build_page_app(session, token)), listener)
@@ -89,7 +89,7 @@ def serve_page(play: Play, running: AbstractAsyncContextManager[Any], say: Calla
     say("stopped")
 
 
-def build_page_app(session: Session, token: str) -> FastAPI:
+def build_page_app(session: PageSession, token: str) -> FastAPI:
     """Return the application. The page itself holds nothing; all else needs the token."""
     app = FastAPI(title="sparring play", openapi_url=None)
     app.add_middleware(EveryRequest, token=token, larger={}, open_paths=(*OPEN_PATHS, "/"))
@@ -113,7 +113,7 @@ def build_page_app(session: Session, token: str) -> FastAPI:
         return _state(session)
 
     @app.post("/answer")
-    async def answer(body: Answer) -> JSONResponse:
+    async def answer(body: PersonsAnswer) -> JSONResponse:
         try:
             session.table.answer(body.turn, body.text.strip())
         except InputError as error:
@@ -124,7 +124,7 @@ def build_page_app(session: Session, token: str) -> FastAPI:
     return app
 
 
-def _state(session: Session) -> JSONResponse:
+def _state(session: PageSession) -> JSONResponse:
     return JSONResponse(session.table.to_dict(), headers={"Cache-Control": "no-store"})
 
 

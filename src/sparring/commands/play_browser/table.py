@@ -1,4 +1,4 @@
-"""Table: one game or episode as the person at the page sees it."""
+"""PersonsTable: one game or episode as the person at the page sees it."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Told:
 
 
 @dataclass
-class Table:
+class PersonsTable:
     """A game in progress. A driver asks and tells; the page looks and answers.
 
     Attributes:
