@@ -83,6 +83,18 @@ async def test_of_players_who_move_at_once_only_who_made_no_move_is_asked_again(
     assert step.info["invalid_rewards"] == [-1.0, 1.0]
 
 
+async def test_random_moves_of_an_opening_may_end_within_moves_at_once():
+    openings = set()
+    for seed in range(12):
+        playing = episode("Duel", limits={"random_opening": 3})
+        rollout = await play(playing, saying("1"), seed=seed)
+        kinds = [turn["kind"] for turn in rollout.extras["turns"]]
+        first = kinds[:3].count("script")
+        assert kinds == ["script"] * (first + first % 2) + ["policy"] * (4 - first - first % 2)
+        openings.add(first)
+    assert len(openings) > 1
+
+
 async def test_an_invalid_move_costs_beyond_what_was_earned():
     rollout = await play(episode("Duel"), saying("2", "1", "x", "1"))
     assert rollout.extras["invalid_pid"] == 0

@@ -140,6 +140,7 @@ def reward_scale(env_id: str) -> float:
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
 
 
+@lru_cache(maxsize=1024)
 def tells_moves(env_id: str) -> bool:
     """Return whether a game of your own or an environment lists its legal moves."""
     if is_environment(env_id):

@@ -184,6 +184,9 @@ async def timed(environment: Environment, method: str, *args: Any) -> object:
         raise
 
 
+UNLIMITED = 2**31
+
+
 class Sessions:
     """The open objects of one environment in one event loop. They are shared by games one after the other,
     and closed when no game is left."""
@@ -220,8 +223,9 @@ class Sessions:
     async def _slot(self) -> AsyncIterator[None]:
         """Hold one of the objects that may be open at once."""
         if self._slots is None:
-            limit = self._make().max_open
-            self._slots = CallSlots(limit or 2**31)
+            first = self._make()
+            self._slots = CallSlots(first.max_open or UNLIMITED)
+            self._idle.append(first)
         await wait_for_slot(self._slots)
         try:
             yield

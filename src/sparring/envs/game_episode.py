@@ -93,9 +93,6 @@ class _Table:
         """Return who makes the next move, of seat ``pid``."""
         return OPENER if self.in_opening else self.spec.agents[pid]
 
-    def script(self, pid: int) -> ScriptedPlayer:
-        return self.opener if self.in_opening else self.players[pid]
-
     def record(self, pid: int, turn: GameTurn, step: Step | None) -> None:
         self.turns.append(turn)
         self.action_seq.append(turn["action"])
@@ -241,7 +238,8 @@ class GameEpisode(Episode):
         state.current_actor = seat_role(pid)
         game.turn_to(pid)
         if answer is None:
-            action = table.script(pid).act(game, derive_seed(table.spec.seed, "script", pid, turn))
+            script = table.opener if agent is OPENER else table.players[pid]
+            action = script.act(game, derive_seed(table.spec.seed, "script", pid, turn))
             answer = _Answer(action, action, True)
         action = answer.action
         if legal is None or action not in legal:

@@ -20,13 +20,13 @@ MOST_CHARACTERS = 100_000
 """Of an answer."""
 
 
-class Move(Action):  # type: ignore[misc]
+class GameAction(Action):  # type: ignore[misc]
     """The answer of the player who is to move."""
 
     message: str = Field(max_length=MOST_CHARACTERS)
 
 
-class Position(Observation):  # type: ignore[misc]
+class GameObservation(Observation):  # type: ignore[misc]
     """What the player who is to move sees, the legal moves, and what everybody has earned by the last move.
 
     ``reward`` is what the player earned who made it.
@@ -39,7 +39,7 @@ class Position(Observation):  # type: ignore[misc]
     rewards: dict[int, float]
 
 
-class GameSession(OpenEnv[Move, Position, State]):  # type: ignore[misc]
+class GameSession(OpenEnv[GameAction, GameObservation, State]):  # type: ignore[misc]
     """One game at a time. An invalid move ends it."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -50,13 +50,13 @@ class GameSession(OpenEnv[Move, Position, State]):  # type: ignore[misc]
         self.game: Game | None = None
         self.moves = 0
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Position:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> GameObservation:
         """Deal a game; without a seed, a random one."""
         seed = random.SystemRandom().getrandbits(31) if seed is None else seed
         self.game, self.moves = make_game(self.env_id, self.num_players, seed), 0
         return self._position(self.game, 0)
 
-    def step(self, action: Move, timeout_s: float | None = None, **kwargs: Any) -> Position:
+    def step(self, action: GameAction, timeout_s: float | None = None, **kwargs: Any) -> GameObservation:
         """Make a move."""
         game = self.game
         if game is None or game.done:
@@ -75,11 +75,13 @@ class GameSession(OpenEnv[Move, Position, State]):  # type: ignore[misc]
 
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
-    ) -> Position:
+    ) -> GameObservation:
         """Deal a game, in the server's own thread: some libraries share generators among all games."""
         return self.reset(seed)
 
-    async def step_async(self, action: Move, timeout_s: float | None = None, **kwargs: Any) -> Position:
+    async def step_async(
+        self, action: GameAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GameObservation:
         """Make a move, in the server's own thread."""
         return self.step(action)
 
@@ -88,10 +90,10 @@ class GameSession(OpenEnv[Move, Position, State]):  # type: ignore[misc]
         """How many moves were made."""
         return State(step_count=self.moves)
 
-    def _position(self, game: Game, mover: int) -> Position:
+    def _position(self, game: Game, mover: int) -> GameObservation:
         if game.done:
             rewards = game.rewards()
-            return Position(
+            return GameObservation(
                 player=mover,
                 rules="",
                 text="The game is over.",
@@ -101,7 +103,7 @@ class GameSession(OpenEnv[Move, Position, State]):  # type: ignore[misc]
                 reward=rewards[mover],
             )
         player = game.current_pid
-        return Position(
+        return GameObservation(
             player=player,
             rules=game.rules(player),
             text=game.observation(player),
@@ -128,7 +130,7 @@ def openenv_app(env_id: str, num_players: int, *, max_open: int = 64, token: str
     if is_environment(env_id):
         raise InputError("env.id", f"{env_id} is no game, but an environment", "Serve it by its own library")
     app: FastAPI = create_fastapi_app(
-        partial(GameSession, env_id, num_players), Move, Position, max_concurrent_envs=max_open
+        partial(GameSession, env_id, num_players), GameAction, GameObservation, max_concurrent_envs=max_open
     )
     if not token:
         return app
