@@ -219,12 +219,9 @@ def test_an_unknown_dataset_is_refused_with_a_close_one(gym):
 
 
 def test_a_task_may_have_a_score_and_columns_of_ones_own(tmp_path):
-    (tmp_path / "own.jsonl").write_text(
-        '{"asked": "Say a.", "wanted": "a"}\n{"asked": "Say b.", "wanted": "b"}'
-    )
-    (tmp_path / "own.py").write_text(
-        "def score(said, row):\n    return said.count(row['wanted']) / len(said)\n"
-    )
+    rows = [{"asked": f"Say {letter}.", "wanted": letter} for letter in "ab"]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "own.py").write_text("def score(said, row):\n    return said.count(row['wanted']) / 2\n")
     columns = {"question": "asked", "answer": "wanted"}
     task = task_of(tmp_path / "own.jsonl", columns=columns, score=f"{tmp_path / 'own.py'}:score")
     result, _ = ask(task, lambda prompt: "ab" if prompt == "Say a." else "bb")
