@@ -216,3 +216,13 @@ def test_a_dataset_whose_scorer_runs_answers_is_refused(name, gym):
 def test_an_unknown_dataset_is_refused_with_a_close_one(gym):
     with pytest.raises(InputError, match="Did you mean reasoning_gym:chain_sum"):
         task_of("reasoning_gym:chain_sums")
+
+
+def test_a_task_may_have_a_score_and_columns_of_ones_own(tmp_path):
+    rows = [{"asked": f"Say {letter}.", "wanted": letter} for letter in "ab"]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "own.py").write_text("def score(said, row):\n    return said.count(row['wanted']) / 2\n")
+    columns = {"question": "asked", "answer": "wanted"}
+    task = task_of(tmp_path / "own.jsonl", columns=columns, score=f"{tmp_path / 'own.py'}:score")
+    result, _ = ask(task, lambda prompt: "ab" if prompt == "Say a." else "bb")
+    assert (result.scores, result.right) == ([0.5, 1.0], 1)

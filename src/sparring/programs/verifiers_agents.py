@@ -28,8 +28,8 @@ ONLY_TALK = "Name an environment that only talks"
 
 
 @dataclass
-class Played:
-    """What one execution of an environment leaves: each agent's run with its steps, in the order they end.
+class Execution:
+    """One execution of an environment: each agent's runs with their steps, in the order in which they end.
 
     ``seed`` is the execution's, from which each run's calls have theirs, whatever runs beside it.
     """
@@ -49,10 +49,10 @@ class Played:
 class TalkingAgent:
     """One agent: its ``run`` and ``interaction`` are those of verifiers' ``Agent``, for tasks of text."""
 
-    def __init__(self, name: str, config: Any, played: Played) -> None:
+    def __init__(self, name: str, config: Any, execution: Execution) -> None:
         self.name = name
         self.config = config
-        self.played = played
+        self.execution = execution
         self.trainable = True
 
     async def run(self, task: Any) -> Any:
@@ -86,8 +86,8 @@ class Exchange:
         self._stops = task.hooks("stop")
         self._heard: list[Any] = []
         self._messages: Messages = []
-        self._number = agent.played.begun
-        agent.played.begun += 1
+        self._number = agent.execution.begun
+        agent.execution.begun += 1
 
     async def turn(self, message: str | list[Any] | None = None) -> Any:
         """Send one user turn, and return the answer; a task with a prompt is answered first, without one."""
@@ -102,17 +102,15 @@ class Exchange:
         return Segment(messages=[await self._answer()])
 
     async def close(self) -> None:
-        """End the conversation and score it, once."""
-        if self.trace in self.agent.played.traces:
-            return
+        """End the conversation and score it."""
         self.trace.stop("user_closed")
         if own := _own(self.task, "finalize"):
             await own(self.trace)
         await self.task.score(self.trace)
         self.trace.is_completed = self.trace.ok = True
-        played = self.agent.played
-        played.traces.append(self.trace)
-        played.steps[self.trace.id] = self.steps
+        execution = self.agent.execution
+        execution.traces.append(self.trace)
+        execution.steps[self.trace.id] = self.steps
 
     def _hear(self, said: str | list[Any]) -> None:
         given = [vf.UserMessage(content=said)] if isinstance(said, str) else said
@@ -136,17 +134,17 @@ class Exchange:
         return condition is not None
 
     async def _answer(self) -> Any:
-        agent, played = self.agent, self.agent.played
-        role = played.arena.get_role(agent.name)
+        agent, execution = self.agent, self.agent.execution
+        role = execution.arena.get_role(agent.name)
         asked = remembered(list(self._messages), role.history, len(self._messages) if not self.steps else 1)
         seed = None
-        if played.seed is not None:
-            seed = derive_seed(played.seed, "run", self._number, "call", len(self.steps))
+        if execution.seed is not None:
+            seed = derive_seed(execution.seed, "run", self._number, "call", len(self.steps))
         tokens = None if agent.trainable else False
-        response = await played.arena.call_model(asked, role.id, seed=seed, return_tokens=tokens)
+        response = await execution.arena.call_model(asked, role.id, seed=seed, return_tokens=tokens)
         step = response.to_step(role.id, asked, turn=len(self.steps))
         self.steps.append(step)
-        played.in_order.append(step)
+        execution.in_order.append(step)
         self._messages += response.completion
         return self._record(response)
 

@@ -33,7 +33,7 @@ from sparring.core.current_episode import count_started, current_episode
 from sparring.core.errors import first_line
 from sparring.core.own_code import loggable, own_code
 from sparring.programs.tasks import hold_out, in_turns
-from sparring.programs.verifiers_agents import FIELD, Played, check_task
+from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Execution, check_task
 
 
 class VerifiersEpisode(Episode):
@@ -60,31 +60,31 @@ class VerifiersEpisode(Episode):
         state = state or EpisodeState()
         context = current_episode.get()
         assert context is not None
-        played = Played(arena, context.seed)
-        await self._run(self.tasks[artifact], played)
-        names = [trace.agent.name for trace in played.traces]
-        alone = {trace.id for trace in played.traces if names.count(trace.agent.name) == 1}
-        inside = {id(step) for trace_id in alone for step in played.steps[trace_id]}
-        state.trajectory += [step for step in played.in_order if id(step) in inside]
-        state.data["runs"] = [_summary(trace) for trace in played.traces if trace.id in alone]
-        for trace in played.traces:
+        execution = Execution(arena, context.seed)
+        await self._run(self.tasks[artifact], execution)
+        names = [trace.agent.name for trace in execution.traces]
+        alone = {trace.id for trace in execution.traces if names.count(trace.agent.name) == 1}
+        inside = {id(step) for trace_id in alone for step in execution.steps[trace_id]}
+        state.trajectory += [step for step in execution.in_order if id(step) in inside]
+        state.data["runs"] = [_summary(trace) for trace in execution.traces if trace.id in alone]
+        for trace in execution.traces:
             if trace.id not in alone:
                 meta = context.next_child_meta()
-                state.child_results.append(_child(trace, played, artifact, meta))
+                state.child_results.append(_child(trace, execution, artifact, meta))
         count_started(len(state.child_results))
         return state
 
-    async def _run(self, task: Any, played: Played) -> None:
+    async def _run(self, task: Any, execution: Execution) -> None:
         """Let the environment run and judge; of several errors, raise the first."""
         recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
         episode = vf.Episode(env=EnvInfo(id=self.env.config.env_id), task=recorded)
-        agents = Agents(self.env.config, played.agent)
+        agents = Agents(self.env.config, execution.agent)
         try:
             await self.env.setup(agents)
             await self.env.run(task, agents)
-            if not played.traces:
+            if not execution.traces:
                 raise EpisodeError(f"{type(self.env).__name__}.run let no agent run")
-            episode.traces += played.traces
+            episode.traces += execution.traces
             await self.env.finalize(task, episode)
         except ExceptionGroup as group:
             raise _first_of(group) from group
@@ -119,7 +119,7 @@ def _summary(trace: Any) -> dict[str, Any]:
     }
 
 
-def _child(trace: Any, played: Played, artifact: int, meta: dict[str, Any]) -> GenerateResult:
+def _child(trace: Any, execution: Execution, artifact: int, meta: dict[str, Any]) -> GenerateResult:
     """Return one of several runs of an agent as the result of a sub-episode."""
     run = _summary(trace)
     rollout = Rollout(
@@ -127,11 +127,11 @@ def _child(trace: Any, played: Played, artifact: int, meta: dict[str, Any]) -> G
         artifact=artifact,
         meta=meta,
         id=meta["rollout_id"],
-        steps=played.steps[trace.id],
+        steps=execution.steps[trace.id],
         extras={"runs": [run]},
     )
     rollout.set_reward(run["agent"], run["reward"])
-    rollout.metrics = {f"measured/{name}": one for name, one in measured(rollout, played.arena).items()}
+    rollout.metrics = {f"measured/{name}": one for name, one in measured(rollout, execution.arena).items()}
     return GenerateResult(rollout)
 
 
@@ -163,6 +163,8 @@ class VerifiersArena(Arena):
         self.env = _environment(settings)
         with own_code(f"the tasks of {settings.taskset} cannot be loaded", f"{FIELD}.taskset"):
             self.tasks = list(itertools.islice(self.env.taskset, settings.tasks))
+        if self.env.taskset.toolsets(self.env.taskset.config):
+            raise InputError(f"{FIELD}.taskset", f"{settings.taskset} shares tools", ONLY_TALK)
         for task in self.tasks[:1]:
             check_task(task)
         keys = [task.key for task in self.tasks]
@@ -173,6 +175,14 @@ class VerifiersArena(Arena):
             most = None if sampling is None else sampling.max_tokens
             self.add_role(Role(name, max_tokens=most))
         self.add_episode("environment", VerifiersEpisode(self.env, self.tasks))
+
+    async def startup(self) -> None:
+        """Let the environment start what its executions share."""
+        await self.env.start()
+
+    async def shutdown(self) -> None:
+        """Let the environment stop that."""
+        await self.env.stop()
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next tasks, ``episodes_per_task`` for each."""
