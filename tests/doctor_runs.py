@@ -285,7 +285,9 @@ FAULTS = [
 ]
 
 HEALTHY: dict[str, Callable[[Lab], Path]] = {
-    "a program, by grpo": lambda lab: lab.program("healthy-program", learning__steps="8"),
+    "a program, by grpo": lambda lab: lab.program(
+        "healthy-program", learning__learning_rate="0.0008", learning__steps="10"
+    ),
     "a game of words, by rae": lambda lab: lab.game("healthy-game", learning__learning_rate="0.002"),
     "Kuhn poker, by magnet": lambda lab: lab.kuhn("healthy-magnet", "magnet", learning__steps="30"),
     "a game of words against its past, by rloo": lambda lab: lab.game(
