@@ -272,6 +272,7 @@ FAULTS = [
             population__sample_mode="meta-nash",
             population__add_every="3",
             population__max_active_lora="8",
+            learning__average_decay="0",
             learning__steps="40",
             learning__learning_rate="0.008",
         ),
@@ -284,7 +285,9 @@ FAULTS = [
 ]
 
 HEALTHY: dict[str, Callable[[Lab], Path]] = {
-    "a program, by grpo": lambda lab: lab.program("healthy-program", learning__steps="12"),
+    "a program, by grpo": lambda lab: lab.program(
+        "healthy-program", learning__learning_rate="0.0008", learning__steps="10"
+    ),
     "a game of words, by rae": lambda lab: lab.game("healthy-game", learning__learning_rate="0.002"),
     "Kuhn poker, by magnet": lambda lab: lab.kuhn("healthy-magnet", "magnet", learning__steps="30"),
     "a game of words against its past, by rloo": lambda lab: lab.game(

@@ -9,7 +9,6 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from sparring.core import InputError
 from sparring.core.files import check_kinds
 from sparring.core.text import counted, printable
 from sparring.run.run_layout import PSRO_FILE
@@ -49,6 +48,7 @@ def diagnose(name: str) -> list[Diagnosis]:
 
     Raises:
         InputError: there is no such run, or it cannot be read.
+        OSError: a file of its games cannot be read.
     """
     for path in paths_of(name):
         if (path / PSRO_FILE).is_file():
@@ -59,11 +59,7 @@ def diagnose(name: str) -> list[Diagnosis]:
 def _diagnose(path: Path) -> Diagnosis:
     check_kinds(path)
     view = read_to_end(RunDirectorySource(path))
-    try:
-        played = read_played(path) if view.tuning is None else Played()
-    except OSError as error:
-        problem = f"{error.filename or path} cannot be read ({error.strerror})"
-        raise InputError("RUN", problem, "Make it readable") from error
+    played = read_played(path) if view.tuning is None else Played()
     return Diagnosis(view, findings_of(view, played))
 
 

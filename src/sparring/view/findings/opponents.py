@@ -54,13 +54,15 @@ def _uneven(
 
 
 def circles(seen: Evidence) -> Iterator[Finding]:
-    """Yield a finding if members beat each other in a circle and the run's result is no average of weights.
+    """Yield a finding if members beat each other in a circle lately, and the run's result is no average.
 
     In a circle a newer version is not a better one; an average over a round plays a mixture.
     """
-    population = seen.run.population()
-    if population is None or not population.cycles or seen.run.setting("learning", "average_decay", float):
+    first, _ = seen.recent.updates or (0, 0)
+    moments = [one for one in seen.run.moments if one.cycles and one.step >= first]
+    if not moments or seen.run.setting("learning", "average_decay", float):
         return
+    population = moments[-1]
     shortest = min(population.cycles, key=len)
     yield Finding(
         "circles",
