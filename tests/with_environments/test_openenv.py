@@ -50,6 +50,7 @@ def counts(monkeypatch):
 def serving(env_id, max_open=64, token=""):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         app = openenv_app(env_id, 2, max_open=max_open, token=token)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
         thread = threading.Thread(target=server.run, args=([listener],))
