@@ -272,7 +272,6 @@ FAULTS = [
             population__sample_mode="meta-nash",
             population__add_every="3",
             population__max_active_lora="8",
-            learning__average_decay="0",
             learning__steps="40",
             learning__learning_rate="0.008",
         ),

@@ -54,13 +54,13 @@ def _uneven(
 
 
 def circles(seen: Evidence) -> Iterator[Finding]:
-    """Yield a finding if members beat each other in a circle lately, and the run's result is no average.
+    """Yield a finding if members beat each other in a circle lately, and no average outlasts a round.
 
     In a circle a newer version is not a better one; an average over a round plays a mixture.
     """
     first, _ = seen.recent.updates or (0, 0)
     moments = [one for one in seen.run.moments if one.cycles and one.step >= first]
-    if not moments or seen.run.setting("learning", "average_decay", float):
+    if not moments or seen.run.setting("learning", "average_power", int) in (0, 1):
         return
     population = moments[-1]
     shortest = min(population.cycles, key=len)
@@ -69,7 +69,7 @@ def circles(seen: Evidence) -> Iterator[Finding]:
         "warning",
         f"the population plays in a circle of {len(shortest)}: {population.cycle_text(shortest)}",
         "average the weights, play against the whole past, or search best responses to a mixture",
-        ("learning.average_decay", "population.sample_mode", "league"),
+        ("learning.average_power", "population.sample_mode", "league"),
         "howto-leagues.md#circles",
         float(len(shortest)),
         (population.step, population.step),
