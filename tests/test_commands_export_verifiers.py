@@ -18,10 +18,12 @@ def agents_in(module):
     return [one.target.id for one in config.body if isinstance(one, ast.AnnAssign)]
 
 
-def test_the_seats_of_a_game_are_agents_and_its_settings_are_kept(tmp_path, capsys):
+def test_the_seats_of_a_game_are_agents_and_its_settings_are_kept(tmp_path, capsys, monkeypatch):
     (tmp_path / "own.toml").write_text('seed = 3\n[[envs]]\nid = "leduc_poker"\nmax_turns = 9\n')
-    assert main(["export", str(tmp_path / "own.toml"), str(tmp_path / "leduc-game"), "--verifiers"]) == 0
-    assert "vf-eval leduc-game" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "own.toml", "leduc-game", "--verifiers"]) == 0
+    # "pip install leduc-game" would be a package of the index.
+    assert f"pip install {tmp_path / 'leduc-game'} && vf-eval leduc-game" in capsys.readouterr().out
     module = tmp_path / "leduc-game" / "leduc_game"
     assert agents_in(module / "__init__.py") == ["player_0", "player_1"]
     config = load_config(str(module / "config.toml"), {})
@@ -47,6 +49,10 @@ def test_the_roles_of_a_program_are_agents_and_its_file_is_found_from_anywhere(t
     [
         ("kuhn", "9-lives", "9-lives is no name of a package"),
         ("kuhn", "class", "class is no name of a package"),
+        ("kuhn", "größe", "größe is no name of a package"),
+        ("kuhn", "kuhn-", "kuhn- is no name of a package"),
+        ("kuhn", "sparring", "sparring would hide the module sparring"),
+        ("kuhn", "Random", "Random would hide the module random"),
         ("nothing", "game", "nothing"),
         ("several.toml", "game", "it plays several games"),
     ],

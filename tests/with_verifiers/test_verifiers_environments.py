@@ -90,7 +90,7 @@ def test_runs_of_one_agent_are_compared_with_each_other():
     assert (batch.meta["episodes"], len(batch.records)) == (16, 16)
 
 
-def test_answers_do_not_depend_on_the_order_in_which_they_come():
+def test_runs_do_not_depend_on_the_order_in_which_answers_come():
     class Late(MockInferenceClient):
         async def complete(self, messages, *args, seed=None, **options):
             for _ in range(seed % 7):
@@ -102,7 +102,8 @@ def test_answers_do_not_depend_on_the_order_in_which_they_come():
         arena = arena_of(propose, "asking")
         arena.client = kind(propose)
         _, results = play(arena)
-        found.append([[sorted(one.rewards.values()) for one in result.children] for result in results])
+        runs = [child.rollout for result in results for child in result.children]
+        found.append([(one.id, one.rewards, one.steps[0].completion_text) for one in runs])
     assert found[0] == found[1]
 
 

@@ -25,8 +25,39 @@ CONFIGURATIONS = {
     "kuhn-game": '[[envs]]\nid = "kuhn_poker"\ntemplate = "default"\n',
     "leduc-game": '[[envs]]\nid = "leduc_poker"\ntemplate = "default"\n',
     "sums-asked": '[program]\ntype = "questions"\nquestions = "arithmetic"\n',
+    "own-words": '[program]\ntype = "python"\npath = "words.py:Words"\n',
     "sums-proposed": '[program]\ntype = "proposer_solver"\nsolver_rollouts = 2\n',
 }
+
+
+STARTED = """
+from sparring.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+
+class Talk(SingleTurnEpisode):
+    episode_type = "talk"
+    rubric = Rubric([lambda rollout, arena: {"Speaker": float(rollout.artifact)}])
+
+    def get_initial_actor(self, artifact, state):
+        return "Speaker"
+
+    def get_initial_prompt(self, arena, artifact, state):
+        return f"{arena.word} {artifact}"
+
+class Words(Arena):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        self.add_role(Role("Speaker"))
+        self.add_episode("talk", Talk())
+
+    async def startup(self):
+        self.word = "Say"
+
+    async def shutdown(self):
+        del self.word
+
+    def get_batch(self):
+        return [EpisodeRequest("talk", number) for number in range(4)]
+"""
 
 
 @pytest.fixture
@@ -34,6 +65,7 @@ def exported(tmp_path, monkeypatch):
     """Write a package and let it be imported; return its configuration."""
 
     def write(name):
+        (tmp_path / "words.py").write_text(STARTED)
         (tmp_path / "own.toml").write_text(CONFIGURATIONS[name])
         export_verifiers(str(tmp_path / "own.toml"), tmp_path / name)
         monkeypatch.syspath_prepend(tmp_path / name)
@@ -82,6 +114,24 @@ def test_a_programs_roles_and_sub_episodes_are_agents(exported):
     runs = [run for result in results for one in result.all_rollouts() for run in one.extras["runs"]]
     assert {run["agent"] for run in runs} == {"Proposer", "Solver"}
     assert {run["reward"] for run in runs if run["agent"] == "Solver"} == {0.0, 1.0}
+
+
+def test_a_program_starts_before_its_episodes_and_stops_after_them(exported):
+    exported("own-words")
+    client = MockInferenceClient(lambda messages, seed: messages[-1]["content"])
+    settings = VerifiersSettings(taskset="own-words", tasks=4, batch_size=2, episodes_per_task=1)
+    arena = VerifiersArena(client, settings)
+
+    async def played():
+        await arena.startup()
+        _, results = await arena.play_step()
+        await arena.shutdown()
+        return results
+
+    for result in asyncio.run(played()):
+        assert result.rollout.error is None
+        (step,) = result.rollout.steps
+        assert step.completion_text == f"Say {result.rewards['Speaker']:.0f}"
 
 
 @pytest.mark.parametrize("name", ["kuhn-game", "sums-asked"])

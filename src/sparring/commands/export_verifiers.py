@@ -2,6 +2,8 @@
 
 import keyword
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import tomli_w
@@ -19,7 +21,7 @@ KEPT = ("seed", "envs", "program", "roles")
 """The parts of a configuration that say what is played."""
 TAKEN = ("id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception")
 """The fields of every environment of verifiers."""
-MODULE = '''"""{what}, played by agents of verifiers; written by sparring export."""
+MODULE = '''"""The game or program of config.toml, played by agents of verifiers; written by sparring export."""
 
 from pathlib import Path
 
@@ -93,20 +95,28 @@ def export_verifiers(source: str, out: Path) -> str:
     """
     check_new(out)
     config = _config_of(source)
-    name = out.resolve().name
-    module = name.replace("-", "_").lower()
-    if not module.isidentifier() or keyword.iskeyword(module):
-        raise InputError("OUT", f"{name} is no name of a package", "Use letters, digits and -")
+    path = out.resolve()
+    name, module = path.name.lower(), _module_of(path.name)
     seats = "\n".join(map(SEAT.format, _seats(config)))
-    what = ", ".join(config.play.names) if not isinstance(config.play, Games) else config.envs[0].name
     every = config.model_dump(exclude_none=True)
     content = {key: every[key] for key in KEPT if every.get(key)}
     with written(out) as scratch:
-        (scratch / "pyproject.toml").write_text(PROJECT.format(name=name.lower(), module=module))
+        (scratch / "pyproject.toml").write_text(PROJECT.format(name=name, module=module), "utf-8")
         (scratch / module).mkdir()
-        (scratch / module / "__init__.py").write_text(MODULE.format(what=what, seats=seats))
-        (scratch / module / "config.toml").write_text(tomli_w.dumps(content))
-    return f"pip install {out} && vf-eval {name.lower()} --no-push"
+        (scratch / module / "__init__.py").write_text(MODULE.format(seats=seats), "utf-8")
+        (scratch / module / "config.toml").write_text(tomli_w.dumps(content), "utf-8")
+    # To pip, a name without a slash is a package of the index.
+    return f"pip install {shlex.quote(str(path))} && vf-eval {name} --no-push"
+
+
+def _module_of(name: str) -> str:
+    """Return the module of a package; raise an InputError if there can be none of this name."""
+    module = name.replace("-", "_").lower()
+    if not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", module) or keyword.iskeyword(module):
+        raise InputError("OUT", f"{name} is no name of a package", "Use letters, digits and -")
+    if module in sys.stdlib_module_names or module in ("sparring", "verifiers"):
+        raise InputError("OUT", f"{name} would hide the module {module}", f"Name it {name}-game")
+    return module
 
 
 def _config_of(source: str) -> Config:

@@ -30,6 +30,7 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.core.current_episode import current_episode
+from sparring.core.own_code import called
 from sparring.core.play import seat_role
 from sparring.envs.game_episode import build_episode
 from sparring.run.programs import build_program
@@ -122,6 +123,16 @@ class ExportedPlay:
     """
 
     FILE: Path
+
+    async def start(self) -> None:
+        """Let the program start what its episodes share."""
+        if program := _loaded(str(self.FILE)).program:
+            await called(program.startup, "the program's startup")
+
+    async def stop(self) -> None:
+        """Let the program stop that."""
+        if program := _loaded(str(self.FILE)).program:
+            await called(program.shutdown, "the program's shutdown")
 
     async def run(self, task: Any, agents: Any) -> None:
         """Play the task, whose name is its number, and reward each trace with what its seat earned."""

@@ -29,17 +29,34 @@ ONLY_TALK = "Name an environment that only talks"
 
 @dataclass
 class Execution:
-    """One execution of an environment: each agent's runs with their steps, in the order in which they end.
+    """One execution of an environment: the agents' runs and their steps.
 
-    ``seed`` is the execution's, from which each run's calls have theirs, whatever runs beside it.
+    Runs are in the order in which verifiers has them, which plays one at a time: a run from when it begins,
+    an interaction from when it ends. Steps are in the order in which they are asked for. So neither depends
+    on which of several answers comes first. ``seed`` is the execution's, from which each run's calls have
+    theirs, whatever runs beside it.
     """
 
     arena: Arena
     seed: int | None
-    traces: list[Any] = field(default_factory=list)
-    steps: dict[str, list[Step]] = field(default_factory=dict)
-    in_order: list[Step] = field(default_factory=list)
+    places: list["Exchange"] = field(default_factory=list)
+    asked: list[list[Step]] = field(default_factory=list)
     begun: int = 0
+
+    @property
+    def ended(self) -> list["Exchange"]:
+        """The runs that have ended."""
+        return [one for one in self.places if one.trace.ok]
+
+    @property
+    def traces(self) -> list[Any]:
+        """The traces of the runs that have ended."""
+        return [one.trace for one in self.ended]
+
+    @property
+    def in_order(self) -> list[Step]:
+        """The steps of all runs."""
+        return [step for answer in self.asked for step in answer]
 
     def agent(self, name: str, config: Any) -> "TalkingAgent":
         """Return the agent of a name: what verifiers' ``Agents`` makes for each field of its settings."""
@@ -57,9 +74,12 @@ class TalkingAgent:
 
     async def run(self, task: Any) -> Any:
         """Let the agent answer the task's prompt, and return its trace."""
-        async with self.interaction(task) as exchange:
-            await exchange.turn()
-            exchange.trace.stop("agent_completed")
+        check_task(task)
+        exchange = Exchange(self, task)
+        self.execution.places.append(exchange)
+        await exchange.turn()
+        exchange.trace.stop("agent_completed")
+        await exchange.close()
         return exchange.trace
 
     @asynccontextmanager
@@ -68,6 +88,7 @@ class TalkingAgent:
         check_task(task)
         exchange = Exchange(self, task)
         yield exchange
+        self.execution.places.append(exchange)
         await exchange.close()
 
 
@@ -108,9 +129,6 @@ class Exchange:
             await own(self.trace)
         await self.task.score(self.trace)
         self.trace.is_completed = self.trace.ok = True
-        execution = self.agent.execution
-        execution.traces.append(self.trace)
-        execution.steps[self.trace.id] = self.steps
 
     def _hear(self, said: str | list[Any]) -> None:
         given = [vf.UserMessage(content=said)] if isinstance(said, str) else said
@@ -141,10 +159,11 @@ class Exchange:
         if execution.seed is not None:
             seed = derive_seed(execution.seed, "run", self._number, "call", len(self.steps))
         tokens = None if agent.trainable else False
+        execution.asked.append(answer := list[Step]())
         response = await execution.arena.call_model(asked, role.id, seed=seed, return_tokens=tokens)
         step = response.to_step(role.id, asked, turn=len(self.steps))
         self.steps.append(step)
-        execution.in_order.append(step)
+        answer.append(step)
         self._messages += response.completion
         return self._record(response)
 
@@ -185,9 +204,7 @@ def check_task(task: Any) -> None:
         ),
     }
     if missing := [what for what, is_needed in needs.items() if is_needed]:
-        raise InputError(
-            FIELD, f"{name} of verifiers needs {missing[0]}", "Name an environment that only talks"
-        )
+        raise InputError(FIELD, f"{name} of verifiers needs {missing[0]}", ONLY_TALK)
 
 
 def _own(task: Any, name: str) -> Callable[..., Any] | None:

@@ -33,7 +33,7 @@ from sparring.core.current_episode import count_started, current_episode
 from sparring.core.errors import first_line
 from sparring.core.own_code import loggable, own_code
 from sparring.programs.tasks import hold_out, in_turns
-from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Execution, check_task
+from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task
 
 
 class VerifiersEpisode(Episode):
@@ -62,15 +62,14 @@ class VerifiersEpisode(Episode):
         assert context is not None
         execution = Execution(arena, context.seed)
         await self._run(self.tasks[artifact], execution)
-        names = [trace.agent.name for trace in execution.traces]
-        alone = {trace.id for trace in execution.traces if names.count(trace.agent.name) == 1}
-        inside = {id(step) for trace_id in alone for step in execution.steps[trace_id]}
+        names = [run.agent.name for run in execution.ended]
+        alone = [run for run in execution.ended if names.count(run.agent.name) == 1]
+        inside = {id(step) for run in alone for step in run.steps}
         state.trajectory += [step for step in execution.in_order if id(step) in inside]
-        state.data["runs"] = [_summary(trace) for trace in execution.traces if trace.id in alone]
-        for trace in execution.traces:
-            if trace.id not in alone:
-                meta = context.next_child_meta()
-                state.child_results.append(_child(trace, execution, artifact, meta))
+        state.data["runs"] = [_summary(run.trace) for run in alone]
+        for run in execution.ended:
+            if run not in alone:
+                state.child_results.append(_child(run, arena, artifact, context.next_child_meta()))
         count_started(len(state.child_results))
         return state
 
@@ -119,19 +118,19 @@ def _summary(trace: Any) -> dict[str, Any]:
     }
 
 
-def _child(trace: Any, execution: Execution, artifact: int, meta: dict[str, Any]) -> GenerateResult:
+def _child(exchange: Exchange, arena: Arena, artifact: int, meta: dict[str, Any]) -> GenerateResult:
     """Return one of several runs of an agent as the result of a sub-episode."""
-    run = _summary(trace)
+    run = _summary(exchange.trace)
     rollout = Rollout(
         episode_type=f"environment/{run['agent']}",
         artifact=artifact,
         meta=meta,
         id=meta["rollout_id"],
-        steps=execution.steps[trace.id],
+        steps=exchange.steps,
         extras={"runs": [run]},
     )
     rollout.set_reward(run["agent"], run["reward"])
-    rollout.metrics = {f"measured/{name}": one for name, one in measured(rollout, execution.arena).items()}
+    rollout.metrics = {f"measured/{name}": one for name, one in measured(rollout, arena).items()}
     return GenerateResult(rollout)
 
 
