@@ -198,6 +198,7 @@ DAMAGED = [b"", b"\xff\xfe", b"[1]", b"{}", b'{"schema_version":1}', b"not json"
         *[((b"", line + b"\n"), "line 2: the line is damaged") for line in DAMAGED],
         ((b'"schema_version":1', b'"schema_version":99'), "line 1: schema version 99 is unknown"),
         ((b'"step":1', b'"step":2'), "line 1: the line is damaged: it says step 2, line 1"),
+        ((b'"lines":2', b'"lines":0'), "line 1: the line is damaged: it says step 1, line 1 of 0"),
         ((b'"final_rewards":{"0"', b'"final_rewards":{"zero"'), "line 1: .* damaged: .*literal.*'zero'"),
         ((b"", b""), "line 2: the line is damaged: the file ends after 1 of 2"),
     ],

@@ -91,6 +91,7 @@ def test_the_page_lists_every_column():
     [
         (["rollouts"], "End it in .parquet"),
         (["r.parquet", "--merge"], "does not go together with --merge"),
+        (["r.parquet", "--verifiers"], "does not go together with --verifiers"),
         (["r.parquet"], "pip install 'sparring[parquet]'"),
     ],
 )

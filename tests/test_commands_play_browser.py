@@ -14,7 +14,7 @@ from sparring.commands.persons_games import Dealt, ModelPlayer
 from sparring.commands.play_browser import server
 from sparring.commands.play_browser.games import play_game_at, play_role_at
 from sparring.commands.play_browser.server import MAX_TEXT, PageSession, build_page_app
-from sparring.commands.play_browser.table import PersonsTable
+from sparring.commands.play_browser.table import WAIT_SECONDS, PersonsTable
 from sparring.commands.programs import PERSON, ProgramRun
 from sparring.core import CallSettings, MockInferenceClient, ModelResponse, SparringError
 from sparring.core.reasoning import Reasoning
@@ -71,6 +71,7 @@ def test_nothing_but_the_empty_page_is_had_without_the_token():
         assert "connect-src 'self'" in policy
         assert "frame-ancestors 'none'" in policy
         assert TOKEN not in page.text
+        assert f'maxlength="{MAX_TEXT}"' in page.text, "what is typed is not too long to be taken"
         assert not re.findall(r"(?:src|href)=\"(?!data:)", page.text), "it loads nothing"
         live.post("/new", json={})
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"token={TOKEN}"}):
@@ -117,9 +118,14 @@ def test_an_illegal_move_is_refused_and_a_late_answer_changes_nothing():
         assert live.post("/answer", json={"turn": 1, "text": "bet"}).status_code == 409
         assert live.post("/answer", json={"turn": 2, "text": "x" * (MAX_TEXT + 1)}).status_code == 422
         assert live.post("/answer", json={"turn": 2, "text": ""}).status_code == 422
+        assert live.post("/answer", json={"turn": 2, "text": " \n"}).status_code == 422
         assert asked(live)["turn"] == 2
         live.post("/new", json={})
-        assert asked(live)["turn"] == 1, "a new game takes the place of the one in progress"
+        new = asked(live)
+        assert (new["turn"], new["problem"]) == (3, ""), "a new game takes the place of the one in progress"
+        assert live.post("/answer", json={"turn": 2, "text": "bet"}).status_code == 409, (
+            "it is of the last one"
+        )
 
 
 def test_a_game_ends_at_its_turn_limit():
@@ -167,6 +173,43 @@ def test_a_fault_of_a_game_is_one_line_of_the_page_and_the_next_game_begins(erro
             assert (state["problem"], state["outcome"]) == (line, "the game was broken off")
 
 
+async def test_of_two_games_begun_at_once_one_is_left_and_the_session_leaves_that():
+    playing = []
+
+    async def play(table: PersonsTable) -> None:
+        playing.append(table)
+        try:
+            await table.ask("?")
+        finally:
+            playing.remove(table)
+
+    session = PageSession(play)
+    await session.begin()
+    await asyncio.gather(session.begin(), session.begin())
+    assert playing == [session.table]
+    await session.leave()
+    assert playing == []
+
+
+async def test_a_game_that_takes_a_while_to_start_has_begun():
+    session = PageSession(lambda table: asyncio.Event().wait())
+    await session.begin()
+    assert session.table.to_dict()["title"], "the page waits for a game with a title"
+    await session.leave()
+
+
+async def test_of_two_questions_at_once_the_second_waits_for_the_first():
+    table = PersonsTable()
+    asking = [asyncio.create_task(table.ask(heard)) for heard in "ab"]
+    for turn, heard in enumerate("ab", 1):
+        while not table.asking:
+            await asyncio.sleep(0)
+        assert table.heard == heard
+        table.answer(turn, heard.upper())
+        await asking[turn - 1]
+    assert [one.result() for one in asking] == ["A", "B"]
+
+
 async def test_a_question_waits_for_an_hour_and_no_longer(monkeypatch):
     monkeypatch.setattr("sparring.commands.play_browser.table.WAIT_SECONDS", 0.0)
     with pytest.raises(SparringError, match="nobody answered for an hour"):
@@ -192,8 +235,10 @@ def test_the_command_serves_one_page_whose_address_has_a_new_token(model, monkey
 
 @pytest.mark.slow
 def test_a_person_plays_a_role_at_the_page(model, tmp_path):
-    run(configure(model, tmp_path, "Measured", learning__steps="1"), tmp_path / "run")
+    settings = {"learning__steps": "1", "collection__game_timeout": "500"}
+    run(configure(model, tmp_path, "Measured", **settings), tmp_path / "run")
     program = ProgramRun(str(tmp_path / "run"), {"Hider": PERSON}, 0, Progress())
+    assert program.arena.episode_timeout > WAIT_SECONDS, "a person takes longer than a model"
     table = PersonsTable()
 
     async def play() -> None:

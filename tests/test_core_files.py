@@ -16,6 +16,7 @@ from sparring.core.files import (
     finish_replacements,
     put_in_place,
     remove_partial,
+    replaced_users_file,
     scratch_for,
     write_file,
     write_users_file,
@@ -86,6 +87,13 @@ def test_a_file_and_then_its_new_name_are_synced(tmp_path, monkeypatch):
         happened.clear()
         write(tmp_path / "job.json", b"running")
         assert happened == [(tmp_path / "job.json").stat().st_ino, "job.json", tmp_path.stat().st_ino]
+
+
+def test_an_interrupted_write_of_a_users_file_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), replaced_users_file(tmp_path / "mine.parquet") as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
 
 
 @given(old=st.binary(max_size=30), new=st.binary(min_size=1, max_size=30), data=st.data())

@@ -77,11 +77,20 @@ def test_damaged_lines_are_named_and_left_out(run, capsys):
     lines = log.read_text().splitlines()
     huge = json.loads(lines[2])
     huge["rollout"]["steps"][0]["completion_token_ids"] = [10**100]
+    late = json.loads(lines[0])
+    late["rollout"]["started_at"] = 1e308
     log.write_text("\n".join([lines[0], lines[1][:-9], json.dumps(huge)]) + "\n")
+    second = run / "rollouts" / "step-000002.jsonl"
+    late["step"] = 2
+    second.write_text("\n".join([json.dumps(late), *second.read_text().splitlines()[1:]]) + "\n")
     assert main(["export", str(run), "rollouts.parquet", "--rollouts"]) == 0
     said = capsys.readouterr()
-    assert re.findall(r"step-000001.jsonl, line (\d): the line is damaged", said.err) == ["2", "3"]
-    assert "7 rollouts" in said.out
+    assert re.findall(r"step-00000(\d).jsonl, line (\d): the line is damaged", said.err) == [
+        ("1", "2"),
+        ("1", "3"),
+        ("2", "1"),
+    ]
+    assert ", 6 rollouts" in said.out
     assert set(pandas.read_parquet("rollouts.parquet").query("update == 1").line) == {1}
 
 

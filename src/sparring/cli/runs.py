@@ -218,7 +218,8 @@ def export(
     name = run if checkpoint is None else f"{run}@{checkpoint}"
     of_model = {"--merge": merge, "--policy": policy, "--gguf": gguf, "--push": push}
     if rollouts:
-        _refuse("--rollouts", {**of_model, "--payoffs": payoffs, "--checkpoint": checkpoint})
+        others = {"--payoffs": payoffs, "--verifiers": verifiers, "--checkpoint": checkpoint}
+        _refuse("--rollouts", of_model | others)
         from sparring.commands.export_rollouts import export_rollouts
 
         found = export_rollouts(run, out, partial(print, file=sys.stderr))

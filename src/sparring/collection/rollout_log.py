@@ -87,8 +87,9 @@ class RolloutLog:
             for number, line in enumerate(file, 1):
                 try:
                     entry = _decode(line, path, number)
-                    if (entry.step, entry.line) != (step, number):
-                        raise _damaged(path, number, f"it says step {entry.step}, line {entry.line}")
+                    if (entry.step, entry.line) != (step, number) or number > entry.lines:
+                        problem = f"it says step {entry.step}, line {entry.line} of {entry.lines}"
+                        raise _damaged(path, number, problem)
                 except InputError as error:
                     yield error
                 else:

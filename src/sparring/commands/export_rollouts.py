@@ -84,10 +84,10 @@ def _rows_by_rollout(
                 yield found
                 continue
             batches.add_to(update, [found])
-            rows = [*rows_of(update, line, found)]
             try:
+                rows = [*rows_of(update, line, found)]
                 add(rows)
-            except (ValueError, TypeError, OverflowError) as error:  # such as an id of 100 digits
+            except (ValueError, TypeError, OverflowError) as error:  # such as an id or a time of 100 digits
                 place = f"{log.path(update)}, line {line}"
                 yield InputError(place, f"the line is damaged: {error}", "Restore the file")
             else:

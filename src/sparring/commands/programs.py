@@ -44,6 +44,8 @@ from sparring.run.progress_views import print_line
 
 PERSON = "person"
 """The name of the person at the keyboard, where models have names."""
+PERSONS_SECONDS = 24 * 3600.0
+"""How long an episode with a person may take: people think longer than models."""
 
 
 class ProgramRun:
@@ -83,6 +85,8 @@ class ProgramRun:
             self.config.model, adapters, self.config.inference, self.config.seed, progress
         )
         self.arena.model_without_role = BASE
+        if PERSON in players.values():
+            self.arena.retries, self.arena.episode_timeout = 0, PERSONS_SECONDS
 
     async def episode(self, request: EpisodeRequest) -> GenerateResult:
         """Run an episode with the agents."""
@@ -176,7 +180,6 @@ def play_program(
 
     run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
     run.arena.client = person = WithPerson(run.engine, ask)
-    run.arena.retries = 0
     with asyncio.Runner() as runner:  # only episodes run in the loop, which would hold back a Ctrl-C
         stack = AsyncExitStack()
         runner.run(stack.enter_async_context(started(run.arena, run.checkpoint)))

@@ -104,8 +104,12 @@ def replaced_users_file(path: Path) -> Iterator[BinaryIO]:
     os.close(descriptor)
     scratch = Path(name)
     scratch.chmod(0o666 & ~umask())
-    with _replaced(path, scratch) as file:
-        yield file
+    try:
+        with _replaced(path, scratch) as file:
+            yield file
+    finally:  # also after a Ctrl-C, because nobody writes or deletes a file of this name again
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,6 @@ async def play_game_at(table: PersonsTable, dealt: Dealt, max_turns: int) -> Non
 def program_in_browser(run: str, role: str, seed: int | None, progress: Progress, say: Say) -> None:
     """Serve a page on which a person plays a role in one episode after another, until interrupted."""
     program = ProgramRun(run, {role: PERSON}, seed, progress)
-    program.arena.retries = 0
 
     async def play(table: PersonsTable) -> None:
         await play_role_at(table, program, role)

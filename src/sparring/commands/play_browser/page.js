@@ -92,7 +92,6 @@ place("answer").addEventListener("submit", (event) => {
   send(shownTurn, place("answer").querySelector("textarea").value);
 });
 place("new").addEventListener("click", () => {
-  shownTurn = 0;
   place("new").hidden = true;
   ask("/new", {});
 });

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from sparring.commands.listening import listen, new_token, serve_until_ended, server_of
 from sparring.commands.play_browser.table import PersonsTable
@@ -22,12 +22,16 @@ from sparring.engine.server_http import OPEN_PATHS, ApiError, EveryRequest
 HOST = "127.0.0.1"
 MAX_TEXT = 20_000
 """The characters of an answer."""
+BEGINS = "a game begins"
+"""What the page shows until a game has a title: an environment may take a while to start."""
 Play = Callable[[PersonsTable], Awaitable[None]]
 """Plays one game at a table to its end."""
 
 
 class PersonsAnswer(BaseModel):
     """Body of ``/answer``: what the person says to the question of this number."""
+
+    model_config = ConfigDict(str_strip_whitespace=True)
 
     turn: int
     text: str = Field(min_length=1, max_length=MAX_TEXT)
@@ -39,14 +43,16 @@ class PageSession:
     def __init__(self, play: Play) -> None:
         self._play = play
         self._task: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
         self.table = PersonsTable()
 
     async def begin(self) -> None:
         """Begin a new game."""
-        await self.leave()
-        self.table = PersonsTable()
-        self._task = asyncio.create_task(self._played(self.table))
-        await asyncio.sleep(0)
+        async with self._beginning:
+            await self.leave()
+            self.table = PersonsTable(BEGINS, self.table.turn)
+            self._task = asyncio.create_task(self._played(self.table))
+            await asyncio.sleep(0)
 
     async def leave(self) -> None:
         """End the game in progress, if there is one."""
@@ -75,11 +81,11 @@ def serve_page(play: Play, running: AbstractAsyncContextManager[Any], say: Calla
 
     async def serve() -> None:
         session = PageSession(play)
-        try:
-            async with running:
+        async with running:
+            try:
                 await serve_until_ended(server_of(build_page_app(session, token)), listener)
-        finally:
-            await session.leave()
+            finally:
+                await session.leave()
 
     with listen(HOST, 0) as listener:
         port = listener.getsockname()[1]
@@ -115,7 +121,7 @@ def build_page_app(session: PageSession, token: str) -> FastAPI:
     @app.post("/answer")
     async def answer(body: PersonsAnswer) -> JSONResponse:
         try:
-            session.table.answer(body.turn, body.text.strip())
+            session.table.answer(body.turn, body.text)
         except InputError as error:
             raise ApiError(409, str(error)) from error
         await asyncio.sleep(0)
@@ -132,7 +138,9 @@ def _page() -> tuple[str, dict[str, str]]:
     """Return the page, and headers by which it runs its own script and asks this server alone."""
     folder = files("sparring.commands.play_browser")
     script = folder.joinpath("page.js").read_text(encoding="utf-8")
-    text = Template(folder.joinpath("page.html").read_text(encoding="utf-8")).substitute(script=script)
+    text = Template(folder.joinpath("page.html").read_text(encoding="utf-8")).substitute(
+        script=script, most=MAX_TEXT
+    )
     own = b64encode(sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; connect-src 'self'; "

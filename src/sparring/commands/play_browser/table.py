@@ -30,7 +30,8 @@ class PersonsTable:
 
     Attributes:
         title: what is played, and where the person sits.
-        turn: the number of the question, from 1, so that an answer to an earlier one changes nothing.
+        turn: the number of the question, counted over all games of a page, so that an answer to an earlier
+            one changes nothing.
         rules: what introduces the game.
         heard: what the person sees now.
         legal: the legal moves, if they are listed.
@@ -52,24 +53,26 @@ class PersonsTable:
     outcome: str = ""
     revealed: list[Told] = field(default_factory=list)
     _answer: "asyncio.Future[str] | None" = None
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, heard: str, legal: list[str] | None = None) -> str:
-        """Wait for the person's answer.
+        """Wait for the person's answer; of several questions at once, each waits for the one before.
 
         Raises:
             SparringError: none came in :data:`WAIT_SECONDS`.
         """
-        self.turn, self.heard, self.legal, self.asking = self.turn + 1, heard, legal, True
-        self._answer = asyncio.get_running_loop().create_future()
-        try:
-            typed = await asyncio.wait_for(self._answer, WAIT_SECONDS)
-        except TimeoutError:
-            raise SparringError("nobody answered for an hour") from None
-        finally:
-            self.asking, self._answer = False, None
-        self.mine.append(typed)
-        self.problem = ""
-        return typed
+        async with self._one_at_a_time:
+            self.turn, self.heard, self.legal, self.asking = self.turn + 1, heard, legal, True
+            self._answer = asyncio.get_running_loop().create_future()
+            try:
+                typed = await asyncio.wait_for(self._answer, WAIT_SECONDS)
+            except TimeoutError:
+                raise SparringError("nobody answered for an hour") from None
+            finally:
+                self.asking, self._answer = False, None
+            self.mine.append(typed)
+            self.problem = ""
+            return typed
 
     def answer(self, turn: int, text: str) -> None:
         """Take the person's answer to a question; raise an InputError if that is not the present one."""
