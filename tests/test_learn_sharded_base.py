@@ -67,8 +67,14 @@ def train_together(
 
 
 def assert_equal(left: Weights, right: Weights) -> None:
+    """Check that weights are the same up to rounding, which a step of the learner exceeds by far.
+
+    A whole base is stored by inputs and a gathered layer by outputs, and some processors round the products
+    of the two differently.
+    """
     assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    for name, weight in left.items():
+        torch.testing.assert_close(weight, right[name], rtol=0, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("dtype", first_of([torch.bfloat16, torch.float32]))
