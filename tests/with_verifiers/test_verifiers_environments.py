@@ -156,6 +156,7 @@ def test_a_task_that_needs_more_than_talk_is_refused(kind, need):
             {"taskset": "counting", "options": {"agent": {"harness": {"id": "bash"}}}},
             "agent runs the harness bash",
         ),
+        ({"taskset": "running"}, "agent runs the harness running"),
         ({"taskset": "broken"}, "verifiers cannot load it: no account here"),
         ({"taskset": "bidding", "options": {"rounds": "many"}}, "rounds: Input should be a valid integer"),
         ({"taskset": "bidding", "options": {"taskset": "bidding"}}, "taskset.id are not options"),

@@ -9,10 +9,10 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.agent import Agents
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.env import SharedEnvConfig
+from verifiers.v1.configs.env import SharedEnvConfig, default_agent_harness
 from verifiers.v1.episode import EnvInfo
 from verifiers.v1.trace import TraceTask
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+from verifiers.v1.utils.loaders import load_environment, load_harness, resolve_env_config
 
 from sparring.config.programs import VerifiersSettings
 from sparring.core import (
@@ -37,6 +37,8 @@ from sparring.core.own_code import loggable, own_code
 from sparring.programs.tasks import hold_out, in_turns
 from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task
 
+BASH = "bash"
+"""The harness that verifiers takes where nobody names one."""
 OF_ENVIRONMENTS = {"taskset", "max_concurrent_agents"}
 """The fields of every environment of verifiers that a user may set."""
 OF_AGENTS = {
@@ -180,8 +182,9 @@ class VerifiersArena(Arena):
         self.trained, self.held_out = hold_out(keys, settings.test_size, settings.seed, f"{FIELD}.tasks")
         agents = agent_config_fields(self.env.config)
         _check_options(settings.options, agents)
+        default = default_agent_harness(settings.taskset)
         for name, config in agents.items():
-            _check_agent(name, config)
+            _check_agent(name, config, default)
             sampling = config.sampling
             most = None if sampling is None else sampling.max_tokens
             self.add_role(Role(name, max_tokens=most))
@@ -253,11 +256,20 @@ def _check_options(options: dict[str, Any], agents: Collection[str]) -> None:
             raise InputError(f"{FIELD}.options", problem, f"Leave the others out, and set [roles.{name}]")
 
 
-def _check_agent(name: str, config: Any) -> None:
-    """Raise an InputError if an agent is to run a program, or to be another model."""
+def _check_agent(name: str, config: Any, default: Any) -> None:
+    """Raise an InputError if an agent is to run a program, or to be another model.
+
+    ``default`` is the harness of the tasks: verifiers' own, or one that comes with them.
+    """
     if config.harness is not None and config.harness.id != "null":
-        problem = f"{name} runs the harness {config.harness.id}, and only null, which talks, is known here"
-        raise InputError(f"{FIELD}.options", problem, f'Set {name} = {{harness = {{id = "null"}}}}')
+        raise _not_talk(name, config.harness.id)
+    if config.harness is None and default.id != BASH and load_harness(default).EXECUTES_CODE:
+        raise _not_talk(name, default.id)
     if config.model is not None or config.client is not None:
         problem = f"{name} names a model of its own"
         raise InputError(f"{FIELD}.options", problem, f"Leave it out, and set [roles.{name}] policy")
+
+
+def _not_talk(name: str, harness: str) -> InputError:
+    problem = f"{name} runs the harness {harness}, and only null, which talks, is known here"
+    return InputError(f"{FIELD}.options", problem, f'Set {name} = {{harness = {{id = "null"}}}}')
